@@ -19,7 +19,7 @@ from batchformer.lab.data.feeds.memory import close
 from batchformer.lab.data.sets.images import class_counts
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optimizer_step import OptimizerStep
-from batchformer.lab.tasks.load import Task
+from batchformer.lab.tasks.base import Task
 
 CPU = torch.device("cpu")
 #: Networks that are trained in place of larger ones of their kind; test_networks.py builds those.

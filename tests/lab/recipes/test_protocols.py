@@ -16,7 +16,7 @@ import torch
 
 from batchformer.cli import main as cli
 from batchformer.lab.config.arms import ARMS, with_arm
-from batchformer.lab.config.comparable import changed_settings
+from batchformer.lab.config.recipe import changed_settings
 from batchformer.lab.data.feeds.memory import FeatureFeed
 from batchformer.lab.data.sets.images import class_counts
 from batchformer.lab.engine.optim import lr_factor

@@ -25,8 +25,8 @@ from batchformer.lab.recipes import RECIPES, find_recipe
 from batchformer.lab.runs.compare import run
 from batchformer.lab.runs.run import build, load_task
 from batchformer.lab.runs.sub_runs import by_target
+from batchformer.lab.tasks.base import Task
 from batchformer.lab.tasks.domains import read_domains
-from batchformer.lab.tasks.load import Task
 from smoke import CPU, moved_parts, parts_of, save_noise, scores, tiny, two_updates
 
 NAMES = [name for name in RECIPES if find_recipe(name).task == "domains"]

@@ -32,8 +32,8 @@ from batchformer.lab.recipes import RECIPES, find_recipe
 from batchformer.lab.runs.run import Run, build, load_task
 from batchformer.lab.runs.sub_runs import parts_of as ready_trainings
 from batchformer.lab.tasks import compositional
+from batchformer.lab.tasks.base import Task
 from batchformer.lab.tasks.compositional import CompositionalTask
-from batchformer.lab.tasks.load import Task
 from smoke import CPU, moved_parts, parts_of, save_noise, scores, tiny, two_updates
 
 OF_PAIRS = [name for name in RECIPES if find_recipe(name).task == "compositional"]

@@ -7,8 +7,7 @@ import math
 
 import pytest
 
-from batchformer.lab.config.comparable import changed_settings
-from batchformer.lab.config.recipe import Recipe
+from batchformer.lab.config.recipe import Recipe, changed_settings
 from batchformer.lab.config.training import ScheduleConfig
 from batchformer.lab.recipes import find_recipe
 from batchformer.lab.recipes.paper import ROWS

@@ -17,8 +17,7 @@ from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.metrics.shots import expected_calibration_error
 from batchformer.lab.tasks import base
-from batchformer.lab.tasks.base import class_sizes, split_facts
-from batchformer.lab.tasks.load import remarks_in
+from batchformer.lab.tasks.base import class_sizes, remarks_in, split_facts
 
 
 class Echo(Method):

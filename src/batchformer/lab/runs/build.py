@@ -38,7 +38,7 @@ from batchformer.lab.models.weights import (
     timm_weights,
 )
 from batchformer.lab.runs.source_runs import Weights
-from batchformer.lab.tasks.load import Task, load
+from batchformer.lab.tasks.base import Task, load
 from batchformer.nn.exchange import world_size
 from batchformer.nn.randomness import drawing
 

@@ -23,8 +23,7 @@ from batchformer.lab.engine.method import Batches
 from batchformer.lab.runs.folder import read_config
 from batchformer.lab.runs.run import Run
 from batchformer.lab.runs.sub_runs import combine, parts_of
-from batchformer.lab.tasks.base import class_sizes
-from batchformer.lab.tasks.load import remarks_in
+from batchformer.lab.tasks.base import class_sizes, remarks_in
 from batchformer.nn.exchange import is_rank_zero, world_size
 
 #: A run that has ended, and the error if it diverged.

@@ -15,9 +15,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from batchformer.lab.config.comparable import effective_changes
 from batchformer.lab.config.data import BY_TASK
-from batchformer.lab.config.recipe import Recipe
+from batchformer.lab.config.recipe import Recipe, effective_changes
 from batchformer.plug.files import write_atomically
 
 T = TypeVar("T")

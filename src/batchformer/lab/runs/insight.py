@@ -34,7 +34,7 @@ from batchformer.lab.engine.log import Progress
 from batchformer.lab.engine.method import Method
 from batchformer.lab.runs.build import build_untrained
 from batchformer.lab.runs.folder import recipe_from_json
-from batchformer.lab.tasks.load import Task
+from batchformer.lab.tasks.base import Task
 
 
 def insight_of(folder: Path, device: torch.device, root: str | None = None) -> Path | None:

@@ -16,7 +16,7 @@ from batchformer.lab.engine.method import Method
 from batchformer.lab.runs.build import RecordedSizes, build, load_task
 from batchformer.lab.runs.folder import read_config, recipe_from_json
 from batchformer.lab.runs.source_runs import Weights, final_state
-from batchformer.lab.tasks.load import Task
+from batchformer.lab.tasks.base import Task
 
 
 def restore(

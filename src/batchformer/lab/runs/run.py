@@ -64,7 +64,7 @@ from batchformer.lab.runs.source_runs import (
     trained_stride,
     training_hash,
 )
-from batchformer.lab.tasks.load import Task
+from batchformer.lab.tasks.base import Task
 from batchformer.nn import exchange as group
 
 __all__ = ["Run", "build", "load_task", "pick_device"]

@@ -22,8 +22,7 @@ from typing import Any
 
 import torch
 
-from batchformer.lab.config.comparable import DESCRIPTION, effective_changes
-from batchformer.lab.config.recipe import Recipe
+from batchformer.lab.config.recipe import DESCRIPTION, Recipe, effective_changes
 from batchformer.lab.engine.distributed.rank_zero import on_rank_zero
 from batchformer.lab.engine.log import read_records
 from batchformer.lab.models.weights import file_hash

@@ -1,8 +1,9 @@
-"""What tasks share: batches for training and scoring, labelled images, and scores by shots."""
+"""What a task is, and what tasks share: batches, labelled images, scores by shots, remarks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence, Sized
+import importlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -11,11 +12,12 @@ import torch
 from torch import Tensor
 
 from batchformer.insight.classes import shot_groups, third_groups
-from batchformer.lab.config.data import LongTailConfig
+from batchformer.lab.config.data import DataConfig, LongTailConfig
 from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.data.feeds.memory import Feed, close
 from batchformer.lab.data.feeds.order import Order, Sampler
 from batchformer.lab.data.feeds.sharding import all_rows, scored_rows
+from batchformer.lab.data.files.file_lists import shorten
 from batchformer.lab.data.sets.images import ImageSplit
 from batchformer.lab.data.transforms import Transform
 from batchformer.lab.engine.loop import Evaluation
@@ -34,6 +36,44 @@ MOST_CLASSES_WITH_CONFUSION = 1000
 HIGHEST = 5
 
 T = TypeVar("T")
+
+
+class Task(Protocol):
+    """Data, batches and scores of an experiment."""
+
+    @property
+    def num_classes(self) -> int: ...
+
+    @property
+    def method_options(self) -> dict[str, Any]:
+        """What the task tells its methods about the data."""
+
+    @property
+    def unvalidated(self) -> str:
+        """Why evaluations have no validation score to choose by; empty if they have one."""
+
+    def seeded(self, seed: int) -> Task:
+        """The task of a run with this seed, if the data depends on the seed."""
+
+    def facts(self) -> dict[str, Any]:
+        """What a reader should know about the data, the same for every seed."""
+
+    def draws(self) -> dict[str, str]:
+        """What this seed drew in the data, if anything."""
+
+    def feed(self, train: TrainConfig, seed: int) -> Batches:
+        """Training batches."""
+
+    def evaluate(self, method: Method, optimizer_step: OptimizerStep) -> Evaluation:
+        """Scores in percent, the headline first, and what the figures need."""
+
+
+def load(config: DataConfig, device: torch.device) -> Task:
+    """Read the data; an error says what is missing and where it was looked for."""
+    file, _, name = config.loader.partition(":")
+    kind: Any = getattr(importlib.import_module(f"batchformer.lab.tasks.{file}"), name)
+    task: Task = kind.load(config, device)
+    return task
 
 
 class FixedSplit:
@@ -326,3 +366,18 @@ def class_sizes(counts: Tensor, config: LongTailConfig) -> str:
     groups = third_groups(counts) if thirds else shot_groups(counts)
     shots = ", ".join(f"{int(mask.sum())} {name}" for name, mask in groups.items())
     return f"{line}; {shots}" + (" (thirds by training images)" if thirds else "")
+
+
+def remarks_in(facts: Mapping[str, Any]) -> list[str]:
+    """Lines to read before training: remarks on the data, and words without a vector.
+
+    >>> remarks_in({"train": 9, "remarks": ["no pair is unseen"], "random_vectors": ["cat", "dog"]})
+    ['no pair is unseen', 'no word vector, and a random one drawn: cat, dog']
+    """
+    lines = list(facts.get("remarks", ()))
+    if parts := facts.get("words_without_vector"):
+        names = [f"{name} ({', '.join(lacking)})" for name, lacking in parts.items()]
+        lines.append(f"parts without a word vector, left out of the mean: {shorten(names)}")
+    if drawn := facts.get("random_vectors"):
+        lines.append(f"no word vector, and a random one drawn: {shorten(drawn)}")
+    return lines

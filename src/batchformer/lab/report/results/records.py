@@ -20,12 +20,12 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
-from batchformer.lab.config.comparable import (
+from batchformer.lab.config.recipe import (
     NO_EFFECT_ON_SAME_DATA,
+    Recipe,
     changed_settings,
     flatten,
 )
-from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.recipes import RECIPES
 from batchformer.lab.recipes.sweeps import SWEEPS
 from batchformer.lab.report.results.runs import Run
