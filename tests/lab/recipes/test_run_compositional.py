@@ -25,6 +25,7 @@ from batchformer.lab.runs.compare import compare
 from batchformer.lab.runs.folder import recipe_from_json
 from batchformer.lab.runs.load_run import restore
 from batchformer.lab.runs.run import load_task
+from lab_runs import metrics_of
 
 CPU = torch.device("cpu")
 RECIPE, ARMS = "my_pairs_cge", ("baseline", "batchformer")
@@ -87,11 +88,6 @@ def root(table: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module", params=ARMS)
 def folder(root: Path, request: pytest.FixtureRequest) -> Path:
     return root / RECIPE / str(request.param) / "seed0"
-
-
-def metrics_of(folder: Path) -> dict[str, float]:
-    found: dict[str, float] = json.loads((folder / "result.json").read_text())["metrics"]
-    return found
 
 
 def scores(folder: Path) -> dict[str, float]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from batchformer.lab.runs.load_run import restore
 from batchformer.lab.runs.run import build, load_task
 from batchformer.lab.tasks.contrastive import ContrastiveTask
 from batchformer.lab.tasks.long_tailed import LongTailedTask
+from lab_runs import metrics_of
 from smoke import CPU, moved_parts, save_noise, save_tail, scores, tiny, two_updates
 
 LEARN = [name for name in RECIPES if find_recipe(name).task == "contrastive"]
@@ -149,11 +149,6 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
             )
             run(recipe, arm, 0, root=place, device=CPU, quiet=True)
     return place
-
-
-def metrics_of(folder: Path) -> dict[str, float]:
-    found: dict[str, float] = json.loads((folder / "result.json").read_text())["metrics"]
-    return found
 
 
 def test_features_of_each_arm_are_its_own(digits: Path) -> None:

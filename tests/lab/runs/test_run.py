@@ -33,14 +33,10 @@ from batchformer.lab.runs.build import build, load_task
 from batchformer.lab.runs.compare import run
 from batchformer.lab.runs.load_run import restore
 from batchformer.lab.runs.run import Run
+from lab_runs import short
 from soak.processes import finish, start
 
 CPU = torch.device("cpu")
-
-
-def short(**train: Any) -> Recipe:
-    options = {"updates": 6, "eval_every": 3, "log_every": 5, "figures": False, **train}
-    return dataclasses.replace(demo(), train=dataclasses.replace(demo().train, **options))
 
 
 def test_a_run_folder_holds_all_a_report_needs(tmp_path: Path) -> None:
