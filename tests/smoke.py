@@ -24,6 +24,7 @@ from batchformer.lab.tasks.base import Task
 CPU = torch.device("cpu")
 #: Networks that are trained in place of larger ones of their kind; test_networks.py builds those.
 SMALLER = {
+    "resnet18_small": "resnet32",
     "resnet50": "resnet18",
     "resnet152": "resnet18",
     "resnet50.tv_in1k": "resnet18.tv_in1k",

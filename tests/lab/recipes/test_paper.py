@@ -167,7 +167,7 @@ def test_contradictions_between_tables_are_noted_on_both_sides(find_row: Finder)
 
 
 def test_rows_with_a_recipe_carry_its_numbers() -> None:
-    # SWEEP/LEVEL is no recipe by itself: tests/recipes/test_ablations.py.
+    # SWEEP/LEVEL is no recipe by itself: tests/lab/recipes/test_sweeps.py.
     named = [row for row in ROWS if row.recipe is not None and "/" not in row.recipe]
     assert named
     for row in named:
