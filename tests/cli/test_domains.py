@@ -14,7 +14,7 @@ from batchformer.cli import main as cli
 from batchformer.lab.engine.log import read_records
 from batchformer.lab.models.build import build_model
 from batchformer.lab.recipes import RECIPES, find_recipe
-from batchformer.lab.runs.run import restore
+from batchformer.lab.runs.load_run import restore
 
 CPU = torch.device("cpu")
 QUICK = ["--quiet", "--device", "cpu", "--train.batch-size", "20"]

@@ -48,9 +48,9 @@ def _in_full(word: str) -> str:
 
 def with_recipe(kind: type[T], arguments: list[str], command: str) -> tuple[Recipe, T]:
     """Parse the name of a recipe, then options whose defaults are the recipe's."""
-    names = "\n  ".join(RECIPES)
     if not arguments or arguments[0].startswith("-"):
         asked = bool(arguments) and arguments[0] in (*HELP, HELP_ALL)
+        names = "\n  ".join(RECIPES)
         text = (
             f"Usage: batchformer {command} RECIPE [OPTIONS]\n\n{(kind.__doc__ or '').strip()}\n\n"
         )

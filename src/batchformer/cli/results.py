@@ -32,14 +32,15 @@ def evaluate(arguments: list[str]) -> None:
     from batchformer.lab.engine import onednn
     from batchformer.lab.engine.optimizer_step import OptimizerStep
     from batchformer.lab.engine.precision import matmul_precision
-    from batchformer.lab.runs import run as runs
+    from batchformer.lab.runs.build import pick_device
     from batchformer.lab.runs.folder import read_config, recipe_from_json
+    from batchformer.lab.runs.load_run import restore
 
-    device = runs.pick_device(options.device)
+    device = pick_device(options.device)
     trained = [(read_config(folder) or {}).get("trained", {}) for folder in folders]
     onednn.prepare(device, [recipe.get("train", {}).get("precision") for recipe in trained])
     for folder in folders:
-        method, task, config = runs.restore(folder, device, options.data.root)
+        method, task, config = restore(folder, device, options.data.root)
         optimizer_step = OptimizerStep(recipe_from_json(config["trained"]).train, device)
         with torch.no_grad(), matmul_precision(optimizer_step.config.precision):
             metrics = task.evaluate(method, optimizer_step).metrics
@@ -76,7 +77,7 @@ def print_report(
     from batchformer.lab.report.results.pooling import pool_recipes
     from batchformer.lab.report.results.sweeps import compare_sweep, split_sweeps
     from batchformer.lab.report.results.tables import print_pooled, print_sweep, print_table
-    from batchformer.lab.runs.launch import not_begun
+    from batchformer.lab.runs.folder import not_begun
 
     # The page is written first: printing may be cut short ("| head"). If it cannot be written, the
     # tables are printed before the error.
@@ -187,11 +188,12 @@ def export(arguments: list[str]) -> None:
     if len(folders) != 1:
         raise UserError("export takes one run folder.")
     from batchformer.lab.models.weights import as_file
-    from batchformer.lab.runs import run as runs
+    from batchformer.lab.runs.build import pick_device
+    from batchformer.lab.runs.load_run import restore_deployed
     from batchformer.plug.files import write_atomically
 
-    device = runs.pick_device(options.device)
-    network, config = runs.restore_deployed(folders[0], device, options.data.root)
+    device = pick_device(options.device)
+    network, config = restore_deployed(folders[0], device, options.data.root)
     in_first = config["trained"].get("stride") == "1x1"
     written = as_file(network.state_dict(), options.to.suffix, "1x1" if in_first else None)
     write_atomically(options.to, written)

@@ -31,7 +31,6 @@ from batchformer.lab.config.arms import usual_arms
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.engine.distributed.torchrun import is_follower, several_ranks
 from batchformer.lab.recipes import find_recipe
-from batchformer.lab.recipes.ablations import SWEEPS, find_sweep
 from batchformer.lab.runs.cluster import ensure_launcher
 from batchformer.lab.runs.listing import ensure_data, print_sweeps
 
@@ -161,6 +160,8 @@ def _launch(
 
 
 def sweep(arguments: list[str]) -> None:
+    from batchformer.lab.recipes.sweeps import SWEEPS, find_sweep
+
     if not arguments:
         print_sweeps()
         return

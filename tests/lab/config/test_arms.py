@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 
 from batchformer.lab.config.arms import ARMS, usual_arms, with_arm
+from batchformer.lab.config.recipe import changed_settings
 from batchformer.lab.recipes import RECIPES, find_recipe
 
 CHANGED = {
@@ -25,24 +26,13 @@ CHANGED = {
 }
 
 
-def flat(recipe: object, prefix: str = "") -> dict[str, object]:
-    values: dict[str, object] = {}
-    for field in dataclasses.fields(recipe):  # type: ignore[arg-type]
-        value = getattr(recipe, field.name)
-        if dataclasses.is_dataclass(value):
-            values |= flat(value, f"{prefix}{field.name}.")
-        else:
-            values[prefix + field.name] = value
-    return values
-
-
 @pytest.mark.parametrize("arm", ARMS)
 def test_what_an_arm_changes(arm: str) -> None:
     weights = "trained.pth" if arm == "random_weights" else ""
     name = "rotated_digits_irm" if arm == "batchformer_official_grouping" else "demo"
     recipe = dataclasses.replace(find_recipe(name), weights=weights)
-    before, after = flat(recipe), flat(with_arm(recipe, arm))
-    assert {key: after[key] for key in after if after[key] != before[key]} == CHANGED[arm]
+    changed = changed_settings(recipe, with_arm(recipe, arm))
+    assert {key: new for key, (_, new) in changed.items()} == CHANGED[arm]
 
 
 def test_unknown_arms_are_named() -> None:

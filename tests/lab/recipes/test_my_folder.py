@@ -21,7 +21,8 @@ from batchformer.lab.models.build import build_model
 from batchformer.lab.recipes.small import my_folder
 from batchformer.lab.runs import run as runs
 from batchformer.lab.runs.compare import compare, run
-from batchformer.lab.runs.run import load_task, restore
+from batchformer.lab.runs.load_run import restore
+from batchformer.lab.runs.run import load_task
 
 CPU = torch.device("cpu")
 SIZES = {"ant": 7, "bee": 4, "cow": 3}
@@ -42,8 +43,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def small(root: Path, weights: str = "", **train: Any) -> Recipe:
     options = {
         "batch_size": 4,
-        "updates": 6,
-        "eval_every": 3,
+        "updates": 4,
+        "eval_every": 2,
         "workers": 0,
         "figures": False,
         **train,
@@ -77,7 +78,7 @@ def test_resumed_on_files_equals_unbroken_and_workers_end_on_errors(
     whole = run(small(root), "batchformer", 0, root=tmp_path / "a", device=CPU, quiet=True)
     with monkeypatch.context() as patch:
         made = runs.Run.feed
-        patch.setattr(runs.Run, "feed", lambda self: StopsAt(made(self), 5))
+        patch.setattr(runs.Run, "feed", lambda self: StopsAt(made(self), 3))
         broken = small(root, workers=2)
         with pytest.raises(OSError, match="the disk is gone"):
             run(broken, "batchformer", 0, root=tmp_path / "b", device=CPU, quiet=True)
@@ -119,7 +120,7 @@ def test_a_class_without_a_test_image_is_said_once_and_stands_in_the_page(
     shutil.rmtree(photos / "test/bee")
     arguments = ["compare", "my_folder", "--data", str(photos), "--data.size", "32"]
     arguments += ["--model", "resnet32", "--train.updates", "1", "--train.batch-size", "4"]
-    arguments += ["--train.workers", "0", "--device", "cpu", "--seeds", "2"]
+    arguments += ["--train.workers", "0", "--device", "cpu", "--seeds", "2", "--train.no-figures"]
     cli.main([*arguments, "--runs", str(tmp_path / "runs")])
     said = capsys.readouterr().err.splitlines()
     sizes = "3 classes, 14 training images: 7 in the largest class, 3 in the smallest"
@@ -132,7 +133,7 @@ def test_a_class_without_a_test_image_is_said_once_and_stands_in_the_page(
             f"{line}: bee"
         ]
     assert f"<li>{line}: bee.</li>" in (place / "report.html").read_text()
-    cli.main([*arguments, "--quiet", "--runs", str(tmp_path / "quiet")])
+    run(small(photos, updates=1), "baseline", 0, root=tmp_path, device=CPU, quiet=True)
     assert "photos:" not in capsys.readouterr().err
 
 

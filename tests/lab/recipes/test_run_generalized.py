@@ -23,7 +23,8 @@ from batchformer.lab.methods import ce_gzsl
 from batchformer.lab.recipes import find_recipe
 from batchformer.lab.runs.compare import compare
 from batchformer.lab.runs.folder import recipe_from_json
-from batchformer.lab.runs.run import load_task, restore
+from batchformer.lab.runs.load_run import restore
+from batchformer.lab.runs.run import load_task
 
 CPU = torch.device("cpu")
 RECIPE = "my_features_ce_gzsl"

@@ -26,6 +26,7 @@ from batchformer.lab.report.results.runs import read_run
 from batchformer.lab.runs.compare import run
 from batchformer.lab.runs.load_run import restore
 from batchformer.lab.runs.source_runs import final_state, trained_network
+from lab_runs import metrics_of
 
 pytestmark = pytest.mark.usefixtures("three_angles")
 
@@ -50,11 +51,6 @@ def short(swad: bool = True, target: str = "each", **changes: Any) -> Recipe:
 
 def result(folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((folder / "result.json").read_text())
-    return found
-
-
-def metrics(folder: Path) -> dict[str, float]:
-    found: dict[str, float] = result(folder)["metrics"]
     return found
 
 
@@ -90,12 +86,12 @@ def plain(root: Path) -> Path:
 
 
 def test_the_headline_is_swads_and_the_other_network_follows(averaged: Path, plain: Path) -> None:
-    found = metrics(averaged)
+    found = metrics_of(averaged)
     without = [f"without_swad_{name}" for name in ANGLES]
     held_out = ["val", "without_swad_val"]
     assert list(found) == ["average", *ANGLES, "without_swad", *without, *held_out]
     for name in ANGLES:
-        own = metrics(averaged / name)
+        own = metrics_of(averaged / name)
         scored = (name, "val", "val_loss")
         assert list(own) == [*scored, *(f"without_swad_{key}" for key in scored)]
         assert found[name] == own[name]
@@ -104,28 +100,28 @@ def test_the_headline_is_swads_and_the_other_network_follows(averaged: Path, pla
         # Evaluations by update are of the network in training.
         assert all(last[-1][key] == own[f"without_swad_{key}"] for key in scored)
     for key in held_out:
-        values = [metrics(averaged / name)[key] for name in ANGLES]
+        values = [metrics_of(averaged / name)[key] for name in ANGLES]
         assert found[key] == pytest.approx(sum(values) / 3)
     assert found["average"] == pytest.approx(sum(found[name] for name in ANGLES) / 3)
     assert found["without_swad"] == pytest.approx(sum(found[name] for name in without) / 3)
     assert found["average"] != found["without_swad"]
     # What SWAD adds leaves the training itself as it is.
-    assert found["without_swad"] == metrics(plain)["average"]
-    assert list(metrics(plain)) == ["average", *ANGLES, "val"]
-    assert found["without_swad_val"] == metrics(plain)["val"] != found["val"]
+    assert found["without_swad"] == metrics_of(plain)["average"]
+    assert list(metrics_of(plain)) == ["average", *ANGLES, "val"]
+    assert found["without_swad_val"] == metrics_of(plain)["val"] != found["val"]
 
 
 def test_one_target_has_the_names_of_all(averaged: Path, tmp_path: Path) -> None:
     """The paper's number of SWAD stands beside the averaged network."""
     folder = run(short(target="r45"), "batchformer", 0, root=tmp_path, **OPTIONS)
-    assert metrics(folder) == metrics(averaged / "r45")
-    assert scores(folder)["r45"] == metrics(folder)["r45"] == metrics(averaged)["r45"]
+    assert metrics_of(folder) == metrics_of(averaged / "r45")
+    assert scores(folder)["r45"] == metrics_of(folder)["r45"] == metrics_of(averaged)["r45"]
     # Labels of classes are those of the averaged network too.
     with np.load(folder / "figures.npz") as arrays:
         right = {name: 100 * arrays[f"{name}correct"].mean() for name in ("", "without_swad_")}
     for name, value in right.items():
-        assert value == pytest.approx(metrics(folder)[f"{name}r45"])
-    assert read_run(folder).scores == metrics(folder)
+        assert value == pytest.approx(metrics_of(folder)[f"{name}r45"])
+    assert read_run(folder).scores == metrics_of(folder)
 
 
 def test_a_run_says_where_the_valley_was(averaged: Path, plain: Path) -> None:
@@ -160,7 +156,7 @@ def test_the_averaged_network_is_kept_and_restored(averaged: Path, plain: Path) 
     folder = averaged / name
     kept = load_newest(folder / "swad")
     assert kept is not None and not (plain / name / "swad").exists()
-    recorded = metrics(folder)
+    recorded = metrics_of(folder)
     assert scores(folder) == {key: recorded[key] for key in (name, "val", "val_loss")}
     state = restore(folder, CPU)[0].state_dict()
     assert set(state) == set(kept["method"])
@@ -171,7 +167,7 @@ def test_without_swad_the_network_of_the_last_update_is_restored(
     averaged: Path, plain: Path
 ) -> None:
     name = "r45"
-    assert scores(plain / name) == metrics(plain / name)
+    assert scores(plain / name) == metrics_of(plain / name)
     last, mean = network_of(plain / name).state_dict(), network_of(averaged / name).state_dict()
     assert not torch.equal(last["fc.weight"], mean["fc.weight"])
 
@@ -261,7 +257,7 @@ def test_stopped_and_run_again_averages_as_if_unbroken(averaged: Path, tmp_path:
     max((folder / "r45/checkpoints").glob("*.pt")).unlink()
     assert load_newest(folder / "r45/checkpoints") is not None
     run(short(), "batchformer", 0, root=tmp_path, **OPTIONS)
-    assert metrics(folder) == metrics(averaged)
-    assert metrics(folder / "r45") == metrics(averaged / "r45")
+    assert metrics_of(folder) == metrics_of(averaged)
+    assert metrics_of(folder / "r45") == metrics_of(averaged / "r45")
     states = [network_of(place / "r45").state_dict() for place in (folder, averaged)]
     assert all(torch.equal(states[0][key], value) for key, value in states[1].items())

@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from batchformer.lab.config.comparable import changed_settings
-from batchformer.lab.config.recipe import Recipe
+from batchformer.lab.config.recipe import Recipe, changed_settings
 from batchformer.lab.recipes import RECIPES, find_recipe
 
 FILE = Path(__file__).with_name("settings.json")

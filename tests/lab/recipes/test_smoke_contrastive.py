@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,25 +10,24 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image
-from torch import Tensor
 
 from batchformer.lab.config.arms import with_arm
 from batchformer.lab.config.data import ContrastConfig
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.config.training import TrainConfig
-from batchformer.lab.data.feeds.memory import close
-from batchformer.lab.data.sets.images import ImageSplit, class_counts
+from batchformer.lab.data.sets.images import ImageSplit
 from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.recipes import RECIPES, find_recipe
 from batchformer.lab.report.page.html import render
 from batchformer.lab.report.results.runs import find_runs
 from batchformer.lab.runs.compare import run
-from batchformer.lab.runs.run import build, load_task, restore
+from batchformer.lab.runs.load_run import restore
+from batchformer.lab.runs.run import build, load_task
 from batchformer.lab.tasks.contrastive import ContrastiveTask
 from batchformer.lab.tasks.long_tailed import LongTailedTask
+from lab_runs import metrics_of
+from smoke import CPU, moved_parts, save_noise, save_tail, scores, tiny, two_updates
 
-CPU = torch.device("cpu")
 LEARN = [name for name in RECIPES if find_recipe(name).task == "contrastive"]
 ON_FEATURES = [name for name in RECIPES if find_recipe(name).method in ("linear_probe", "knn")]
 CLASSES = 6
@@ -44,25 +41,7 @@ def _tree(root: Path, pattern: str) -> None:
     for part, sizes in (("train", (6, 4, 3, 2, 1, 1)), ("val", (1,) * CLASSES)):
         for c, size in enumerate(sizes):
             for i in range(size):
-                path = root / part / pattern.format(c=c, i=i)
-                path.parent.mkdir(parents=True, exist_ok=True)
-                pixels = stream.integers(0, 256, (40 + i, 50 - c, 3), dtype=np.uint8)
-                Image.fromarray(pixels).save(path)
-
-
-def _cifar(path: Path) -> None:
-    sizes = class_counts(120, 100, 100)
-    stream = np.random.default_rng(0)
-    labels = np.repeat(np.arange(100), sizes)
-    np.savez(
-        path,
-        x_train=stream.integers(0, 256, (len(labels), 32, 32, 3), dtype=np.uint8),
-        y_train=labels,
-        rank_in_class=np.concatenate([np.arange(n) for n in sizes]),
-        x_test=stream.integers(0, 256, (100, 32, 32, 3), dtype=np.uint8),
-        y_test=np.arange(100),
-        classes=np.array([f"class {c}" for c in range(100)]),
-    )
+                save_noise(root / part / pattern.format(c=c, i=i), stream, 40 + i, 50 - c)
 
 
 @pytest.fixture(scope="module")
@@ -71,24 +50,22 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     for name, pattern in TREES.items():
         _tree(folder / name, pattern)
     (folder / "cifar100").mkdir()
-    _cifar(folder / "cifar100" / "cifar100_lt.npz")
+    save_tail(folder / "cifar100" / "cifar100_lt.npz", classes=100, largest=120)
     yield folder
     load_task.cache_clear()
 
 
-def tiny(name: str, root: Path) -> Recipe:
-    """The recipe in batches of four; its network, loss, optimizer and sampler are its own."""
+def small(name: str, root: Path) -> Recipe:
+    """The recipe in batches of four; its loss, optimizer and sampler are its own."""
     recipe = find_recipe(name)
-    data = recipe.data
-    if data.name != "digits":
-        data = recipe.data_with(root=str(root / data.name))
-    if data.name in TREES:
-        data = dataclasses.replace(data, size=SIDE)
-    train = dataclasses.replace(recipe.train, batch_size=4, workers=0)
-    # The last maps of a ResNet-50 are 1 x 1 here, and two rows are too few to normalise them by.
-    parts = 1 if data.name in TREES else min(2, recipe.hyper.norm_parts)
+    place = recipe.data.name
+    data: dict[str, Any] = {} if place == "digits" else {"root": str(root / place)}
+    if place in TREES:
+        data["size"] = SIDE
+    # The last maps of a ResNet are 1 x 1 here, and two rows are too few to normalise them by.
+    parts = 1 if place in TREES else min(2, recipe.hyper.norm_parts)
     hyper = dataclasses.replace(recipe.hyper, norm_parts=parts)
-    return dataclasses.replace(recipe, data=data, train=train, hyper=hyper)
+    return tiny(dataclasses.replace(recipe, hyper=hyper), data, {"batch_size": 4})
 
 
 def fewer(task: Any) -> Any:
@@ -102,85 +79,64 @@ def fewer(task: Any) -> Any:
         return task
     parts = {
         name: ImageSplit(part.x[::step], part.y[::step])
-        for name, part, step in (("train", task.data.train, 80), ("test", task.data.test, 5))
+        for name, part, step in (("train", task.data.train, 80), ("test", task.data.test, 2))
     }
     return dataclasses.replace(task, data=dataclasses.replace(task.data, **parts))
-
-
-def moved(before: dict[str, Tensor], after: dict[str, Tensor]) -> set[str]:
-    changed = (key for key, value in before.items() if not torch.equal(value, after[key]))
-    return {key.split(".")[0] for key in changed}
 
 
 @pytest.mark.parametrize("arm", ["baseline", "batchformer"])
 @pytest.mark.parametrize("name", LEARN)
 def test_two_updates(name: str, arm: str, root: Path) -> None:
-    recipe = with_arm(tiny(name, root), arm)
+    recipe = with_arm(small(name, root), arm)
     task = fewer(load_task(recipe.data, CPU)).seeded(0)
     method = build(recipe, 0, task)
-    feed = task.feed(recipe.train, seed=0)
-    method.begin_training(2)
-    optimizers, optimizer_step = method.optimizers(recipe.optim), OptimizerStep(recipe.train, CPU)
-    before = {key: value.clone() for key, value in method.state_dict().items()}
-    method.train()
-    for step in range(2):
-        batch = feed.batch(step)
-        assert batch["x"].shape == batch["view2"].shape and len(batch["x"]) == 4
-        for group in (g for optimizer in optimizers.values() for g in optimizer.param_groups):
+    for optimizer in method.optimizers(recipe.optim).values():
+        for group in optimizer.param_groups:
             assert group["base_lr"] == recipe.optim.lr, "BatchFormer at the rate of the network"
-        losses = method.update(batch, optimizers, optimizer_step)
-        method.after_update()
-        assert math.isfinite(losses["loss"])
-    close(feed)
-    parts = moved(before, method.state_dict())
-    assert {"network", "head", "key_network", "key_head"} <= parts
-    assert ("encoder" in parts) == (arm == "batchformer")
-    with torch.no_grad():
-        metrics = task.evaluate(method.eval(), optimizer_step).metrics
+
+    def look(step: int, batch: dict[str, Any], losses: object) -> None:
+        assert batch["x"].shape == batch["view2"].shape and len(batch["x"]) == 4
+
+    moved = moved_parts(two_updates(recipe, task, method, look), method)
+    assert {"network", "head", "key_network", "key_head"} <= moved
+    assert ("encoder" in moved) == (arm == "batchformer")
+    metrics = scores(method, task, recipe)
     assert next(iter(metrics)) == "knn" and 0 <= metrics["knn"] <= 100
-    assert all(math.isfinite(value) for value in metrics.values())
 
 
 @pytest.mark.parametrize("name", ON_FEATURES)
 def test_probes_begin_with_the_features_of_another_run(name: str, root: Path) -> None:
-    recipe = with_arm(tiny(name, root), "batchformer")
-    learnt = with_arm(tiny(recipe.start, root), "batchformer")
+    recipe = with_arm(small(name, root), "batchformer")
+    learnt = with_arm(small(recipe.start, root), "batchformer")
     assert isinstance(learnt.data, ContrastConfig)
     whole, other = load_task(recipe.data, CPU), load_task(learnt.data, CPU)
     assert whole.facts()["split_sha256"] == other.facts()["split_sha256"]
     task = fewer(whole)
     torch.manual_seed(3)
-    source = build(learnt, 3, other)
-    state = source.state_dict()
+    state = build(learnt, 3, other).state_dict()
     network = {k.removeprefix("network."): v for k, v in state.items() if k.startswith("network.")}
-    method = build(recipe, 0, task, start=network)
-    optimizers, optimizer_step = method.optimizers(recipe.optim), OptimizerStep(recipe.train, CPU)
-    feed = task.feed(recipe.train, seed=0)
-    method.begin_training(2)
-    method.train()
-    assert not any(part.training for part in method.network.modules())
-    for step in range(2):
-        losses = method.update(feed.batch(step), optimizers, optimizer_step)
-        assert math.isfinite(losses["loss"])
-    close(feed)
+    method: Any = build(recipe, 0, task, start=network)
+
+    def look(step: int, batch: object, losses: object) -> None:
+        assert not any(part.training for part in method.network.modules())
+
+    two_updates(recipe, task, method, look)
     after = method.state_dict()
     changed = {k for k, v in network.items() if not torch.equal(v, after[f"network.{k}"])}
     heads = {"fc.weight", "fc.bias"} if recipe.method == "linear_probe" else set()
     assert changed == heads and not any(key.startswith("encoder") for key in after)
-    method.before_evaluation()
-    with torch.no_grad():
-        metrics = task.evaluate(method.eval(), optimizer_step).metrics
+    metrics = scores(method, task, recipe)
     assert next(iter(metrics)) == ("top1" if recipe.task == "recognition" else "all")
-    assert all(math.isfinite(value) for value in metrics.values()) and "top5" in metrics
+    assert "top5" in metrics
 
 
 @pytest.fixture(scope="module")
 def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Learnt for 60 updates, probed for 8 epochs, compared with neighbours: three arms."""
+    """Learnt for 40 updates, probed for 4 epochs, compared with neighbours: three arms."""
     place = tmp_path_factory.mktemp("digits")
     short: dict[str, dict[str, int]] = {
-        "digits_moco_v3": {"updates": 60, "eval_every": 30, "log_every": 20},
-        "digits_moco_v3_probe": {"epochs": 8},
+        "digits_moco_v3": {"updates": 40, "eval_every": 20, "log_every": 20},
+        "digits_moco_v3_probe": {"epochs": 4},
         "digits_moco_v3_knn": {},
     }
     for arm in ("baseline", "batchformer", "random_weights"):
@@ -195,20 +151,15 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def metrics_of(folder: Path) -> dict[str, float]:
-    found: dict[str, float] = json.loads((folder / "result.json").read_text())["metrics"]
-    return found
-
-
 def test_features_of_each_arm_are_its_own(digits: Path) -> None:
     probes = {
         folder.parent.name: metrics_of(folder)
         for folder in (digits / "digits_moco_v3_probe").glob("*/seed0")
     }
     assert probes.keys() == {"baseline", "batchformer", "random_weights"}
-    assert len({scores["ece"] for scores in probes.values()}) == 3
-    for scores in probes.values():
-        assert 10 < scores["all"] <= 100 and scores["all"] <= scores["top5"] <= 100
+    assert len({found["ece"] for found in probes.values()}) == 3
+    for found in probes.values():
+        assert 10 < found["all"] <= 100 and found["all"] <= found["top5"] <= 100
     for arm in ("baseline", "batchformer"):
         learnt = metrics_of(digits / "digits_moco_v3" / arm / "seed0")
         neighbours = metrics_of(digits / "digits_moco_v3_knn" / arm / "seed0")
@@ -225,8 +176,8 @@ def test_runs_are_restored(digits: Path) -> None:
         folder = digits / name / "batchformer" / "seed0"
         method, task, _ = restore(folder, CPU)
         with torch.no_grad():
-            scores = task.evaluate(method, OptimizerStep(TrainConfig(), CPU)).metrics
-        assert scores == pytest.approx(metrics_of(folder), abs=1e-4)
+            found = task.evaluate(method, OptimizerStep(TrainConfig(), CPU)).metrics
+        assert found == pytest.approx(metrics_of(folder), abs=1e-4)
 
 
 def test_the_page_has_all_of_it(digits: Path) -> None:

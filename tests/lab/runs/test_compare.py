@@ -29,13 +29,9 @@ from batchformer.lab.runs.compare import (
 )
 from batchformer.lab.runs.folder import write_json
 from batchformer.lab.runs.run import Run
+from lab_runs import short
 
 CPU = torch.device("cpu")
-
-
-def short(**train: Any) -> Recipe:
-    options = {"updates": 6, "eval_every": 3, "log_every": 5, "figures": False, **train}
-    return dataclasses.replace(demo(), train=dataclasses.replace(demo().train, **options))
 
 
 def test_a_finished_run_is_not_repeated(tmp_path: Path) -> None:

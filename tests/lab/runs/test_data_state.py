@@ -15,7 +15,7 @@ from batchformer.lab.config.data import BY_TASK, ContrastConfig
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.data.sets.presence import FAMILIES, places
 from batchformer.lab.recipes import RECIPES, find_recipe
-from batchformer.lab.runs.listing import data_state, ensure_data, in_words
+from batchformer.lab.runs.listing import data_state, ensure_data
 
 SPLIT = "compositional-split-natural"
 #: Fewest files with which each set counts as present, by its name in recipes.
@@ -248,25 +248,26 @@ def test_the_data_in_a_few_words() -> None:
     pairs = find_recipe(by_data()["mit_states"][0].name)
     opened = dataclasses.replace(pairs, data=pairs.data_with(world="open"))
     closed = dataclasses.replace(pairs, data=pairs.data_with(world="closed"))
-    assert in_words(adapted) == "visda synthetic to real"
-    assert in_words(opened) == "mit_states, open world" and in_words(closed) == "mit_states"
-    assert in_words(of("cifar100_lt_balanced_softmax", ratio=200.0)) == "cifar100 r=200"
-    assert in_words(of("cifar100_lt_balanced_softmax", ratio=12.5)) == "cifar100 r=12.5"
-    assert in_words(of("cifar100_lt_moco_v2", ratio=50.0)) == "cifar100 r=50"
-    assert in_words(find_recipe("places_lt_paco")) == "places_lt", "its tail is not drawn here"
-    assert in_words(find_recipe("pacs_erm")) == "pacs"
-    assert in_words(find_recipe("cub_ce_gzsl")) == "cub"
+    assert adapted.data.words() == "visda synthetic to real"
+    assert opened.data.words() == "mit_states, open world" and closed.data.words() == "mit_states"
+    assert of("cifar100_lt_balanced_softmax", ratio=200.0).data.words() == "cifar100 r=200"
+    assert of("cifar100_lt_balanced_softmax", ratio=12.5).data.words() == "cifar100 r=12.5"
+    assert of("cifar100_lt_moco_v2", ratio=50.0).data.words() == "cifar100 r=50"
+    assert find_recipe("places_lt_paco").data.words() == "places_lt", "its tail is not drawn here"
+    assert find_recipe("pacs_erm").data.words() == "pacs"
+    assert find_recipe("cub_ce_gzsl").data.words() == "cub"
     for recipes in by_data().values():
         for recipe in recipes:
-            assert in_words(recipe).startswith(recipe.data.name) and len(in_words(recipe)) < 40
+            words = recipe.data.words()
+            assert words.startswith(recipe.data.name) and len(words) < 40
 
 
 def test_it_is_answered_without_torch() -> None:
     code = (
         "import sys\n"
         "from batchformer.lab.recipes import RECIPES\n"
-        "from batchformer.lab.runs.listing import data_state, in_words\n"
-        "for make in RECIPES.values(): data_state(make()), in_words(make())\n"
+        "from batchformer.lab.runs.listing import data_state\n"
+        "for make in RECIPES.values(): data_state(make()), make().data.words()\n"
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

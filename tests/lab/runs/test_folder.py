@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from batchformer.lab.config.comparable import NO_EFFECT_ON_SAME_DATA, flatten
 from batchformer.lab.config.data import BY_TASK, DomainConfig
-from batchformer.lab.config.recipe import Recipe
+from batchformer.lab.config.recipe import NO_EFFECT_ON_SAME_DATA, Recipe, flatten
 from batchformer.lab.recipes import RECIPES, find_recipe
 from batchformer.lab.runs.folder import (
     findings_of,

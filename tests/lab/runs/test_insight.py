@@ -40,6 +40,15 @@ def arrays(file: Path) -> dict[str, Any]:
         return dict(found)
 
 
+@pytest.fixture(scope="module")
+def demos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Short runs of both arms with seed 0, and of BatchFormer with seed 1."""
+    root = tmp_path_factory.mktemp("demos")
+    for arm, seed in (("baseline", 0), ("batchformer", 0), ("batchformer", 1)):
+        run(short(demo()), arm, seed, root=root, device=CPU, quiet=True)
+    return root / "demo"
+
+
 def test_a_run_keeps_it_and_a_folder_gives_it_again(tmp_path: Path) -> None:
     """Of the mean of weights, which is what is scored; its loss changes with the epoch."""
     recipe = dataclasses.replace(
@@ -59,10 +68,9 @@ def test_a_run_keeps_it_and_a_folder_gives_it_again(tmp_path: Path) -> None:
         np.testing.assert_array_equal(again[name], value, err_msg=name)
 
 
-def test_a_control_has_learnt_nothing(tmp_path: Path) -> None:
+def test_a_control_has_learnt_nothing(demos: Path) -> None:
     """Random weights of the seed, statistics of the measured images, the loss of the end."""
-    folder = run(short(demo()), "batchformer", 1, root=tmp_path, device=CPU, quiet=True)
-    kept = arrays(folder / "insight.npz")
+    kept = arrays(demos / "batchformer/seed1/insight.npz")
     task = load_task(demo().data, CPU).seeded(1)
     method = build(with_arm(demo(), "batchformer"), 1, task)
     relations, shown = method.relations(), task.shown(0)  # type: ignore[union-attr]
@@ -92,30 +100,27 @@ def test_a_network_that_learnt_nothing_gets_no_verdict(tmp_path: Path) -> None:
 
 
 def test_heat_maps_of_another_layer_are_made_of_a_checkpoint(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    demos: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for arm in ("baseline", "batchformer"):
-        run(short(demo()), arm, 0, root=tmp_path, device=CPU, quiet=True)
-    folder = tmp_path / "demo/batchformer/seed0"
+    folder = demos / "batchformer/seed0"
+    both = [str(demos / arm / "seed0") for arm in ("baseline", "batchformer")]
     before = (folder / "insight.npz").read_bytes()
     kept, other = arrays(folder / "insight.npz"), cam_of(folder, CPU, "layer1")
     assert str(kept["cam_layer"]) != str(other["cam_layer"]) == "layer1"
     assert not np.allclose(other["cam_heat"], kept["cam_heat"], atol=0.1)
     for name in ("cam_rows", "cam_confidence", "cam_predictions"):
         np.testing.assert_allclose(other[name], kept[name], rtol=1e-5)
-    main(["show", "cam", str(tmp_path), "--cam-layer", "layer1", "--device", "cpu"])
+    main(["show", "cam", *both, "--cam-layer", "layer1", "--device", "cpu"])
     assert "for the true class at layer1, seed 0" in " ".join(capsys.readouterr().out.split())
     assert (folder / "insight.npz").read_bytes() == before, "what is kept stays as it is"
     with pytest.raises(SystemExit):
-        main(["show", "cam", str(tmp_path), "--cam-layer", "released", "--device", "cpu"])
+        main(["show", "cam", *both, "--cam-layer", "released", "--device", "cpu"])
     assert "DigitsNet has no layer layer3; its parts are conv1" in capsys.readouterr().err
 
 
-def test_arms_are_seen_on_the_same_images(tmp_path: Path) -> None:
-    found = {}
-    for arm, seed in (("baseline", 0), ("batchformer", 1)):
-        folder = run(short(demo()), arm, seed, root=tmp_path, device=CPU, quiet=True)
-        found[arm] = arrays(folder / "insight.npz")
+def test_arms_are_seen_on_the_same_images(demos: Path) -> None:
+    places = {"baseline": "seed0", "batchformer": "seed1"}
+    found = {arm: arrays(demos / arm / seed / "insight.npz") for arm, seed in places.items()}
     assert "attention" in found["batchformer"] and "attention" not in found["baseline"]
     for name in ("cam_rows", "cam_thumbnails", "projection_labels"):
         assert np.array_equal(found["baseline"][name], found["batchformer"][name])
@@ -167,22 +172,19 @@ def test_figures_can_be_left_out_which_is_recorded_and_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     recipe = short(demo(), figures=False)
-    folders = [
-        run(recipe, arm, 0, root=tmp_path, device=CPU) for arm in ("baseline", "batchformer")
-    ]
+    folder = run(recipe, "batchformer", 0, root=tmp_path, device=CPU)
     assert "figures" not in capsys.readouterr().err
-    config = json.loads((folders[1] / "config.json").read_text())
+    config = json.loads((folder / "config.json").read_text())
     assert config["trained"]["train"]["figures"] is False
-    assert not (folders[1] / "insight.npz").exists()
+    assert not (folder / "insight.npz").exists()
     page = tmp_path / "page.html"
-    print_report(folders, page)
+    print_report([folder], page)
     words = "left out by --train.no-figures"
     assert words in " ".join(capsys.readouterr().out.split()) and words in page.read_text()
     # A run with figures is the same run; and they can be measured later.
-    assert run(short(demo()), "baseline", 0, root=tmp_path, device=CPU, quiet=True) == folders[0]
-    for folder in folders:
-        insight_of(folder, CPU)
-    print_report(folders, page)
+    assert run(short(demo()), "batchformer", 0, root=tmp_path, device=CPU, quiet=True) == folder
+    insight_of(folder, CPU)
+    print_report([folder], page)
     assert words not in " ".join(capsys.readouterr().out.split())
 
 

@@ -13,7 +13,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
@@ -25,6 +24,7 @@ from batchformer.lab.runs import compare, job
 from batchformer.lab.runs.compare import run as train
 from batchformer.lab.runs.folder import recipe_to_json
 from batchformer.lab.runs.job import RunJob, StopSignals, warning_signal
+from lab_runs import contents
 
 CPU = torch.device("cpu")
 #: So many that a signal comes before the last.
@@ -240,14 +240,3 @@ def test_a_job_that_slurm_stops_is_saved_queued_and_goes_on(tmp_path: Path) -> N
     queued.result()
     whole = train(recipe, "batchformer", 0, root=tmp_path / "whole", device=CPU, quiet=True)
     assert contents(folder) == contents(whole)
-
-
-def contents(folder: Path) -> tuple[object, dict[str, bytes], dict[str, bytes]]:
-    """Scores, arrays of figures, and final weights of a run, to the bit."""
-    metrics = json.loads((folder / "result.json").read_text())["metrics"]
-    with np.load(folder / "figures.npz") as arrays:
-        figures = {name: arrays[name].tobytes() for name in arrays.files}
-    state = load_newest(folder / "checkpoints")
-    assert state is not None
-    weights = {name: value.numpy().tobytes() for name, value in state["method"].items()}
-    return metrics, figures, weights

@@ -11,15 +11,14 @@ import threading
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
 from batchformer.cli import main as cli
 from batchformer.cli import training
 from batchformer.lab.engine.checkpoint import load_newest
-from batchformer.lab.recipes.ablations import find_sweep
 from batchformer.lab.recipes.small import demo
+from batchformer.lab.recipes.sweeps import find_sweep
 from batchformer.lab.runs.cluster import JobConfig
 from batchformer.lab.runs.folder import recipe_from_json
 from batchformer.lab.runs.launch import (
@@ -29,6 +28,7 @@ from batchformer.lab.runs.launch import (
     visible_devices,
 )
 from batchformer.lab.runs.sweep import SWEEP_FILE
+from lab_runs import contents
 
 UPDATES = 30
 LENGTH = {"updates": UPDATES, "eval-every": UPDATES, "checkpoint-every": 4}
@@ -36,17 +36,6 @@ COMPARE = ["compare", "demo", "--quiet", "--device", "cpu", "--train.no-figures"
 COMPARE += [word for name, value in LENGTH.items() for word in (f"--train.{name}", str(value))]
 JOBS = JobConfig()
 FOLDERS = [f"demo/{arm}/seed{seed}" for seed in (0, 1) for arm in ("baseline", "batchformer")]
-
-
-def contents(folder: Path) -> tuple[object, dict[str, bytes], dict[str, bytes]]:
-    """Scores, arrays of figures, and final weights of a run, to the bit."""
-    metrics = json.loads((folder / "result.json").read_text())["metrics"]
-    with np.load(folder / "figures.npz") as arrays:
-        figures = {name: arrays[name].tobytes() for name in arrays.files}
-    state = load_newest(folder / "checkpoints")
-    assert state is not None
-    weights = {name: value.numpy().tobytes() for name, value in state["method"].items()}
-    return metrics, figures, weights
 
 
 def local_jobs(root: Path, seeds: int, monkeypatch: pytest.MonkeyPatch) -> list[str]:

@@ -22,6 +22,7 @@ from batchformer.lab.report.results.tables import score_rows
 from batchformer.lab.runs import run as runs
 from batchformer.lab.runs.compare import compare, run
 from batchformer.lab.runs.run import Run
+from lab_runs import metrics_of
 
 pytestmark = pytest.mark.usefixtures("three_angles")
 
@@ -48,11 +49,6 @@ def compared(three_angles: None, tmp_path_factory: pytest.TempPathFactory) -> Pa
     return root
 
 
-def metrics(folder: Path) -> dict[str, float]:
-    found: dict[str, float] = json.loads((folder / "result.json").read_text())["metrics"]
-    return found
-
-
 def contents(folder: Path) -> dict[str, bytes]:
     """Every file of a folder, but for what TensorBoard adds."""
     files = [path for path in folder.rglob("*") if path.is_file() and "events" not in path.name]
@@ -67,7 +63,7 @@ def same_results(one: Path, other: Path) -> None:
     """Scores, records and figures of a run and of all its parts are equal."""
     for name in ("", *ANGLES):
         a, b = one / name, other / name
-        assert metrics(a) == metrics(b)
+        assert metrics_of(a) == metrics_of(b)
         assert untimed(a / "metrics.jsonl") == untimed(b / "metrics.jsonl")
         with np.load(a / "figures.npz") as mine, np.load(b / "figures.npz") as others:
             assert set(mine.files) == set(others.files)
@@ -81,9 +77,9 @@ def test_the_folders_and_the_result_of_a_comparison(compared: Path) -> None:
             folder = compared / f"rotated_digits_erm/{arm}/seed{seed}"
             own = {path.name for path in folder.iterdir()}
             assert own == {"config.json", "figures.npz", "metrics.jsonl", "result.json", *ANGLES}
-            parts = {name: metrics(folder / name) for name in ANGLES}
+            parts = {name: metrics_of(folder / name) for name in ANGLES}
             expected = {name: parts[name][name] for name in ANGLES}
-            found = metrics(folder)
+            found = metrics_of(folder)
             assert list(found) == ["average", *ANGLES, "val"]
             assert found == pytest.approx(
                 {
@@ -220,7 +216,7 @@ def test_a_target_that_diverges_is_named_and_the_others_go_on(
     assert not (arm / "seed0/result.json").exists() and not (arm / "seed0/r0/result.json").exists()
     kept = compared / "rotated_digits_erm/baseline"
     for name in ("r45", "r75"):
-        assert metrics(arm / "seed0" / name) == metrics(kept / "seed0" / name)
+        assert metrics_of(arm / "seed0" / name) == metrics_of(kept / "seed0" / name)
     same_results(arm / "seed1", kept / "seed1")
 
 
@@ -245,5 +241,5 @@ def test_the_only_part_of_a_single_target_has_the_scores_of_the_part(
 ) -> None:
     single = dataclasses.replace(short(), data=short().data_with(target="r45"))
     folder = run(single, "baseline", 0, root=tmp_path, **OPTIONS)
-    assert list(metrics(folder)) == ["r45", "val", "val_loss"]
-    assert metrics(folder) == metrics(compared / "rotated_digits_erm/baseline/seed0/r45")
+    assert list(metrics_of(folder)) == ["r45", "val", "val_loss"]
+    assert metrics_of(folder) == metrics_of(compared / "rotated_digits_erm/baseline/seed0/r45")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from batchformer.lab.runs import run as runs
 from batchformer.lab.runs.compare import run
 from batchformer.lab.runs.provenance import code_hash, contributing, provenance
 from batchformer.lab.runs.run import Run
+from lab_runs import config_of
 
 CPU = torch.device("cpu")
 
@@ -34,11 +34,6 @@ def short(recipe: Recipe, **train: Any) -> Recipe:
         **train,
     }
     return dataclasses.replace(recipe, train=dataclasses.replace(recipe.train, **options))
-
-
-def config_in(folder: Path) -> dict[str, Any]:
-    config: dict[str, Any] = json.loads((folder / "config.json").read_text())
-    return config
 
 
 def use_code(patch: pytest.MonkeyPatch, name: str) -> None:
@@ -62,7 +57,7 @@ def test_a_resumed_run_keeps_every_sitting(tmp_path: Path, monkeypatch: pytest.M
             killed(one, after)
         else:
             run(one.recipe, one.arm, one.seed, root=tmp_path, device=CPU, quiet=True)
-    config = config_in(one.folder)
+    config = config_of(one.folder)
     facts = {"device": "cpu", "stage": "train"}
     assert config["sittings"] == [
         {"code_sha256": "old", "from_update": 0, **facts},
@@ -87,7 +82,7 @@ def test_code_of_which_nothing_is_left_is_not_claimed(
     killed(one, 3)
     use_code(monkeypatch, "new")
     run(one.recipe, one.arm, one.seed, root=tmp_path, device=CPU, quiet=True)
-    config = config_in(one.folder)
+    config = config_of(one.folder)
     assert config["provenance"]["code_sha256"] == "new"
     begun = [(sitting["code_sha256"], sitting["from_update"]) for sitting in config["sittings"]]
     assert begun == [("old", 0), ("new", 0)]
@@ -100,12 +95,12 @@ def test_a_run_of_several_parts_has_the_sittings_of_all(
     recipe = short(find_recipe("rotated_digits_erm"), updates=2, eval_every=2, checkpoint_every=2)
     use_code(monkeypatch, "only")
     folder = run(recipe, "baseline", 0, root=tmp_path, device=CPU, quiet=True)
-    sittings = config_in(folder)["sittings"]
+    sittings = config_of(folder)["sittings"]
     assert [sitting["part"] for sitting in sittings] == ["r0", "r45", "r75"]
     for sitting in sittings:
-        (own,) = config_in(folder / sitting.pop("part"))["sittings"]
+        (own,) = config_of(folder / sitting.pop("part"))["sittings"]
         assert own == sitting
-    assert config_in(folder)["provenance"] == {"code_sha256": "only", "device": "cpu"}
+    assert config_of(folder)["provenance"] == {"code_sha256": "only", "device": "cpu"}
 
 
 def test_a_sitting_counts_unless_a_later_one_began_before_it() -> None:

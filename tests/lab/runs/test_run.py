@@ -33,14 +33,10 @@ from batchformer.lab.runs.build import build, load_task
 from batchformer.lab.runs.compare import run
 from batchformer.lab.runs.load_run import restore
 from batchformer.lab.runs.run import Run
+from lab_runs import short
 from soak.processes import finish, start
 
 CPU = torch.device("cpu")
-
-
-def short(**train: Any) -> Recipe:
-    options = {"updates": 6, "eval_every": 3, "log_every": 5, "figures": False, **train}
-    return dataclasses.replace(demo(), train=dataclasses.replace(demo().train, **options))
 
 
 def test_a_run_folder_holds_all_a_report_needs(tmp_path: Path) -> None:
@@ -329,7 +325,7 @@ COMMAND = [
 @pytest.fixture(scope="module")
 def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("unbroken")
-    assert finish(start([*COMMAND, "--runs", str(place)], place / "log")) == 0
+    cli.main([*COMMAND, "--runs", str(place)])
     return place / "demo/batchformer/seed0"
 
 

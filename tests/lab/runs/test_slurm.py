@@ -17,10 +17,9 @@ from batchformer.lab.engine.interrupt import Interrupted
 from batchformer.lab.recipes.small import demo
 from batchformer.lab.runs.cluster import JobConfig
 from batchformer.lab.runs.compare import run as train
-from batchformer.lab.runs.folder import RECORD
+from batchformer.lab.runs.folder import RECORD, not_begun
 from batchformer.lab.runs.launch import (
     Launch,
-    not_begun,
     runs_of_comparison,
     submit,
     wait_for,

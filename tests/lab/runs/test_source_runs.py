@@ -15,7 +15,8 @@ from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.recipes.small import demo
 from batchformer.lab.runs.compare import compare, run
 from batchformer.lab.runs.folder import write_json
-from batchformer.lab.runs.run import Run, restore
+from batchformer.lab.runs.load_run import restore
+from batchformer.lab.runs.run import Run
 from batchformer.lab.runs.source_runs import require_finished, trained_network, training_hash
 
 CPU = torch.device("cpu")

@@ -12,22 +12,16 @@ import pytest
 import torch
 
 from batchformer.lab.config.recipe import Recipe
-from batchformer.lab.recipes.ablations import SWEEPS
-from batchformer.lab.recipes.small import demo
-from batchformer.lab.recipes.sweep import Level, Sweep, unchanged
+from batchformer.lab.recipes.sweeps import SWEEPS, Level, Sweep, unchanged
 from batchformer.lab.runs import sweep as sweep_run
 from batchformer.lab.runs.compare import compare, run
 from batchformer.lab.runs.folder import RECORD
 from batchformer.lab.runs.run import Run
 from batchformer.lab.runs.sweep import run_sweep
+from lab_runs import metrics_of, short
 
 CPU = torch.device("cpu")
 DEPTH = SWEEPS["demo_layers"]
-
-
-def short(**train: Any) -> Recipe:
-    options = {"updates": 6, "eval_every": 3, "checkpoint_every": 2, "figures": False, **train}
-    return dataclasses.replace(demo(), train=dataclasses.replace(demo().train, **options))
 
 
 def train(root: Path, base: Recipe | None = None, sweep: Sweep = DEPTH, **options: Any) -> set[str]:
@@ -35,10 +29,6 @@ def train(root: Path, base: Recipe | None = None, sweep: Sweep = DEPTH, **option
     settings |= {"root": root, "device": CPU, "quiet": True} | options
     folders = run_sweep(sweep, base or short(), **settings)  # type: ignore[arg-type]
     return {folder.relative_to(root).as_posix() for folder in folders}
-
-
-def metrics(folder: Path) -> Any:
-    return json.loads((folder / "result.json").read_text())["metrics"]
 
 
 def test_levels_are_ordinary_runs_side_by_side_or_not(tmp_path: Path) -> None:
@@ -50,11 +40,11 @@ def test_levels_are_ordinary_runs_side_by_side_or_not(tmp_path: Path) -> None:
     assert train(tmp_path / "a") == expected
     assert train(tmp_path / "b", together=4) == expected
     for name in expected:
-        assert metrics(tmp_path / "a" / name) == metrics(tmp_path / "b" / name)
+        assert metrics_of(tmp_path / "a" / name) == metrics_of(tmp_path / "b" / name)
     config = json.loads((tmp_path / "a/demo_layers/2/batchformer/seed1/config.json").read_text())
     assert config["trained"]["module"]["layers"] == 2 and config["seed"] == 1
     plain = run(short(), "batchformer", 0, root=tmp_path, device=CPU, quiet=True)
-    assert metrics(plain) == metrics(tmp_path / "a/demo_layers/1/batchformer/seed0")
+    assert metrics_of(plain) == metrics_of(tmp_path / "a/demo_layers/1/batchformer/seed0")
 
 
 def test_finished_runs_are_kept_and_a_sweep_can_grow(tmp_path: Path) -> None:
@@ -75,7 +65,7 @@ def test_a_stopped_level_goes_on_to_the_same_numbers(tmp_path: Path) -> None:
     newest.unlink()
     assert older.exists(), "there is nothing to go on from"
     assert name in train(tmp_path / "broken", seeds=[0])
-    assert metrics(folder) == metrics(tmp_path / "whole" / name)
+    assert metrics_of(folder) == metrics_of(tmp_path / "whole" / name)
 
 
 def test_a_folder_has_one_base(tmp_path: Path) -> None:
@@ -135,7 +125,7 @@ def test_levels_with_other_data_do_not_share_batches(tmp_path: Path) -> None:
     assert len(found) == 4
     for folder in found:
         other = tmp_path / "together" / folder.relative_to(tmp_path / "alone")
-        assert metrics(folder) == metrics(other)
+        assert metrics_of(folder) == metrics_of(other)
 
 
 ARMS = ("baseline", "batchformer")
@@ -203,7 +193,7 @@ def test_the_same_numbers_as_without_taking_over(root: Path, tmp_path: Path) -> 
     taken = train(root, levels=["1"], seeds=[1])
     assert train(tmp_path / "alone", levels=["1"], seeds=[1]) == taken and len(taken) == 2
     for name in taken:
-        assert metrics(root / name) == metrics(tmp_path / "alone" / name)
+        assert metrics_of(root / name) == metrics_of(tmp_path / "alone" / name)
 
 
 def test_another_sweep_has_them_as_well(
@@ -261,10 +251,10 @@ def test_a_run_that_is_begun_goes_on_itself(root: Path, trained: list[str]) -> N
     folder = root / "demo_layers/1/batchformer/seed0"
     train(root, levels=["1"], seeds=[0])
     (folder / "result.json").unlink()
-    before = metrics(root / "demo/batchformer/seed0")
+    before = metrics_of(root / "demo/batchformer/seed0")
     train(root, levels=["1"], seeds=[0])
-    assert trained == ["demo_layers/1 batchformer seed 0"] and metrics(folder) == before
-    assert metrics(root / "demo/batchformer/seed0") == before
+    assert trained == ["demo_layers/1 batchformer seed 0"] and metrics_of(folder) == before
+    assert metrics_of(root / "demo/batchformer/seed0") == before
     assert list((root / "demo/batchformer/seed0/checkpoints").glob("*.pt")), "shared, not moved"
 
 

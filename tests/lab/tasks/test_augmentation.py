@@ -28,7 +28,8 @@ from batchformer.lab.data.transforms import (
     cifar_test,
     digits_train,
 )
-from batchformer.lab.tasks.augmentation import file_views, training_views, view_at_test
+from batchformer.lab.tasks.image_files import file_views, view_at_test
+from batchformer.lab.tasks.long_tailed import training_views
 
 CROPPED = (RandomCrop(4), RandomFlip(0.5))
 AUTO = (*CROPPED, AutoAugment("cifar10", 128), Cutout(16))

@@ -19,8 +19,8 @@ from batchformer.lab.data.transforms import digits_test
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.metrics.representation import feature_std, uniformity
+from batchformer.lab.tasks.base import load
 from batchformer.lab.tasks.contrastive import ContrastiveTask
-from batchformer.lab.tasks.load import load
 
 CPU = torch.device("cpu")
 DIGITS = ContrastConfig(name="digits", ratio=50.0, views="byol")

@@ -15,8 +15,8 @@ from batchformer.lab.config.data import DetectionConfig
 from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optimizer_step import OptimizerStep
+from batchformer.lab.tasks.base import load
 from batchformer.lab.tasks.detection import DetectionTask
-from batchformer.lab.tasks.load import load
 
 CPU = torch.device("cpu")
 TRAIN = TrainConfig(batch_size=2, workers=0)

@@ -32,9 +32,9 @@ from batchformer.lab.data.transforms import (
 from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.recipes import find_recipe
 from batchformer.lab.runs.build import build
+from batchformer.lab.tasks.base import load
 from batchformer.lab.tasks.contrastive import ContrastiveTask
 from batchformer.lab.tasks.features import Bank, contrasted_file_views, views
-from batchformer.lab.tasks.load import load
 
 
 def bank_of(counts: list[int], seed: int = 0) -> Bank:

@@ -15,8 +15,7 @@ from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.data.feeds.memory import close
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optimizer_step import OptimizerStep
-from batchformer.lab.tasks.base import WithMeta
-from batchformer.lab.tasks.load import load
+from batchformer.lab.tasks.base import WithMeta, load
 from batchformer.lab.tasks.long_tailed import LongTailedTask
 
 CPU = torch.device("cpu")

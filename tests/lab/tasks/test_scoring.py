@@ -16,9 +16,8 @@ from batchformer.lab.engine.loop import Evaluation
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.metrics.shots import top1_calibration_error
-from batchformer.lab.tasks import scoring
-from batchformer.lab.tasks.load import remarks_in
-from batchformer.lab.tasks.scoring import class_sizes, split_facts
+from batchformer.lab.tasks import base
+from batchformer.lab.tasks.base import class_sizes, remarks_in, split_facts
 
 
 class Echo(Method):
@@ -41,7 +40,7 @@ def test_by_hand_and_without_a_confusion_matrix_of_many_classes(
 
     def scored() -> Evaluation:
         config = LongTailConfig()
-        return scoring.evaluate_by_shots(Echo(), optimizer_step, batches, counts, "abc", config)
+        return base.evaluate_by_shots(Echo(), optimizer_step, batches, counts, "abc", config)
 
     metrics = scored().metrics
     assert {k: metrics[k] for k in ("all", "many", "medium", "few", "said")} == {
@@ -54,7 +53,7 @@ def test_by_hand_and_without_a_confusion_matrix_of_many_classes(
     figures = scored().figures
     assert figures["confusion"].tolist() == [[1, 1, 0], [0, 1, 0], [1, 0, 0]]
     assert figures["correct"].tolist() == [True, False, True, False]
-    monkeypatch.setattr(scoring, "MOST_CLASSES_WITH_CONFUSION", 2)
+    monkeypatch.setattr(base, "MOST_CLASSES_WITH_CONFUSION", 2)
     assert "confusion" not in scored().figures
 
 
@@ -67,7 +66,7 @@ def test_the_highest_answers_against_torchmetrics(scores: Any) -> None:
     counts = torch.tensor([500, 400, 300, 60, 50, 40, 9, 5, 1])
     optimizer_step = OptimizerStep(TrainConfig(), torch.device("cpu"))
     config = LongTailConfig(scores=scores)
-    evaluation = scoring.evaluate_by_shots(
+    evaluation = base.evaluate_by_shots(
         Echo(), optimizer_step, batches, counts, list("abcdefghi"), config
     )
 
@@ -96,9 +95,7 @@ def test_five_classes_have_no_five_highest_answers() -> None:
     batches = [(torch.eye(5), torch.arange(5))]
     optimizer_step, counts = OptimizerStep(TrainConfig(), torch.device("cpu")), torch.full((5,), 7)
     config = LongTailConfig(scores="top")
-    found = scoring.evaluate_by_shots(
-        Echo(), optimizer_step, batches, counts, "abcde", config
-    ).metrics
+    found = base.evaluate_by_shots(Echo(), optimizer_step, batches, counts, "abcde", config).metrics
     assert list(found) == ["top1", "mean_class", "ece", "said"] and found["top1"] == 100
 
 

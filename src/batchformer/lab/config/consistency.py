@@ -1,21 +1,33 @@
-"""What a recipe must not ask for: settings that contradict one another, or would have no effect.
+"""Settings that contradict one another, or have no effect: refused, or left out of the help.
 
-Refused when a recipe is made, before anything is read or trained. What depends on the method is
-asked of its declaration in ``config/methods.py``. Nothing here needs torch.
+What contradicts itself is refused when a recipe is made, before anything is read or trained. What
+depends on the method is asked of its declaration in ``config/methods.py``. Nothing here needs
+torch.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import dataclasses
+from typing import TYPE_CHECKING, Any
 
-from batchformer.lab.config.data import BY_TASK, DomainConfig, FeatureConfig
+from batchformer.lab.config.data import BY_TASK
 from batchformer.lab.config.methods import (
+    COMMON,
+    MethodEntry,
     find_method,
     methods_that,
     require_contrast_sense,
     require_sense,
 )
-from batchformer.lab.config.settings import Contrast, Mixing, ShuffledNorm
+from batchformer.lab.config.settings import (
+    Contrast,
+    LatePenalty,
+    MethodConfig,
+    Mixing,
+    Network,
+    ShuffledNorm,
+    ValleyAverage,
+)
 from batchformer.lab.config.training import require
 
 if TYPE_CHECKING:
@@ -50,7 +62,7 @@ def require_consistent(recipe: Recipe) -> None:
         require_contrast_sense(recipe.method, recipe.module, recipe.hyper)
     if ShuffledNorm in entry.settings and recipe.hyper.norm_parts > 1:
         _require_parts(recipe)
-    if isinstance(recipe.data, FeatureConfig):
+    if recipe.task == "generalized":
         _require_features(recipe, recipe.data)
 
 
@@ -80,7 +92,7 @@ def _require_read(recipe: Recipe) -> None:
         f"{recipe.method} has no teacher; --teacher is for the method {_reader('teacher')}",
     )
     require(
-        not isinstance(data, DomainConfig) or data.adapt == ("data.adapt" in reads),
+        getattr(data, "adapt", False) == ("data.adapt" in reads),
         "mdd adapts to a target, and other methods do not; set data.adapt with the method mdd "
         "and with it alone",
     )
@@ -126,7 +138,7 @@ def _require_swad(recipe: Recipe) -> None:
         "swad averages the weights themselves; leave train.ema at 0, or hyper.swad off",
     )
     require(
-        isinstance(recipe.data, DomainConfig),
+        recipe.task == "domains",
         "swad finds its valley in the loss on held-out images (data.held-out), which tasks of "
         f"several domains alone have, and this is {recipe.task}; leave hyper.swad off",
     )
@@ -137,7 +149,7 @@ def _require_swad(recipe: Recipe) -> None:
     )
 
 
-def _require_features(recipe: Recipe, data: FeatureConfig) -> None:
+def _require_features(recipe: Recipe, data: Any) -> None:
     require(
         not data.choose or recipe.train.select_on == "last",
         f"train.select-on {recipe.train.select_on} has no effect where data.choose has "
@@ -178,3 +190,85 @@ def _require_parts(recipe: Recipe) -> None:
         f"train.sync-norm normalises a batch as a whole, hyper.norm-parts {parts} in parts; leave "
         "one of them off",
     )
+
+
+# Settings that the short help of a recipe leaves out; --help-all shows them
+
+#: Settings of the optimizer that only these read.
+_OPTIMIZERS = {
+    "momentum": ("sgd", "lars"),
+    "nesterov": ("sgd",),
+    "betas": ("adam", "adamw"),
+    "trust": ("lars",),
+}
+#: Settings of the schedule that only these shapes read.
+_SHAPES = {
+    "floor": ("cosine",),
+    "milestones": ("multistep",),
+    "gamma": ("multistep",),
+    "rate": ("power",),
+    "power": ("power",),
+}
+#: Settings of training on several ranks.
+_RANKS = ("train.parallel", "train.sync_norm", "module.exchange")
+#: Settings of image files and of networks that are trained on them.
+_IMAGE_FILES = ("stride", "train.workers", "train.damaged")
+
+
+def hidden_settings(recipe: Recipe) -> set[str]:
+    """Names such as ``data.root`` of what has no effect on a recipe, or needs several ranks.
+
+    A setting that the recipe sets itself is never hidden.
+
+    >>> from batchformer.lab.recipes import find_recipe
+    >>> hidden = hidden_settings(find_recipe("demo"))
+    >>> "hyper.tau" in hidden, "hyper.cutmix" in hidden, "data.ratio" in hidden
+    (True, False, False)
+    """
+    return {name for name in _idle(recipe) if not _is_set(recipe, name)}
+
+
+def _is_set(recipe: Recipe, setting: str) -> bool:
+    """Whether a setting has another value than its default."""
+    group, _, name = setting.rpartition(".")
+    settings: Any = getattr(recipe, group) if group else recipe
+    defaults = {field.name: field.default for field in dataclasses.fields(settings)}
+    return name in defaults and getattr(settings, name) != defaults[name]
+
+
+def _idle(recipe: Recipe) -> set[str]:
+    entry = find_method(recipe.method)
+    idle = {f"data.{name}" for name in recipe.data.idle()}
+    read = {"teacher", "data.views", "data.adapt", "data.mask", "data.meta_batch", "data.meta_from"}
+    idle |= read - set(entry.reads) - ({"data.views"} if recipe.task == "contrastive" else set())
+    idle |= {f"hyper.{name}" for name in _of_methods(recipe, entry)}
+    if entry.batchformer != "trains":
+        idle |= {f"module.{field.name}" for field in dataclasses.fields(recipe.module)}
+    if not entry.class_context:
+        idle.add("module.context")
+    if recipe.module.context == "none":
+        idle |= {"module.context_momentum", "module.context_weight"}
+    if recipe.module.layers == 1:
+        idle.add("module.copy_layers")
+    idle |= {f"optim.{name}" for name, of in _OPTIMIZERS.items() if recipe.optim.name not in of}
+    idle |= {f"schedule.{name}" for name, of in _SHAPES.items() if recipe.schedule.kind not in of}
+    if not recipe.schedule.warmup:
+        idle |= {"schedule.warmup_from", "schedule.warmup_overshoot"}
+    if LatePenalty not in entry.settings:
+        idle.add("schedule.restart")
+    if not recipe.train.epochs:
+        idle.add("train.eval_epochs")
+    if not recipe.data.of_files:
+        idle |= set(_IMAGE_FILES)
+    return idle | set(_RANKS)
+
+
+def _of_methods(recipe: Recipe, entry: MethodEntry) -> set[str]:
+    """Settings of other methods, and of what this recipe has not."""
+    read = {*entry.settings, *COMMON}
+    if recipe.task != "domains":
+        read.discard(ValleyAverage)
+    if not recipe.data.of_files:
+        read.discard(Network)
+    known = {field.name for group in read for field in dataclasses.fields(group)}
+    return {field.name for field in dataclasses.fields(MethodConfig)} - known

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from batchformer.lab.config.training import require
 
@@ -13,11 +13,47 @@ FILES = ("imagenet", "imagenet_lt", "inaturalist18", "places_lt", "folder")
 WITH_VAL_LIST = ("imagenet_lt", "places_lt")
 #: Augmentations of image files.
 OF_FILES = ("jitter", "resized", "paco", "simclr", "deit")
+#: The target that stands for every domain, left out one after the other.
+EACH = "each"
+
+
+class _Data:
+    """What the laboratory asks of data of any kind; each kind overrides what differs."""
+
+    name: str
+    #: ``FILE:CLASS`` in ``batchformer.lab.tasks``, which reads the data and scores networks on it.
+    loader: ClassVar[str]
+    #: Whether these are labelled images of one domain.
+    long_tailed: ClassVar[bool] = False
+
+    @property
+    def of_files(self) -> bool:
+        """Whether the data is read from files when it is needed; else it is in memory."""
+        return True
+
+    @property
+    def parts(self) -> Literal["", "epochs", "domains"]:
+        """Why a run consists of several trainings, if it does."""
+        return ""
+
+    def images(self) -> Any:
+        """The labelled data; data without labels names that by which it is scored."""
+        return self
+
+    def words(self) -> str:
+        """The data in a few words."""
+        return self.name
+
+    def idle(self) -> set[str]:
+        """Settings of this kind of data that have no effect on this data set."""
+        return set()
 
 
 @dataclass(frozen=True, kw_only=True)
-class LongTailConfig:
+class LongTailConfig(_Data):
     """Long-tailed data."""
+
+    long_tailed = True
 
     name: Literal[
         "cifar10",
@@ -76,9 +112,25 @@ class LongTailConfig:
     """balms: where the second batch comes from; "val" is a list of imagenet_lt and places_lt."""
 
     @property
+    def loader(self) -> str:  # type: ignore[override]
+        return "image_files:ImageFileTask" if self.of_files else "long_tailed:LongTailedTask"
+
+    @property
     def of_files(self) -> bool:
-        """Whether images are read from files when they are needed; else they are in memory."""
         return self.name in FILES
+
+    def words(self) -> str:
+        return self.name if self.of_files else f"{self.name} r={self.ratio:g}"
+
+    def idle(self) -> set[str]:
+        idle = {"ratio", "profile"} if self.of_files else {"train_list", "test_list", "per_class"}
+        if not self.of_files:
+            idle.add("size")
+        if self.name not in WITH_VAL_LIST:
+            idle |= {"scored_on", "meta_from"}
+        if self.name == "digits":
+            idle |= {"root", "profile", "augment"}
+        return idle
 
     def __post_init__(self) -> None:
         require(self.ratio >= 1, f"data.ratio is {self.ratio}, below 1")
@@ -113,8 +165,10 @@ class LongTailConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ContrastConfig:
+class ContrastConfig(_Data):
     """Images in two views, without their labels; labels are used only to score features."""
+
+    loader = "contrastive:ContrastiveTask"
 
     name: Literal["cifar10", "cifar100", "digits", "imagenet", "imagenet_lt", "folder"] = "cifar100"
     """Which images; "folder" is your own, in folders of classes or by lists."""
@@ -140,6 +194,12 @@ class ContrastConfig:
     def __post_init__(self) -> None:
         self.images()
 
+    def words(self) -> str:
+        return self.images().words()
+
+    def idle(self) -> set[str]:
+        return self.images().idle()
+
     def images(self, **changes: Any) -> LongTailConfig:
         """The same images with their labels, for scoring.
 
@@ -163,8 +223,10 @@ class ContrastConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DetectionConfig:
+class DetectionConfig(_Data):
     """Images with boxes, in the folders of Pascal VOC."""
+
+    loader = "detection:DetectionTask"
 
     name: Literal["voc"] = "voc"
     """Layout of the folders."""
@@ -198,13 +260,11 @@ class DetectionConfig:
         require(self.longest >= max(sides), f"data.longest is {self.longest}, below data.shorter")
 
 
-#: The target that stands for every domain, left out one after the other.
-EACH = "each"
-
-
 @dataclass(frozen=True, kw_only=True)
-class DomainConfig:
+class DomainConfig(_Data):
     """Data of several domains."""
+
+    loader = "domains:DomainTask"
 
     name: Literal[
         "pacs", "vlcs", "office_home", "terra_incognita", "visda", "rotated_digits", "tree"
@@ -242,8 +302,17 @@ class DomainConfig:
 
     @property
     def of_files(self) -> bool:
-        """Whether images are read from files."""
         return self.name != "rotated_digits"
+
+    @property
+    def parts(self) -> Literal["", "domains"]:
+        return "domains" if self.target == EACH else ""
+
+    def words(self) -> str:
+        return f"{self.name} {self.source} to {self.target}" if self.adapt else self.name
+
+    def idle(self) -> set[str]:
+        return set() if self.of_files else {"root", "lists", "memory"}
 
     def __post_init__(self) -> None:
         require(self.size >= 1, f"data.size is {self.size}, below 1")
@@ -272,8 +341,10 @@ class DomainConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FeatureConfig:
+class FeatureConfig(_Data):
     """Features of images, and attributes of classes, some of which are never trained on."""
+
+    loader = "generalized:GeneralizedTask"
 
     name: Literal["cub", "awa1", "awa2", "sun", "apy", "flo", "npz"] = "cub"
     """Which features: the benchmark's .mat files, or an .npz of the same arrays."""
@@ -289,9 +360,8 @@ class FeatureConfig:
     """Random batches of an update, one for each step of the critic."""
 
     @property
-    def of_files(self) -> bool:
-        """Features are read from a file."""
-        return True
+    def parts(self) -> Literal["", "epochs"]:
+        return "epochs" if self.choose else ""
 
     def __post_init__(self) -> None:
         require(self.batches >= 1, f"data.batches is {self.batches}, below 1")
@@ -300,8 +370,10 @@ class FeatureConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PairConfig:
+class PairConfig(_Data):
     """Images that show an attribute and an object; some pairs of them are never trained on."""
+
+    loader = "compositional:CompositionalTask"
 
     name: Literal["mit_states", "ut_zappos", "c_gqa", "table"] = "mit_states"
     """Which images; "table" is your own, by a .csv of image, attribute, object and split."""
@@ -330,10 +402,11 @@ class PairConfig:
     memory: bool = False
     """Read all images once and store them on the device; they must be of one size."""
 
-    @property
-    def of_files(self) -> bool:
-        """Images are read from files."""
-        return True
+    def words(self) -> str:
+        return f"{self.name}, open world" if self.world == "open" else self.name
+
+    def idle(self) -> set[str]:
+        return set() if self.name == "table" else {"table"}
 
     def __post_init__(self) -> None:
         require(self.size >= 1, f"data.size is {self.size}, below 1")

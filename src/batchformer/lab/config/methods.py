@@ -365,13 +365,7 @@ def require_training(method: str, module: ModuleConfig) -> None:
 
 
 def require_contrast_sense(method: str, module: ModuleConfig, hyper: MethodConfig) -> None:
-    """Refuse settings of the streams that have no meaning in MoCo, or in this version of it.
-
-    Args:
-        method: moco_v2 or moco_v3.
-        module: BatchFormer's settings; without it there is nothing to refuse.
-        hyper: the method's own.
-    """
+    """Refuse settings of the streams that have no meaning in MoCo, or in this version of it."""
     if not module.enabled:
         return
     require_sense(method, module)

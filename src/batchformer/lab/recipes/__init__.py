@@ -3,38 +3,52 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
+import importlib
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 
 from batchformer.lab.config.recipe import Recipe
-from batchformer.lab.recipes import (
-    cifar_lt,
-    contrastive,
-    contrastive_small,
-    detection,
-    domains,
-    image_lists_lt,
-    imagenet_lt,
-    recognition,
-    small,
-    zero_shot,
+
+#: In the order of `batchformer list`: the file of each family, and what lists its recipes.
+FAMILIES = (
+    "small:RECIPES",
+    "cifar_lt:RECIPES",
+    "image_files_lt:RECIPES",
+    "domains:RECIPES",
+    "small:ROTATED_DIGITS",
+    "zero_shot:RECIPES",
+    "recognition:RECIPES",
+    "contrastive:RECIPES",
+    "contrastive_small:RECIPES",
+    "detection:RECIPES",
 )
 
-#: In the order of `batchformer list`.
-FAMILIES: tuple[tuple[Callable[[], Recipe], ...], ...] = (
-    small.RECIPES,
-    cifar_lt.RECIPES,
-    imagenet_lt.RECIPES,
-    image_lists_lt.RECIPES,
-    domains.RECIPES,
-    small.ROTATED_DIGITS,
-    zero_shot.RECIPES,
-    recognition.RECIPES,
-    contrastive.RECIPES,
-    contrastive_small.RECIPES,
-    detection.RECIPES,
-)
-#: What makes each recipe, by the name of the recipe.
-RECIPES = {make.__name__: make for family in FAMILIES for make in family}
+
+@cache
+def _family(path: str) -> dict[str, Callable[[], Recipe]]:
+    file, _, listed = path.partition(":")
+    module = importlib.import_module(f"batchformer.lab.recipes.{file}")
+    return {make.__name__: make for make in getattr(module, listed)}
+
+
+class _Recipes(Mapping[str, Callable[[], Recipe]]):
+    """What makes each recipe, by its name; a family is imported when it is looked into."""
+
+    def __getitem__(self, name: str) -> Callable[[], Recipe]:
+        for path in FAMILIES:
+            if name in _family(path):
+                return _family(path)[name]
+        raise KeyError(name)
+
+    def __iter__(self) -> Iterator[str]:
+        for path in FAMILIES:
+            yield from _family(path)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+RECIPES = _Recipes()
 
 
 def find_recipe(name: str) -> Recipe:

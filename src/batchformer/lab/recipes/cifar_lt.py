@@ -9,13 +9,14 @@ from batchformer.lab.config.data import LongTailConfig
 from batchformer.lab.config.methods import MethodConfig, MethodName, ModuleConfig
 from batchformer.lab.config.recipe import NOT_IN_THE_PAPER, Recipe
 from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainConfig
-from batchformer.lab.recipes.epochs import IMAGES, in_epochs, warm_up_and_drop
 from batchformer.lab.recipes.paper import numbers_for
+from batchformer.lab.recipes.shared import IMAGES, in_epochs, recipe_table, warm_up_and_drop
 
 # Balanced Softmax: table 1 of the paper (CIFAR-100-LT), and CIFAR-10-LT beside it
 
 
-def cifar_lt_balanced_softmax(
+def _balanced_softmax(
+    name: str,
     data: Literal["cifar10", "cifar100"],
     ratio: float,
     schedule: Literal["updates", "released"] = "updates",
@@ -27,9 +28,6 @@ def cifar_lt_balanced_softmax(
     make 13,000 updates counting a partial batch that is then left out, rates constant within an
     epoch and one epoch ahead, so that the last epoch runs at rate zero.
     """
-    size = f"cifar{'100' if data == 'cifar100' else '10'}_lt"
-    row = f"{size}_balanced_softmax" + ("" if ratio == 100 else f"_r{ratio:g}")
-    released = "" if schedule == "updates" else "_released"
     train = TrainConfig(batch_size=512, updates=13_000, eval_every=1_300, checkpoint_every=1_300)
     rate = ScheduleConfig(kind="cosine", warmup=800, warmup_from=0.5)
     if schedule == "released":
@@ -45,8 +43,8 @@ def cifar_lt_balanced_softmax(
         )
         rate = ScheduleConfig(kind="cosine", per="epoch", warmup=warmup, warmup_from=0.5, ahead=1)
     return Recipe(
-        name=row + released,
-        summary=f"{size.replace('_lt', '-LT')} ratio {ratio:g}, Balanced Softmax, ResNet-32"
+        name=name,
+        summary=f"{data}-LT ratio {ratio:g}, Balanced Softmax, ResNet-32"
         + (", the released code's schedule" if schedule == "released" else ""),
         table=f"T1 CIFAR-100-LT r={ratio:g}, Balanced" if data == "cifar100" else NOT_IN_THE_PAPER,
         task="long_tailed",
@@ -55,34 +53,12 @@ def cifar_lt_balanced_softmax(
         optim=OptimConfig(name="sgd", lr=0.1, momentum=0.9, weight_decay=5e-4),
         schedule=rate,
         train=train,
-        paper=numbers_for(row),
+        paper=numbers_for(name.removesuffix("_released")),
     )
 
 
-def cifar100_lt_balanced_softmax() -> Recipe:
-    """Table 1, r = 100: Balanced 50.7, + BatchFormer 51.7 (all).
-
-    Ours: 50.82 [50.51, 51.13] and 51.15 [50.72, 51.58], difference +0.33 [-0.17, +0.83] over 6
-    paired seeds; bf16, ten runs side by side on one H200 in 5.5 minutes.
-    """
-    return cifar_lt_balanced_softmax("cifar100", 100.0)
-
-
-def cifar100_lt_balanced_softmax_r200() -> Recipe:
-    """Table 1, r = 200: Balanced 46.4, + BatchFormer 47.5 (all).
-
-    Ours: 46.40 [45.97, 46.82], + BatchFormer 46.33 [45.99, 46.66] (4 seeds, H200, 5 to 6 minutes
-    for eight runs).
-    """
-    return cifar_lt_balanced_softmax("cifar100", 200.0)
-
-
-def cifar100_lt_balanced_softmax_released() -> Recipe:
-    """Table 1, r = 100, with the released code's 591 epochs of 21 full batches.
-
-    Ours: not measured yet.
-    """
-    return cifar_lt_balanced_softmax("cifar100", 100.0, "released")
+def _base() -> Recipe:
+    return _balanced_softmax("cifar100_lt_balanced_softmax", "cifar100", 100.0)
 
 
 def cifar100_lt_balanced_softmax_cutmix() -> Recipe:
@@ -91,7 +67,7 @@ def cifar100_lt_balanced_softmax_cutmix() -> Recipe:
     The box covers a share drawn from Beta(1, 1), and the partner's label counts by the share that
     it covers. Ours: not measured yet.
     """
-    base = cifar100_lt_balanced_softmax()
+    base = _base()
     return dataclasses.replace(
         base,
         name="cifar100_lt_balanced_softmax_cutmix",
@@ -104,7 +80,7 @@ def cifar100_lt_balanced_softmax_cutmix() -> Recipe:
 
 def cifar100_lt_cross_entropy() -> Recipe:
     """Cross-entropy with the schedule of table 1; no row of the paper."""
-    base = cifar100_lt_balanced_softmax()
+    base = _base()
     return dataclasses.replace(
         base,
         name="cifar100_lt_cross_entropy",
@@ -113,16 +89,6 @@ def cifar100_lt_cross_entropy() -> Recipe:
         method="cross_entropy",
         paper={},
     )
-
-
-def cifar10_lt_balanced_softmax() -> Recipe:
-    """CIFAR-10-LT, r = 100; no row of the paper."""
-    return cifar_lt_balanced_softmax("cifar10", 100.0)
-
-
-def cifar10_lt_balanced_softmax_r200() -> Recipe:
-    """CIFAR-10-LT, r = 200; no row of the paper."""
-    return cifar_lt_balanced_softmax("cifar10", 200.0)
 
 
 # LDAM-DRW, the loss that RIDE builds on; no row of the paper
@@ -160,14 +126,16 @@ BALANCED = dataclasses.replace(PLAIN, sampler="class_balanced")
 
 
 def _on_trained_features(
+    name: str,
     method: MethodName,
     title: str,
     data: LongTailConfig = BALANCED,
     hyper: MethodConfig | None = None,
     batch: int = 128,
 ) -> Recipe:
+    """A classifier on the features of the cross-entropy recipe. Ours: not measured yet."""
     return Recipe(
-        name=f"cifar100_lt_{method}",
+        name=name,
         summary=f"cifar100-LT ratio 100, {title}, after cross-entropy",
         table=NOT_IN_THE_PAPER,
         task="long_tailed",
@@ -181,16 +149,6 @@ def _on_trained_features(
     )
 
 
-def cifar100_lt_crt() -> Recipe:
-    """cRT: a new classifier on frozen features, classes balanced. Ours: not measured yet."""
-    return _on_trained_features("crt", "cRT")
-
-
-def cifar100_lt_lws() -> Recipe:
-    """LWS: one learned factor for each class, classes balanced. Ours: not measured yet."""
-    return _on_trained_features("lws", "LWS")
-
-
 def cifar100_lt_tau_norm() -> Recipe:
     """Tau-normalisation with tau = 1, without training. Ours: not measured yet.
 
@@ -198,7 +156,9 @@ def cifar100_lt_tau_norm() -> Recipe:
     favour the tau that fits them, so tau is given: ``--hyper.tau``.
     """
     hyper = MethodConfig(tau=1.0)
-    base = _on_trained_features("tau_norm", "tau-normalised classifier", PLAIN, hyper)
+    base = _on_trained_features(
+        "cifar100_lt_tau_norm", "tau_norm", "tau-normalised classifier", PLAIN, hyper
+    )
     return dataclasses.replace(base, train=TrainConfig(batch_size=128, updates=1))
 
 
@@ -209,6 +169,7 @@ def cifar100_lt_balms() -> Recipe:
     training images, as CIFAR-LT has no others.
     """
     base = _on_trained_features(
+        "cifar100_lt_balms",
         "balms",
         "Balanced Softmax with the meta sampler",
         dataclasses.replace(PLAIN, meta_batch=512),
@@ -226,7 +187,7 @@ PACO_MODULE = ModuleConfig(lr_factor=1.0)
 BALANCED_SOFTMAX_MODULE = ModuleConfig(lr_factor=0.1)
 
 
-def cifar100_lt_paco_at(ratio: float) -> Recipe:
+def _paco(name: str, ratio: float) -> Recipe:
     """PaCo with its authors' settings: 400 epochs of full batches, ResNet-32.
 
     The rate rises over 10 epochs to its value and not, as in the authors' code, to 1.1 times that
@@ -234,7 +195,6 @@ def cifar100_lt_paco_at(ratio: float) -> Recipe:
     paper trains on one GPU here. The paper leaves BatchFormer's learning rate open and refers to
     its MoCo, where it is the network's.
     """
-    name = "cifar100_lt_paco" + ("" if ratio == 100 else f"_r{ratio:g}")
     return Recipe(
         name=name,
         summary=f"cifar100-LT ratio {ratio:g}, PaCo, ResNet-32",
@@ -251,36 +211,16 @@ def cifar100_lt_paco_at(ratio: float) -> Recipe:
     )
 
 
-def cifar100_lt_paco() -> Recipe:
-    """Table 1, r = 100: PaCo 51.9, + BatchFormer 52.4 (all).
-
-    Ours: 52.36 [51.51, 53.21], + BatchFormer 52.75 [52.13, 53.36] (3 seeds, H200, 5 minutes for six
-    runs).
-    """
-    return cifar100_lt_paco_at(100.0)
-
-
-def cifar100_lt_paco_r200() -> Recipe:
-    """Table 1, r = 200: PaCo 47.1, + BatchFormer 47.8 (all).
-
-    Ours: 47.69 [46.60, 48.79], + BatchFormer 47.84 [46.56, 49.12] (3 seeds, H200, 20 minutes for
-    six runs beside 18 others).
-    """
-    return cifar100_lt_paco_at(200.0)
-
-
-def cifar100_lt_without_paco_loss_at(ratio: float) -> Recipe:
+def _without_paco_loss(name: str, ratio: float) -> Recipe:
     """PaCo's augmentation and schedule with Balanced Softmax on the centres' logits instead.
 
     BatchFormer learns at a tenth of the network's rate, as the paper says for Balanced Softmax. It
     does not say whether this ablation kept that rate; ``--module.lr-factor 1`` is the rate that
     PaCo has here.
     """
-    base = cifar100_lt_paco_at(ratio)
-    name = base.name.replace("paco", "without_paco_loss")
+    base = _paco(name, ratio)
     return dataclasses.replace(
         base,
-        name=name,
         summary=f"cifar100-LT ratio {ratio:g}, PaCo's set-up with Balanced Softmax as its loss",
         table=f"Without PaCo loss, CIFAR-100-LT r={ratio:g}",
         task="ablation",
@@ -289,26 +229,7 @@ def cifar100_lt_without_paco_loss_at(ratio: float) -> Recipe:
         method="balanced_softmax",
         hyper=MethodConfig(),
         module=BALANCED_SOFTMAX_MODULE,
-        paper=numbers_for(name),
     )
-
-
-def cifar100_lt_without_paco_loss() -> Recipe:
-    """Appendix, r = 100: without PaCo's loss 52.0, + BatchFormer 52.6 (all).
-
-    Ours, with ``--module.lr-factor 1``: 52.51 [51.56, 53.46], + BatchFormer 52.68 [52.18, 53.17]
-    (3 seeds, H200, 4 minutes for six runs).
-    """
-    return cifar100_lt_without_paco_loss_at(100.0)
-
-
-def cifar100_lt_without_paco_loss_r200() -> Recipe:
-    """Appendix, r = 200: without PaCo's loss 47.31, + BatchFormer 48.13 (all).
-
-    Ours, with ``--module.lr-factor 1``: 47.70 [46.76, 48.64], + BatchFormer 47.99 [47.55, 48.43]
-    (3 seeds, H200, 14 minutes for six runs beside 18 others).
-    """
-    return cifar100_lt_without_paco_loss_at(200.0)
 
 
 # RIDE: table 1, and two ways of training it in two stages
@@ -402,6 +323,7 @@ def cifar100_lt_ride_assignment() -> Recipe:
         data=base.data_with(sampler="class_balanced"),
         method="ride_assignment",
         start="cifar100_lt_ride",
+        module=ModuleConfig(),
         optim=dataclasses.replace(base.optim, lr=0.01),
         schedule=ScheduleConfig(kind="cosine", per="epoch"),
         train=in_epochs(IMAGES["cifar100", 100.0], 5, 512, evaluations=1),
@@ -409,27 +331,48 @@ def cifar100_lt_ride_assignment() -> Recipe:
     )
 
 
+# Ours below are means with 95% intervals, without BatchFormer and with it, on an H200
+#: Ratio 100: 50.82 [50.51, 51.13] and 51.15 [50.72, 51.58], difference +0.33 [-0.17, +0.83] over 6
+#: paired seeds; bf16, ten runs side by side in 5.5 minutes. Ratio 200: 46.40 [45.97, 46.82] and
+#: 46.33 [45.99, 46.66], 4 seeds. Released: 591 epochs of 21 full batches, not measured yet.
+_BALANCED_SOFTMAX = {
+    "cifar100_lt_balanced_softmax": (_balanced_softmax, "cifar100", 100.0),
+    "cifar100_lt_balanced_softmax_r200": (_balanced_softmax, "cifar100", 200.0),
+    "cifar100_lt_balanced_softmax_released": (_balanced_softmax, "cifar100", 100.0, "released"),
+}
+_CIFAR10 = {
+    "cifar10_lt_balanced_softmax": (_balanced_softmax, "cifar10", 100.0),
+    "cifar10_lt_balanced_softmax_r200": (_balanced_softmax, "cifar10", 200.0),
+}
+#: Ratio 100: 52.36 [51.51, 53.21] and 52.75 [52.13, 53.36]; ratio 200: 47.69 [46.60, 48.79] and
+#: 47.84 [46.56, 49.12]. Without the loss and with ``--module.lr-factor 1``, ratio 100: 52.51
+#: [51.56, 53.46] and 52.68 [52.18, 53.17]; ratio 200: 47.70 [46.76, 48.64] and 47.99 [47.55,
+#: 48.43].
+#: All have 3 seeds and take 4 to 20 minutes for six runs.
+_PACO = {
+    "cifar100_lt_paco": (_paco, 100.0),
+    "cifar100_lt_paco_r200": (_paco, 200.0),
+    "cifar100_lt_without_paco_loss": (_without_paco_loss, 100.0),
+    "cifar100_lt_without_paco_loss_r200": (_without_paco_loss, 200.0),
+}
+#: A new classifier, classes balanced; and one learned factor for each class.
+_CRT = {"cifar100_lt_crt": (_on_trained_features, "crt", "cRT")}
+_LWS = {"cifar100_lt_lws": (_on_trained_features, "lws", "LWS")}
 #: In the order of `batchformer list`.
 RECIPES = (
-    cifar100_lt_balanced_softmax,
-    cifar100_lt_balanced_softmax_r200,
-    cifar100_lt_balanced_softmax_released,
+    *recipe_table(_BALANCED_SOFTMAX),
     cifar100_lt_balanced_softmax_cutmix,
     cifar100_lt_cross_entropy,
-    cifar10_lt_balanced_softmax,
-    cifar10_lt_balanced_softmax_r200,
+    *recipe_table(_CIFAR10),
     cifar100_lt_ldam,
     cifar100_lt_ride,
     cifar100_lt_ride_6experts,
     cifar100_lt_ride_two_stage,
     cifar100_lt_ride_distilled,
     cifar100_lt_ride_assignment,
-    cifar100_lt_paco,
-    cifar100_lt_paco_r200,
-    cifar100_lt_without_paco_loss,
-    cifar100_lt_without_paco_loss_r200,
-    cifar100_lt_crt,
+    *recipe_table(_PACO),
+    *recipe_table(_CRT),
     cifar100_lt_tau_norm,
-    cifar100_lt_lws,
+    *recipe_table(_LWS),
     cifar100_lt_balms,
 )

@@ -23,6 +23,7 @@ from batchformer.lab.config.methods import MethodConfig, MethodName, ModuleConfi
 from batchformer.lab.config.recipe import NOT_IN_THE_PAPER, Recipe
 from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainConfig
 from batchformer.lab.recipes.paper import numbers_for
+from batchformer.lab.recipes.shared import Make, recipe_table
 
 #: Training images of ImageNet.
 IMAGES = 1_281_167
@@ -172,15 +173,9 @@ def imagenet_moco_v3_probe() -> Recipe:
     return dataclasses.replace(base, table=table, task="recognition")
 
 
-def imagenet_moco_v2_knn() -> Recipe:
-    """Nearest neighbours on the features of MoCo-v2; not in the paper. Ours: not measured yet."""
-    found = neighbours_of(imagenet_moco_v2(), PLAIN.images(scores="top"))
-    return dataclasses.replace(found, task="recognition")
-
-
-def imagenet_moco_v3_knn() -> Recipe:
-    """Nearest neighbours on the features of MoCo-v3; not in the paper. Ours: not measured yet."""
-    found = neighbours_of(imagenet_moco_v3(), ASYMMETRIC.images(scores="top"))
+def _knn(name: str, learnt: Make, data: ContrastConfig) -> Recipe:
+    """Nearest neighbours on the features of a recipe; not in the paper. Ours: not measured yet."""
+    found = neighbours_of(learnt(), data.images(scores="top"))
     return dataclasses.replace(found, task="recognition")
 
 
@@ -194,13 +189,8 @@ def probe_of(
 ) -> Recipe:
     """A linear classifier on the features of another recipe, scored after every epoch.
 
-    Args:
-        learnt: the recipe that learns the features.
-        data: its images with their labels.
-        lr: of SGD with momentum 0.9 and without weight decay, falling by a cosine.
-        batch: images of an update.
-        epochs: passes over the images.
-        scale: of the features, as ``hyper.probe_scale``.
+    It learns by SGD without weight decay, whose rate falls by a cosine; `scale` is
+    ``hyper.probe_scale``.
     """
     base = _on_features_of(learnt, data, "linear_probe", "linear probe")
     return dataclasses.replace(
@@ -217,10 +207,6 @@ def neighbours_of(learnt: Recipe, data: LongTailConfig) -> Recipe:
 
     Alignment, uniformity and feature_std are measured as while they were learnt, so that those of
     trained features stand beside those of the arm random_weights.
-
-    Args:
-        learnt: the recipe that learns the features.
-        data: its images with their labels.
     """
     views: Any = learnt.data
     data = dataclasses.replace(data, views=views.views)
@@ -250,9 +236,9 @@ def _on_features_of(learnt: Recipe, data: LongTailConfig, method: MethodName, ti
 RECIPES = (
     imagenet_moco_v2,
     imagenet_moco_v2_probe,
-    imagenet_moco_v2_knn,
+    *recipe_table({"imagenet_moco_v2_knn": (_knn, imagenet_moco_v2, PLAIN)}),
     imagenet_moco_v3,
     imagenet_moco_v3_probe,
-    imagenet_moco_v3_knn,
+    *recipe_table({"imagenet_moco_v3_knn": (_knn, imagenet_moco_v3, ASYMMETRIC)}),
     imagenet_moco_v3_vit_small,
 )

@@ -20,13 +20,14 @@ the digits, where at 10 it rises to 6 and more from 2.3.
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 from batchformer.lab.config.data import ContrastConfig, LongTailConfig
 from batchformer.lab.config.methods import MethodConfig
 from batchformer.lab.config.recipe import NOT_IN_THE_PAPER, Recipe
 from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainConfig
 from batchformer.lab.recipes.contrastive import MODULE, neighbours_of, probe_of
-from batchformer.lab.recipes.epochs import IMAGES
+from batchformer.lab.recipes.shared import IMAGES, Make, recipe_table
 
 CIFAR_LT = ContrastConfig(name="cifar100", ratio=100.0, views="moco_v2")
 DIGITS = ContrastConfig(name="digits", ratio=10.0, views="byol")
@@ -106,40 +107,6 @@ def cifar100_lt_moco_v3() -> Recipe:
     )
 
 
-def cifar100_lt_moco_v2_probe() -> Recipe:
-    """The probe of MoCo-v2 on CIFAR-100-LT, classes balanced. Ours, 100 epochs: 25.96 -> 23.01.
-
-    Drops and length are those of MoCo-v2 on ImageNet, the rate is that for features of unit scale;
-    images are cropped and flipped.
-    """
-    base = probe_of(
-        cifar100_lt_moco_v2(), _labelled(CIFAR_LT), lr=10.0, batch=256, epochs=100, scale="unit"
-    )
-    drops = ScheduleConfig(kind="multistep", per="epoch", milestones=(60, 80))
-    return dataclasses.replace(base, schedule=drops)
-
-
-def cifar100_lt_moco_v3_probe() -> Recipe:
-    """The probe of MoCo-v3 on CIFAR-100-LT, classes balanced. Ours, 100 epochs: 29.71 -> 23.81.
-
-    Cosine and length are those of MoCo-v3 on ImageNet, in smaller batches; the rate is that for
-    features of unit scale.
-    """
-    return probe_of(
-        cifar100_lt_moco_v3(), _labelled(CIFAR_LT), lr=10.0, batch=256, epochs=90, scale="unit"
-    )
-
-
-def cifar100_lt_moco_v2_knn() -> Recipe:
-    """Neighbours on MoCo-v2's features of CIFAR-100-LT. Ours, 100 epochs: 18.18 -> 16.06."""
-    return neighbours_of(cifar100_lt_moco_v2(), _labelled(CIFAR_LT))
-
-
-def cifar100_lt_moco_v3_knn() -> Recipe:
-    """Neighbours on MoCo-v3's features of CIFAR-100-LT. Ours, 100 epochs: 21.72 -> 16.68."""
-    return neighbours_of(cifar100_lt_moco_v3(), _labelled(CIFAR_LT))
-
-
 def digits_moco_v3() -> Recipe:
     """MoCo-v3 on the embedded digits, ratio 10, a small network; a minute on a CPU.
 
@@ -172,17 +139,6 @@ def digits_moco_v3() -> Recipe:
             batch_size=128, updates=1_000, eval_every=200, drop_last=True, log_every=50
         ),
     )
-
-
-def digits_moco_v3_probe() -> Recipe:
-    """The probe of those features, classes balanced. Ours: 90.50 -> 90.93."""
-    return probe_of(digits_moco_v3(), _labelled(DIGITS), lr=3.0, batch=64, epochs=60, scale="unit")
-
-
-def digits_moco_v3_knn() -> Recipe:
-    """Ten neighbours on those features. Ours: 91.03 -> 90.40."""
-    base = neighbours_of(digits_moco_v3(), _labelled(DIGITS))
-    return dataclasses.replace(base, hyper=dataclasses.replace(base.hyper, neighbours=10))
 
 
 def my_folder_moco_v3() -> Recipe:
@@ -239,6 +195,23 @@ def my_folder_knn() -> Recipe:
     )
 
 
+def _probe(
+    name: str, learnt: Make, lr: float, batch: int, epochs: int, drops: tuple[int, ...] = ()
+) -> Recipe:
+    """The probe of a recipe's features at unit scale, classes balanced; a cosine, or drops."""
+    base: Any = learnt()
+    found = probe_of(base, _labelled(base.data), lr=lr, batch=batch, epochs=epochs, scale="unit")
+    steps = ScheduleConfig(kind="multistep", per="epoch", milestones=drops)
+    return dataclasses.replace(found, schedule=steps) if drops else found
+
+
+def _knn(name: str, learnt: Make, neighbours: int = 200) -> Recipe:
+    """Nearest neighbours on a recipe's features, classes balanced."""
+    base: Any = learnt()
+    found = neighbours_of(base, _labelled(base.data))
+    return dataclasses.replace(found, hyper=dataclasses.replace(found.hyper, neighbours=neighbours))
+
+
 def _labelled(config: ContrastConfig) -> LongTailConfig:
     """The images with labels, every class equally often, scored by shots and by top answers."""
     of_cifar = {"augment": "standard"} if config.name == "cifar100" else {}
@@ -251,17 +224,32 @@ def _lars(lr: float) -> OptimConfig:
     )
 
 
+#: Probes with rate, batch, epochs and where the rate drops, neighbours with their number. Drops and
+#: lengths are those of MoCo on ImageNet. Above them, ours: the baseline and with BatchFormer, on
+#: CIFAR-100-LT after 100 epochs of MoCo.
+_OF_MOCO_V2: dict[str, tuple[Any, ...]] = {
+    # 25.96 -> 23.01, 18.18 -> 16.06
+    "cifar100_lt_moco_v2_probe": (_probe, cifar100_lt_moco_v2, 10.0, 256, 100, (60, 80)),
+    "cifar100_lt_moco_v2_knn": (_knn, cifar100_lt_moco_v2),
+}
+_OF_MOCO_V3: dict[str, tuple[Any, ...]] = {
+    # 29.71 -> 23.81, 21.72 -> 16.68
+    "cifar100_lt_moco_v3_probe": (_probe, cifar100_lt_moco_v3, 10.0, 256, 90),
+    "cifar100_lt_moco_v3_knn": (_knn, cifar100_lt_moco_v3),
+}
+_OF_DIGITS: dict[str, tuple[Any, ...]] = {
+    # 90.50 -> 90.93, 91.03 -> 90.40
+    "digits_moco_v3_probe": (_probe, digits_moco_v3, 3.0, 64, 60),
+    "digits_moco_v3_knn": (_knn, digits_moco_v3, 10),
+}
 #: In the order of `batchformer list`.
 RECIPES = (
     cifar100_lt_moco_v2,
-    cifar100_lt_moco_v2_probe,
-    cifar100_lt_moco_v2_knn,
+    *recipe_table(_OF_MOCO_V2),
     cifar100_lt_moco_v3,
-    cifar100_lt_moco_v3_probe,
-    cifar100_lt_moco_v3_knn,
+    *recipe_table(_OF_MOCO_V3),
     digits_moco_v3,
-    digits_moco_v3_probe,
-    digits_moco_v3_knn,
+    *recipe_table(_OF_DIGITS),
     my_folder_moco_v3,
     my_folder_probe,
     my_folder_knn,

@@ -11,13 +11,14 @@ rows, as we do not have the images.
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal
+from typing import Any, Literal
 
 from batchformer.lab.config.data import FeatureConfig, PairConfig
 from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.config.recipe import NOT_IN_THE_PAPER, Recipe
 from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainConfig
 from batchformer.lab.recipes.paper import numbers_for
+from batchformer.lab.recipes.shared import recipe_table
 
 # Compositional: CGE and CompCos
 
@@ -34,12 +35,12 @@ MODULE = ModuleConfig(lr_factor=0.02)
 OPTIM = OptimConfig(name="adam", lr=5e-5, weight_decay=5e-5)
 
 
-def _cge(data: DataName, epochs: int, batch_size: int, embedding: int) -> Recipe:
+def _cge(name: str, data: DataName, epochs: int, batch_size: int, embedding: int) -> Recipe:
     """CGE with a fine-tuned ResNet-18: epochs of the released code, an evaluation every second.
 
-    The authors of CGE train 200 epochs on MIT-States and 2,000 on the others.
+    The authors of CGE train 200 epochs on MIT-States and 2,000 on the others. The paper's C-GQA is
+    its first release.
     """
-    name = f"{data}_cge"
     return Recipe(
         name=name,
         summary=f"{TITLES[data]}, CGE, ResNet-18",
@@ -58,27 +59,11 @@ def _cge(data: DataName, epochs: int, batch_size: int, embedding: int) -> Recipe
     )
 
 
-def mit_states_cge() -> Recipe:
-    """Table 5: CGE 6.3, + BatchFormer 6.7 (AUC). Ours: not measured."""
-    return _cge("mit_states", 100, 128, embedding=0)
+def _compcos(name: str, data: DataName, embedding: int, scale: float) -> Recipe:
+    """CompCos on the features of a frozen ResNet-18, 300 epochs.
 
-
-def ut_zappos_cge() -> Recipe:
-    """Table 5: CGE 31.5, + BatchFormer 34.6 (AUC). Ours: not measured."""
-    return _cge("ut_zappos", 100, 128, embedding=300)
-
-
-def c_gqa_cge() -> Recipe:
-    """Table 5, the first release of C-GQA: CGE 3.7, + BatchFormer 3.8 (AUC).
-
-    Ours: not measured.
+    The paper has no row of it with BatchFormer, and none on C-GQA.
     """
-    return _cge("c_gqa", 200, 256, embedding=0)
-
-
-def _compcos(data: DataName, embedding: int, scale: float) -> Recipe:
-    """CompCos on the features of a frozen ResNet-18, 300 epochs."""
-    name = f"{data}_compcos"
     return Recipe(
         name=name,
         summary=f"{TITLES[data]}, CompCos, ResNet-18",
@@ -97,26 +82,14 @@ def _compcos(data: DataName, embedding: int, scale: float) -> Recipe:
     )
 
 
-def mit_states_compcos() -> Recipe:
-    """Table 5: CompCos 4.5 (AUC); the paper has no row with BatchFormer. Ours: not measured."""
-    return _compcos("mit_states", 600, 20.0)
-
-
-def ut_zappos_compcos() -> Recipe:
-    """Table 5: CompCos 28.7 (AUC); the paper has no row with BatchFormer. Ours: not measured."""
-    return _compcos("ut_zappos", 300, 50.0)
-
-
-def c_gqa_compcos() -> Recipe:
-    """CompCos on C-GQA; no row of the paper. Ours: not measured."""
-    return _compcos("c_gqa", 300, 100.0)
-
-
-def _opened(base: Recipe, margin: float, epochs: int) -> Recipe:
-    """The same in an open world, with margins by feasibility and a mask chosen on validation."""
+def _opened(
+    name: str, data: DataName, embedding: int, scale: float, margin: float, epochs: int
+) -> Recipe:
+    """CompCos in an open world, with margins by feasibility and a mask chosen on validation."""
+    base = _compcos(f"{data}_compcos", data, embedding, scale)
     return dataclasses.replace(
         base,
-        name=f"{base.name}_open",
+        name=name,
         summary=f"{base.summary}, open world",
         table=NOT_IN_THE_PAPER,
         data=base.data_with(world="open", mask=True),
@@ -128,16 +101,6 @@ def _opened(base: Recipe, margin: float, epochs: int) -> Recipe:
         ),
         paper={},
     )
-
-
-def mit_states_compcos_open() -> Recipe:
-    """CompCos in an open world; no row of the paper. Ours: not measured."""
-    return _opened(mit_states_compcos(), 0.4, 15)
-
-
-def ut_zappos_compcos_open() -> Recipe:
-    """CompCos in an open world; no row of the paper. Ours: not measured."""
-    return _opened(ut_zappos_compcos(), 1.0, 100)
 
 
 def _of_a_table(base: Recipe, name: str, updates: int, every: int) -> Recipe:
@@ -167,7 +130,7 @@ def my_pairs_cge() -> Recipe:
     published sets. Ours, on PACS with ``--module.lr-factor 1 --train.drop-last``, 3 seeds: AUC
     76.8, + BatchFormer 76.6.
     """
-    return _of_a_table(mit_states_cge(), "my_pairs_cge", 2_000, 100)
+    return _of_a_table(_cge("", "mit_states", 100, 128, 0), "my_pairs_cge", 2_000, 100)
 
 
 def my_pairs_compcos() -> Recipe:
@@ -177,7 +140,7 @@ def my_pairs_compcos() -> Recipe:
     Ours, on PACS with ``--module.lr-factor 1 --train.drop-last``, 3 seeds: AUC 73.4, + BatchFormer
     73.1.
     """
-    return _of_a_table(mit_states_compcos(), "my_pairs_compcos", 2_000, 100)
+    return _of_a_table(_compcos("", "mit_states", 600, 20.0), "my_pairs_compcos", 2_000, 100)
 
 
 # Generalized: CE-GZSL on CUB, from the paper's appendix
@@ -254,16 +217,21 @@ def my_features_ce_gzsl() -> Recipe:
     )
 
 
+#: CGE: epochs, batch size, channels of the embedding. CompCos: channels of the embedding, factor on
+#: cosines; in an open world also the largest margin, and epochs until it is reached.
+_ROWS: dict[str, tuple[Any, ...]] = {
+    "mit_states_cge": (_cge, "mit_states", 100, 128, 0),
+    "mit_states_compcos": (_compcos, "mit_states", 600, 20.0),
+    "mit_states_compcos_open": (_opened, "mit_states", 600, 20.0, 0.4, 15),
+    "ut_zappos_cge": (_cge, "ut_zappos", 100, 128, 300),
+    "ut_zappos_compcos": (_compcos, "ut_zappos", 300, 50.0),
+    "ut_zappos_compcos_open": (_opened, "ut_zappos", 300, 50.0, 1.0, 100),
+    "c_gqa_cge": (_cge, "c_gqa", 200, 256, 0),
+    "c_gqa_compcos": (_compcos, "c_gqa", 300, 100.0),
+}
 #: In the order of `batchformer list`.
 RECIPES = (
-    mit_states_cge,
-    mit_states_compcos,
-    mit_states_compcos_open,
-    ut_zappos_cge,
-    ut_zappos_compcos,
-    ut_zappos_compcos_open,
-    c_gqa_cge,
-    c_gqa_compcos,
+    *recipe_table(_ROWS),
     my_pairs_cge,
     my_pairs_compcos,
     cub_ce_gzsl,

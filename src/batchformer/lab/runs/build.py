@@ -38,9 +38,7 @@ from batchformer.lab.models.weights import (
     timm_weights,
 )
 from batchformer.lab.runs.source_runs import Weights
-from batchformer.lab.tasks.image_files import ImageFileTask
-from batchformer.lab.tasks.load import Task, load
-from batchformer.lab.tasks.long_tailed import LongTailedTask
+from batchformer.lab.tasks.base import Task, load
 from batchformer.nn.exchange import world_size
 from batchformer.nn.randomness import drawing
 
@@ -84,11 +82,6 @@ def build_network(recipe: Recipe, num_classes: int, experts: int | None = None) 
 
 def take_weights(network: nn.Module, weights: Weights, source: str) -> None:
     """Load the weights of another run, or say how its network differs.
-
-    Args:
-        network: takes the weights.
-        weights: by the names of the network's state.
-        source: the run as the recipe names it.
 
     Raises:
         ValueError: they do not fit.
@@ -149,11 +142,7 @@ def given_stride(recipe: Recipe) -> dict[str, Place]:
 
 
 def settle_stride(recipe: Recipe, said: Mapping[str, Place]) -> Recipe:
-    """The recipe with the stride of its initial weights.
-
-    Args:
-        recipe: as it was asked for.
-        said: where bottlenecks stride in the weights, by their source.
+    """The recipe with the stride of its initial weights, which sources of them have said.
 
     Raises:
         ValueError: the recipe and the weights, or two sources of weights, disagree.
@@ -174,11 +163,6 @@ def settle_stride(recipe: Recipe, said: Mapping[str, Place]) -> Recipe:
 
 def take_given_weights(network: nn.Module, recipe: Recipe, say: Callable[[str], None]) -> None:
     """Load the recipe's weights, if it names any, and give the network their stride.
-
-    Args:
-        network: takes the weights.
-        recipe: names them.
-        say: takes one line on what was loaded and what was not.
 
     Raises:
         ValueError: they belong to another network, or stride elsewhere than the recipe says.
@@ -274,12 +258,7 @@ class Sizes(Protocol):
 
 @dataclass(frozen=True)
 class RecordedSizes:
-    """The same, read from a run's configuration, to build its network without the data.
-
-    Args:
-        num_classes: K.
-        method_options: facts of the data that the method is built with.
-    """
+    """The same, read from a run's configuration, to build its network without the data."""
 
     num_classes: int
     method_options: dict[str, Any]
@@ -326,13 +305,11 @@ def build(
         given: loads the recipe's weights into the network; without it they stay random.
     """
     options = dict(task.method_options)
-    if isinstance(task, LongTailedTask | ImageFileTask):
-        if recipe.method == "knn":
-            options["bank"] = task.bank(seed, recipe.train.workers)
-        if recipe.method == "linear_probe":
-            options["training_features"] = task.bank(seed, recipe.train.workers).features
-    elif recipe.method == "knn":
-        options["bank"] = None  # without images there is a network, but no neighbours
+    bank: Any = getattr(task, "bank", None)  # without images there is a network, and no bank
+    if recipe.method == "knn":
+        options["bank"] = bank and bank(seed, recipe.train.workers)
+    if recipe.method == "linear_probe" and bank:
+        options["training_features"] = bank(seed, recipe.train.workers).features
     if recipe.model:
         with drawing(seed, "weights"):
             network = options["network"] = build_network(recipe, task.num_classes)

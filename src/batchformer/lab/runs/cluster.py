@@ -116,12 +116,6 @@ def ensure_launcher(launcher: Launcher) -> None:
 def executor_of(launcher: Launcher, config: JobConfig, folder: Path, name: str) -> Any:
     """Submitit's executor of jobs.
 
-    Args:
-        launcher: where jobs run.
-        config: their options.
-        folder: of logs and job files.
-        name: of the jobs, in the queue.
-
     Raises:
         ImportError: submitit is not installed.
         ValueError: Slurm's programs are missing, or other users may write to the folder.

@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 
-from batchformer.lab.config.data import LongTailConfig
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.data.feeds.memory import close
 from batchformer.lab.data.files.lock import KILLED_S, LOST_S, as_only_trainer
@@ -24,8 +23,7 @@ from batchformer.lab.engine.method import Batches
 from batchformer.lab.runs.folder import read_config
 from batchformer.lab.runs.run import Run
 from batchformer.lab.runs.sub_runs import combine, parts_of
-from batchformer.lab.tasks.load import remarks_in
-from batchformer.lab.tasks.scoring import class_sizes
+from batchformer.lab.tasks.base import class_sizes, remarks_in
 from batchformer.nn.exchange import is_rank_zero, world_size
 
 #: A run that has ended, and the error if it diverged.
@@ -70,15 +68,6 @@ def compare(
     """Train every arm with every seed, seed by seed, so that early results are already paired.
 
     A run that diverges is reported; the others continue.
-
-    Args:
-        recipe: with what a person changed of it.
-        arms: of the comparison.
-        seeds: each pairs the runs of all arms.
-        root: folder of all runs.
-        device: to train on.
-        quiet: no progress.
-        together: runs that train side by side on the device.
 
     Yields:
         The folder of each run that finished.
@@ -178,11 +167,7 @@ def _waiting(runs: Sequence[Run], tried: set[Path]) -> dict[Path, tuple[Run, Run
 
 
 class DataSummary:
-    """Prints what a person should know of the data of runs on stderr, no line twice.
-
-    Args:
-        quiet: print nothing. Reports say the same.
-    """
+    """Prints what a person should know of the data of runs on stderr, no line twice."""
 
     def __init__(self, quiet: bool) -> None:
         self.quiet = quiet or not is_rank_zero()
@@ -194,8 +179,8 @@ class DataSummary:
             return
         facts = (read_config(run.folder) or {}).get("data", {})
         lines = remarks_in(facts)
-        data = run.trained.data
-        if isinstance(data, LongTailConfig):
+        data: Any = run.trained.data
+        if data.long_tailed:
             lines.insert(0, class_sizes(run.task.method_options["class_counts"], data))
         for line in (f"{facts.get('name', data.name)}: {line}" for line in lines):
             if line not in self._said:

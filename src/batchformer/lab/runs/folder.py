@@ -15,9 +15,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from batchformer.lab.config.comparable import effective_changes
 from batchformer.lab.config.data import BY_TASK
-from batchformer.lab.config.recipe import Recipe
+from batchformer.lab.config.recipe import Recipe, effective_changes
 from batchformer.plug.files import write_atomically
 
 T = TypeVar("T")
@@ -195,6 +194,25 @@ def findings_of(result: Mapping[str, Any]) -> Findings:
     if not isinstance(found, Mapping):
         return {}
     return {kind: dict(each) for kind, each in found.items() if isinstance(each, Mapping)}
+
+
+# Runs that were submitted to a cluster
+
+
+def read_jobs(record: Path) -> Mapping[str, Mapping[str, str]]:
+    """The jobs in a file :data:`RECORD`, by run."""
+    jobs: Mapping[str, Mapping[str, str]] = {}
+    return read_json(record, "jobs")["jobs"] if record.exists() else jobs
+
+
+def not_begun(folder: Path) -> list[str]:
+    """A line for each run at or below a folder that was submitted and has not begun."""
+    return [
+        f"{record.parent / key} (job {one['job']})"
+        for record in sorted({*folder.glob(RECORD), *folder.glob(f"*/{RECORD}")})
+        for key, one in read_jobs(record).items()
+        if not (record.parent / key / "config.json").exists()
+    ]
 
 
 # Whether a folder may hold a run

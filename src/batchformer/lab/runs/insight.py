@@ -34,8 +34,7 @@ from batchformer.lab.engine.method import Method
 from batchformer.lab.models.norms import recalibrate_norms
 from batchformer.lab.runs.build import build_untrained
 from batchformer.lab.runs.folder import recipe_from_json
-from batchformer.lab.runs.load_run import restore
-from batchformer.lab.tasks.load import Task
+from batchformer.lab.tasks.base import Task
 
 
 def insight_of(folder: Path, device: torch.device, root: str | None = None) -> Path | None:
@@ -43,17 +42,14 @@ def insight_of(folder: Path, device: torch.device, root: str | None = None) -> P
 
     The arrays are those that the end of the run would have written.
 
-    Args:
-        folder: of one training: that of a run, or of one of its targets.
-        device: to measure on.
-        root: folder of the data; None where it has not moved since the training.
-
     Returns:
         The file. None if there is nothing to measure, or if that failed, which stderr explains.
 
     Raises:
         FileNotFoundError: it is not a run, or it has no checkpoint.
     """
+    from batchformer.lab.runs.load_run import restore  # late: a run that ends has its method
+
     method, task, config = restore(folder, device, root)
     shown = getattr(task, "shown", None)
     if shown is None or method.relations() is None:
@@ -72,15 +68,12 @@ def insight_of(folder: Path, device: torch.device, root: str | None = None) -> P
 def cam_of(folder: Path, device: torch.device, layer: str) -> Arrays:
     """Grad-CAM of a run's trained network at a layer; nothing is written.
 
-    Args:
-        folder: of one training.
-        device: to measure on.
-        layer: its name in the network, or ``released`` for that of the paper's code.
-
     Raises:
         FileNotFoundError: it is not a run, or it has no checkpoint.
         ValueError: the network has no such layer, or this method has no Grad-CAM.
     """
+    from batchformer.lab.runs.load_run import restore
+
     method, task, config = restore(folder, device)
     shown, relations = getattr(task, "shown", None), method.relations()
     if shown is None or relations is None:
@@ -117,11 +110,6 @@ def insight_arrays(
 
 def save_insight(measure_arrays: Callable[[], Arrays | None], folder: Path, title: str) -> bool:
     """Measure and write the arrays. A failure costs the figures, never the run.
-
-    Args:
-        measure_arrays: gives the arrays, or None where there are none.
-        folder: of the run.
-        title: of the run.
 
     Returns:
         Whether they were written. Where that failed, one line on stderr says why.

@@ -17,19 +17,18 @@ import torch
 
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.engine.interrupt import Interrupted, stop_requests
-from batchformer.lab.recipes.sweep import Sweep
+from batchformer.lab.recipes.sweeps import Sweep
 from batchformer.lab.runs.build import pick_device
 from batchformer.lab.runs.cluster import JobConfig, Launcher, executor_of
 from batchformer.lab.runs.folder import (
     RECORD,
-    read_json,
+    read_jobs,
     recipe_to_json,
     refuse_other_configuration,
     write_json,
 )
 from batchformer.lab.runs.job import RunJob
 from batchformer.lab.runs.run import Run
-from batchformer.lab.runs.sweep import run_sweep
 
 #: Where jobs are submitted nothing is computed.
 CPU = torch.device("cpu")
@@ -57,6 +56,8 @@ def runs_of_sweep(
     """Every level and arm with every seed; writes the description of the sweep."""
     cells = sweep.cells(arms, levels)
     recipes = {level: sweep.recipe(level, base) for level, _ in cells}
+    from batchformer.lab.runs.sweep import run_sweep
+
     # Without seeds it trains nothing. It writes the description, or refuses the folder.
     list(run_sweep(sweep, base, arms, levels, (), root=root, device=CPU))
     return [
@@ -69,16 +70,7 @@ def runs_of_sweep(
 
 @dataclass(frozen=True)
 class Launch:
-    """How the runs of one comparison or sweep become jobs.
-
-    Args:
-        launcher: ``"local"`` or ``"slurm"``.
-        config: options of the jobs.
-        root: folder of all runs.
-        name: of the recipe or the sweep.
-        device: name of the device that jobs train on.
-        quiet: no progress, here and in logs.
-    """
+    """How the runs of one comparison or sweep become jobs."""
 
     launcher: Launcher
     config: JobConfig
@@ -250,7 +242,7 @@ def queued(record: Path, keys: Iterable[str]) -> dict[str, Any]:
     """The jobs of these runs that wait or run, by run."""
     from submitit import SlurmJob
 
-    known = _read_jobs(record)
+    known = read_jobs(record)
     # All jobs are made first, so that Slurm is asked once for all.
     jobs = {key: SlurmJob(known[key]["folder"], known[key]["job"]) for key in keys if key in known}
     return {
@@ -260,21 +252,6 @@ def queued(record: Path, keys: Iterable[str]) -> dict[str, Any]:
     }
 
 
-def not_begun(folder: Path) -> list[str]:
-    """A line for each run at or below a folder that was submitted and has not begun."""
-    return [
-        f"{record.parent / key} (job {one['job']})"
-        for record in sorted({*folder.glob(RECORD), *folder.glob(f"*/{RECORD}")})
-        for key, one in _read_jobs(record).items()
-        if not (record.parent / key / "config.json").exists()
-    ]
-
-
-def _read_jobs(record: Path) -> Mapping[str, Mapping[str, str]]:
-    jobs: Mapping[str, Mapping[str, str]] = {}
-    return read_json(record, "jobs")["jobs"] if record.exists() else jobs
-
-
 def _write_jobs(record: Path, folder: Path, jobs: Mapping[str, Any]) -> None:
     new = {key: {"job": job.job_id, "folder": str(folder)} for key, job in jobs.items()}
-    write_json(record, {"jobs": {**_read_jobs(record), **new}})
+    write_json(record, {"jobs": {**read_jobs(record), **new}})

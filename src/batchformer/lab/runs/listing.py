@@ -8,23 +8,16 @@ from textwrap import indent, wrap
 from typing import TYPE_CHECKING
 
 from batchformer.lab.config.arms import ARMS
-from batchformer.lab.config.data import (
-    ContrastConfig,
-    DataConfig,
-    DomainConfig,
-    LongTailConfig,
-    PairConfig,
-)
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.data.sets.presence import State, ensure_present, places, state_of
 from batchformer.lab.recipes import RECIPES
-from batchformer.lab.recipes.ablations import SWEEPS
-from batchformer.lab.recipes.paper import ROWS, PaperRow
-from batchformer.lab.recipes.sweep import Sweep
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
+
+    from batchformer.lab.recipes.paper import PaperRow
+    from batchformer.lab.recipes.sweeps import Sweep
 
 #: Characters of a recipe's row in the paper, so that a terminal of 80 holds the other columns.
 ROW_WIDTH = 50
@@ -34,33 +27,18 @@ MOST_NEAR = 3
 
 def ensure_data(recipe: Recipe) -> None:
     """Refuse data that is neither here nor can be downloaded, before anything is loaded."""
-    ensure_present(_images(recipe.data))
+    ensure_present(recipe.data.images())
 
 
 def data_state(recipe: Recipe) -> State:
     """Whether a recipe's data is here."""
-    return "yours" if recipe.name.startswith("my_") else state_of(_images(recipe.data))
-
-
-def _images(data: DataConfig) -> DataConfig:
-    """The labelled images of data without labels: both are the same files."""
-    return data.images() if isinstance(data, ContrastConfig) else data
-
-
-def in_words(recipe: Recipe) -> str:
-    """The data of a recipe in a few words."""
-    data = _images(recipe.data)
-    if isinstance(data, DomainConfig) and data.adapt:
-        return f"{data.name} {data.source} to {data.target}"
-    if isinstance(data, PairConfig) and data.world == "open":
-        return f"{data.name}, open world"
-    if isinstance(data, LongTailConfig) and not data.of_files:
-        return f"{data.name} r={data.ratio:g}"
-    return data.name
+    return "yours" if recipe.name.startswith("my_") else state_of(recipe.data.images())
 
 
 def print_listing(console: Console | None = None) -> None:
     """Print all recipes, the arms, and the rows of the paper without a recipe."""
+    from batchformer.lab.recipes.paper import ROWS  # late: a training asks for its data alone
+
     console = console or _console()
     console.print(_recipes(make() for make in RECIPES.values()))
     arms = _table("\nArms", "arm", "what it is", whole=("arm",))
@@ -121,12 +99,14 @@ def _recipes(recipes: Iterable[Recipe]) -> Table:
 def _about(recipe: Recipe) -> str:
     """Task, data and method of a recipe, and below them its row of the paper."""
     swad = " with swad" if recipe.hyper.swad else ""
-    what = f"{recipe.task}: {in_words(recipe)}, {recipe.method}{swad}"
+    what = f"{recipe.task}: {recipe.data.words()}, {recipe.method}{swad}"
     return "\n".join((what, *wrap(recipe.table, ROW_WIDTH)))
 
 
 def _state_of(row: PaperRow) -> str:
     """Which recipe trains the method of a row, or that none does."""
+    from batchformer.lab.recipes.paper import ROWS
+
     method = row.method.removesuffix(" (published)")
     same = [r.recipe for r in ROWS if r.recipe and (r.data, r.method) == (row.data, method)]
     return f"published; see\n{same[0]}" if same else "not implemented"
@@ -174,6 +154,8 @@ def print_data(console: Console | None = None) -> None:
 
 def print_sweeps(console: Console | None = None) -> None:
     """Print every sweep: what it varies, whether its data is here, levels, the paper's numbers."""
+    from batchformer.lab.recipes.sweeps import SWEEPS
+
     title = "Sweeps (levels: the paper's All with BatchFormer; * others are compared with it)"
     table = _table(title, "sweep", "data", "levels", whole=("sweep", "data"))
     for sweep in SWEEPS.values():
@@ -189,7 +171,8 @@ def state(sweep: Sweep) -> str:
 def levels_and_paper(sweep: Sweep) -> str:
     """Every level, with the paper's headline number where there is one.
 
-    >>> levels_and_paper(SWEEPS["imagenet_lt_shared_classifier"])
+    >>> from batchformer.lab.recipes.sweeps import find_sweep
+    >>> levels_and_paper(find_sweep("imagenet_lt_shared_classifier"))
     'shared* (50.9), mixed_only (42.4)'
     """
     base = sweep.base_recipe() if sweep.known else None

@@ -16,7 +16,7 @@ from batchformer.lab.engine.method import Method
 from batchformer.lab.runs.build import RecordedSizes, build, load_task
 from batchformer.lab.runs.folder import read_config, recipe_from_json
 from batchformer.lab.runs.source_runs import Weights, final_state
-from batchformer.lab.tasks.load import Task
+from batchformer.lab.tasks.base import Task
 
 
 def restore(
@@ -24,12 +24,8 @@ def restore(
 ) -> tuple[Method, Task, dict[str, Any]]:
     """The trained method of a run folder, its task and its configuration.
 
-    For a run with SWAD it is the averaged network.
-
-    Args:
-        folder: of one training.
-        device: where the method will be.
-        root: folder of the data; None where it has not moved since the training.
+    For a run with SWAD it is the averaged network. `root` is the folder of the data, where it has
+    moved since the training.
     """
     config, recipe, seed, state = _open(folder)
     if root is not None:
@@ -50,11 +46,6 @@ def restore_deployed(
 
     It is built from the facts in ``config.json``, without the data. Compositional and generalized
     zero-shot methods are built with vectors of the data, which is read for them.
-
-    Args:
-        folder: of one training.
-        device: where the network will be.
-        root: folder of the data, if it is needed and has moved.
     """
     config, recipe, seed, state = _open(folder)
     if "built_with" not in config:

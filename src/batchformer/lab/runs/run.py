@@ -17,6 +17,7 @@ import torch
 
 from batchformer.insight.look import MEASURED, Arrays
 from batchformer.lab.config.arms import with_arm
+from batchformer.lab.config.methods import reweights
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.config.training import TrainConfig, require
 from batchformer.lab.engine.checkpoint import load_newest
@@ -26,7 +27,6 @@ from batchformer.lab.engine.log import Progress
 from batchformer.lab.engine.loop import Evaluation, Plan, Training, training
 from batchformer.lab.engine.method import Batches, Method
 from batchformer.lab.engine.precision import matmul_precision
-from batchformer.lab.methods.erm import reweighting_warning
 from batchformer.lab.models.weights import file_hash
 from batchformer.lab.runs.build import (
     TIMM,
@@ -53,7 +53,6 @@ from batchformer.lab.runs.folder import (
     write_result,
 )
 from batchformer.lab.runs.insight import insight_arrays, save_insight
-from batchformer.lab.runs.load_run import restore, restore_deployed
 from batchformer.lab.runs.provenance import provenance, with_sitting
 from batchformer.lab.runs.source_runs import (
     final_state,
@@ -64,10 +63,10 @@ from batchformer.lab.runs.source_runs import (
     trained_stride,
     training_hash,
 )
-from batchformer.lab.tasks.load import Task
+from batchformer.lab.tasks.base import Task
 from batchformer.nn import exchange as group
 
-__all__ = ["Run", "build", "load_task", "pick_device", "restore", "restore_deployed"]
+__all__ = ["Run", "build", "load_task", "pick_device"]
 
 
 @dataclass(frozen=True)
@@ -251,15 +250,7 @@ class Run:
     def training(
         self, feed: Batches, request: StopRequest, *, quiet: bool, wandb: str | None, alone: bool
     ) -> Training:
-        """Train, or continue where it stopped, and write the result; yields at every update.
-
-        Args:
-            feed: its batches.
-            request: asks it to stop.
-            quiet: no progress.
-            wandb: project of Weights & Biases; None to leave it out.
-            alone: whether this run has the terminal for itself.
-        """
+        """Train, or continue where it stopped, and write the result; yields at every update."""
         return _training(self, feed, request, quiet=quiet, wandb=wandb, alone=alone)
 
 
@@ -282,8 +273,12 @@ def _training(
     )
     said = partial(print, f"{run.title}:", file=sys.stderr, flush=True)
     say: Callable[[str], None] = (lambda _: None) if quiet else said
-    if late := reweighting_warning(trained.method, trained.hyper, train.updates / feed.per_epoch):
-        say(late)
+    if reweights(trained.method):
+        from batchformer.lab.methods.erm import reweighting_warning  # late: few methods need it
+
+        epochs = train.updates / feed.per_epoch
+        if warning := reweighting_warning(trained.method, trained.hyper, epochs):
+            say(warning)
     method = _build_with_weights(run, trained, task, say)
     with _explain_single_image():
         evaluation = yield from training(method, feed, task.evaluate, plan, request, alone)

@@ -21,13 +21,7 @@ Weights = Mapping[str, Tensor]
 
 
 def require_known(role: str, name: str, root: Path) -> None:
-    """Refuse a name that no recipe and no arm has, and suggest near ones.
-
-    Args:
-        role: the setting that names the run, ``start`` or ``teacher``.
-        name: ``RECIPE`` or ``RECIPE/ARM``; a run with a name of its own passes.
-        root: folder of all runs.
-    """
+    """Refuse a name that no recipe and no arm has, and suggest near ones."""
     recipe, _, arm = name.partition("/")
     where = f"Runs are named RECIPE or RECIPE/ARM, and looked for in {root}."
     if not (root / recipe).is_dir():
@@ -44,12 +38,7 @@ def require_known(role: str, name: str, root: Path) -> None:
 
 
 def own_source_message(role: str, recipe: Recipe) -> str:
-    """What to do where a run would need its own network, as runs of one name share one folder.
-
-    Args:
-        role: the setting that names the run, ``start`` or ``teacher``.
-        recipe: of the run.
-    """
+    """What to do where a run would need its own network, as runs of one name share one folder."""
     how = "start from itself" if role == "start" else "be its own teacher"
     words = (
         f"would {how}: name another recipe or arm by --{role}. A folder of runs holds one run of a "

@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 
-from batchformer.lab.config.data import EACH, DomainConfig, FeatureConfig
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.engine.distributed.rank_zero import on_rank_zero
 from batchformer.lab.engine.log import read_records
@@ -31,7 +30,6 @@ from batchformer.lab.runs.folder import (
     write_result,
 )
 from batchformer.lab.runs.run import Run
-from batchformer.lab.tasks.domains import read_domains
 from batchformer.plug.files import write_atomically
 
 CHOOSE, TRAIN = "choose", "train"
@@ -44,20 +42,21 @@ def parts_of(run: Run) -> tuple[Run, ...]:
 
     The second training of a chosen epoch waits for the first.
     """
-    data = run.trained.data
-    if isinstance(data, FeatureConfig) and data.choose:
+    if run.trained.data.parts == "epochs":
         return epoch_parts(run)
     return domain_parts(run)
 
 
 def combine(run: Run) -> bool:
-    """Write the result of a run with parts, if all of them have finished.
+    """Write the result of a run with parts, if it has some and all of them have finished.
 
     Returns:
         Whether it was written.
     """
-    of_epochs = isinstance(run.trained.data, FeatureConfig)
-    write = combine_epochs if of_epochs else combine_domains
+    kind = run.trained.data.parts
+    if not kind:
+        return False
+    write = combine_epochs if kind == "epochs" else combine_domains
     return on_rank_zero(lambda: write(run, parts_of(run)))
 
 
@@ -139,9 +138,11 @@ def best(records: Sequence[Mapping[str, Any]]) -> tuple[int, float]:
 
 def by_target(recipe: Recipe) -> dict[str, Recipe]:
     """A recipe for every domain that is left out; a recipe with one target, or none, is itself."""
-    data = recipe.data
-    if not isinstance(data, DomainConfig) or data.target != EACH:
+    data: Any = recipe.data
+    if data.parts != "domains":
         return {"": recipe}
+    from batchformer.lab.tasks.domains import read_domains  # late: few runs have domains
+
     domains = read_domains(data.name, data.root, data.lists, data.memory).domains
     return {
         name: dataclasses.replace(recipe, data=recipe.data_with(target=name)) for name in domains

@@ -22,12 +22,11 @@ from typing import Any
 
 import torch
 
-from batchformer.lab.config.comparable import DESCRIPTION, effective_changes
-from batchformer.lab.config.recipe import Recipe
+from batchformer.lab.config.recipe import DESCRIPTION, Recipe, effective_changes
 from batchformer.lab.engine.distributed.rank_zero import on_rank_zero
 from batchformer.lab.engine.log import read_records
 from batchformer.lab.models.weights import file_hash
-from batchformer.lab.recipes.sweep import Sweep
+from batchformer.lab.recipes.sweeps import Sweep
 from batchformer.lab.runs.compare import folders_of, lock_runs, train_all
 from batchformer.lab.runs.folder import (
     RECORD,
@@ -62,17 +61,6 @@ def run_sweep(
 
     A run that has not begun is reused where the same was trained under another name. A run that
     diverges is reported; the others continue.
-
-    Args:
-        sweep: what is varied.
-        base: its recipe, with what a person changed of it.
-        arms: beside the baseline.
-        levels: some or all of the sweep's.
-        seeds: each pairs the runs of all levels and arms.
-        root: folder of all runs.
-        device: to train on.
-        quiet: no progress.
-        together: runs that train side by side, of any levels.
 
     Yields:
         The folder of each run that finished.
@@ -116,13 +104,7 @@ def _describe(sweep: Sweep, base: Recipe, path: Path) -> None:
 
 
 def reuse_runs(runs: Sequence[Run], base: str, root: Path) -> None:
-    """Copy runs that were trained under another name, and say which on stderr.
-
-    Args:
-        runs: of a sweep, locked by this process; those that have begun are left alone.
-        base: name of the recipe that is varied.
-        root: folder of all runs.
-    """
+    """Copy runs that were trained under another name, and say which on stderr."""
     reused = []
     for one in runs:
         if one.folder.exists():

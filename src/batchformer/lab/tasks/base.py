@@ -1,25 +1,79 @@
-"""What tasks share: a split that no seed changes, and batches for training and scoring."""
+"""What a task is, and what tasks share: batches, labelled images, scores by shots, remarks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import importlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from batchformer.insight.classes import shot_groups, third_groups
+from batchformer.lab.config.data import DataConfig, LongTailConfig
 from batchformer.lab.config.training import TrainConfig
-from batchformer.lab.data.feeds.loader import FileFeed, View
 from batchformer.lab.data.feeds.memory import Feed, close
 from batchformer.lab.data.feeds.order import Order, Sampler
-from batchformer.lab.data.feeds.sharding import scored_rows
-from batchformer.lab.data.files.image_files import ImageFiles
+from batchformer.lab.data.feeds.sharding import all_rows, scored_rows
+from batchformer.lab.data.files.file_lists import shorten
 from batchformer.lab.data.sets.images import ImageSplit
 from batchformer.lab.data.transforms import Transform
-from batchformer.lab.engine.method import Batches
+from batchformer.lab.engine.loop import Evaluation
+from batchformer.lab.engine.method import Batches, Method
+from batchformer.lab.engine.optimizer_step import OptimizerStep
+from batchformer.lab.metrics.shots import LongTailedMetrics
+
+if TYPE_CHECKING:
+    from batchformer.lab.data.feeds.loader import FileFeed, View
+    from batchformer.lab.data.files.image_files import ImageFiles
+    from batchformer.lab.tasks.features import Bank
+
+#: With more classes the confusion matrix would be too large for a run folder.
+MOST_CLASSES_WITH_CONFUSION = 1000
+#: The k of the top-k accuracy.
+HIGHEST = 5
 
 T = TypeVar("T")
+
+
+class Task(Protocol):
+    """Data, batches and scores of an experiment."""
+
+    @property
+    def num_classes(self) -> int: ...
+
+    @property
+    def method_options(self) -> dict[str, Any]:
+        """What the task tells its methods about the data."""
+
+    @property
+    def unvalidated(self) -> str:
+        """Why evaluations have no validation score to choose by; empty if they have one."""
+
+    def seeded(self, seed: int) -> Task:
+        """The task of a run with this seed, if the data depends on the seed."""
+
+    def facts(self) -> dict[str, Any]:
+        """What a reader should know about the data, the same for every seed."""
+
+    def draws(self) -> dict[str, str]:
+        """What this seed drew in the data, if anything."""
+
+    def feed(self, train: TrainConfig, seed: int) -> Batches:
+        """Training batches."""
+
+    def evaluate(self, method: Method, optimizer_step: OptimizerStep) -> Evaluation:
+        """Scores in percent, the headline first, and what the figures need."""
+
+
+def load(config: DataConfig, device: torch.device) -> Task:
+    """Read the data; an error says what is missing and where it was looked for."""
+    file, _, name = config.loader.partition(":")
+    kind: Any = getattr(importlib.import_module(f"batchformer.lab.tasks.{file}"), name)
+    task: Task = kind.load(config, device)
+    return task
 
 
 class FixedSplit:
@@ -79,15 +133,12 @@ def file_feed(
     """Augmented training batches of image files.
 
     Args:
-        files: paths and labels.
-        view: geometry and transform.
-        train: size of batches, and how files are read.
-        seed: of order and augmentation.
-        device: where batches are made.
         second: another view of the same images, ``view2``.
         sampler: order of the samples in each epoch; None: every sample once, shuffled.
         steps: which samples each step takes, in place of batch size and sampler.
     """
+    from batchformer.lab.data.feeds.loader import FileFeed  # late: images may be in memory
+
     return FileFeed(
         files,
         *view,
@@ -142,3 +193,191 @@ class WithMeta:
         """Close both feeds."""
         close(self.feed)
         close(self.meta)
+
+
+class LabelledTask(FixedSplit):
+    """Labelled images of one domain, in memory or in files."""
+
+    data: Any
+    config: LongTailConfig
+
+    @property
+    def method_options(self) -> dict[str, Any]:
+        """What the task tells its methods about the data."""
+        return {"class_counts": self.data.train_counts}
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.data.classes)
+
+    @property
+    def train_labels(self) -> Tensor:
+        """(M,) classes of the training images."""
+        raise NotImplementedError
+
+    def as_at_test(
+        self, part: Any, workers: int | None = None, batch: int = 0
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """All images (N, channels, H, W) of a part, without randomness, and their labels.
+
+        With several ranks, these are the images that this rank scores, and the labels of all. A
+        batch of 0 is as large as this kind of images usually has.
+        """
+        raise NotImplementedError
+
+    def bank(self, seed: int, workers: int | None = None) -> Bank:
+        """The training images that neighbours are searched among."""
+        from batchformer.lab.tasks.features import Bank  # late: few methods search neighbours
+
+        train = self.data.train
+        return Bank(self.train_labels, seed, lambda: self.as_at_test(train, workers))
+
+    def evaluate(self, method: Method, optimizer_step: OptimizerStep, batch: int = 0) -> Evaluation:
+        """Scores in percent by shots, those of features if asked for, and what figures need."""
+        data, workers = self.data, optimizer_step.config.workers
+        batches = self.as_at_test(data.test, workers, batch)
+        counts, classes = data.train_counts, data.classes
+        found = evaluate_by_shots(method, optimizer_step, batches, counts, classes, self.config)
+        if self.config.views == "none":
+            return found
+        from batchformer.lab.tasks.features import feature_scores
+
+        extract: Any = method.features
+        again = self.as_at_test(data.test, workers, batch)
+        features = torch.cat([all_rows(extract(x), len(y)) for x, y in again])
+        looks = feature_scores(extract, features, self.config, data.test, workers)
+        return Evaluation({**found.metrics, **looks}, found.figures)
+
+
+# Scores by shots or highest answers
+
+
+def evaluate_by_shots(
+    method: Method,
+    optimizer_step: OptimizerStep,
+    batches: Iterable[tuple[Tensor, Tensor]],
+    counts: Tensor,
+    classes: Sequence[str],
+    config: LongTailConfig,
+) -> Evaluation:
+    """Scores in percent, as the configuration asks for them.
+
+    By shots: ``all``, ``many``, ``medium``, ``few``, ``mean_class`` and ``ece``. The highest
+    answers: ``top1``, ``top5``, ``mean_class`` and ``ece``. Both: by shots, and ``top5``. Five
+    classes or fewer have no ``top5``, which would always be right.
+
+    Args:
+        method: in eval mode.
+        optimizer_step: has the precision.
+        batches: normalised images (N, channels, H, W) on the device, and labels (N,), in order;
+            with several ranks, the images that this rank scores, and the labels of all.
+        counts: (K,) training images of each class.
+        classes: K names.
+        config: says how classes are grouped, and which scores are given.
+    """
+    groups = third_groups(counts) if config.shots == "thirds" else shot_groups(counts)
+    scores = LongTailedMetrics(len(classes), groups)
+    correct, among_highest = [], []
+    with_highest = config.scores != "shots" and len(classes) > HIGHEST
+    for images, labels in batches:
+        with optimizer_step.autocast():
+            logits = all_rows(method.predict(images).float(), len(labels))
+        scores.update(logits, labels)
+        correct.append((logits.argmax(1) == labels).cpu())
+        if with_highest:
+            among_highest.append(in_top(logits, labels, HIGHEST))
+    figures = {
+        "per_class": scores.per_class.numpy(),
+        "train_counts": counts.numpy(),
+        "correct": torch.cat(correct).numpy(),
+        "classes": np.array(classes),
+    }
+    if len(classes) <= MOST_CLASSES_WITH_CONFUSION:
+        figures["confusion"] = scores.confusion.to(torch.int32).cpu().numpy()
+    metrics = scores.compute()
+    highest = {}
+    if with_highest:
+        highest["top5"] = 100.0 * float(torch.cat(among_highest).double().mean())
+    if config.scores == "top":
+        rest = {name: metrics[name] for name in ("mean_class", "ece")}
+        metrics = {"top1": metrics["all"], **highest, **rest}
+    return Evaluation({**metrics, **highest, **method.remarks()}, figures)
+
+
+def in_top(logits: Tensor, labels: Tensor, count: int) -> Tensor:
+    """(N,) bool: whether the label (N,) is one of the `count` highest of the logits (N, K)."""
+    return (logits.topk(count, dim=1).indices == labels[:, None]).any(1)
+
+
+# Facts about the data, for the run folder and before training
+
+
+class LongTailed(Protocol):
+    """A long-tailed data set, in memory or in files."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def train_sha256(self) -> str: ...
+    @property
+    def split_sha256(self) -> str: ...
+    @property
+    def train(self) -> Sized: ...
+    @property
+    def test(self) -> Sized: ...
+    @property
+    def train_counts(self) -> Tensor: ...
+
+
+def split_facts(data: LongTailed) -> dict[str, Any]:
+    """Name of the split, its hash and that of its training part, its sizes, and the sizes of the
+    largest and smallest class."""
+    counts = data.train_counts
+    return {
+        "name": data.name,
+        "split_sha256": data.split_sha256,
+        "train_sha256": data.train_sha256,
+        "train": len(data.train),
+        "test": len(data.test),
+        "largest_class": int(counts.max()),
+        "smallest_class": int(counts.min()),
+    }
+
+
+def class_sizes(counts: Tensor, config: LongTailConfig) -> str:
+    """One line with the numbers of classes and training images, and of classes by shots.
+
+    Args:
+        counts: (K,) training images of each class.
+        config: says how classes are grouped, and whether scores are by shots.
+
+    >>> import torch
+    >>> class_sizes(torch.tensor([1200, 60, 5]), LongTailConfig())
+    '3 classes, 1,265 training images: 1,200 in the largest class, 5 in the smallest; \
+1 many, 1 medium, 1 few'
+    """
+    line = (
+        f"{len(counts)} classes, {int(counts.sum()):,} training images: {int(counts.max()):,} in "
+        f"the largest class, {int(counts.min()):,} in the smallest"
+    )
+    if config.scores == "top":
+        return line
+    thirds = config.shots == "thirds"
+    groups = third_groups(counts) if thirds else shot_groups(counts)
+    shots = ", ".join(f"{int(mask.sum())} {name}" for name, mask in groups.items())
+    return f"{line}; {shots}" + (" (thirds by training images)" if thirds else "")
+
+
+def remarks_in(facts: Mapping[str, Any]) -> list[str]:
+    """Lines to read before training: remarks on the data, and words without a vector.
+
+    >>> remarks_in({"train": 9, "remarks": ["no pair is unseen"], "random_vectors": ["cat", "dog"]})
+    ['no pair is unseen', 'no word vector, and a random one drawn: cat, dog']
+    """
+    lines = list(facts.get("remarks", ()))
+    if parts := facts.get("words_without_vector"):
+        names = [f"{name} ({', '.join(lacking)})" for name, lacking in parts.items()]
+        lines.append(f"parts without a word vector, left out of the mean: {shorten(names)}")
+    if drawn := facts.get("random_vectors"):
+        lines.append(f"no word vector, and a random one drawn: {shorten(drawn)}")
+    return lines

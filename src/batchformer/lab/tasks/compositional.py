@@ -45,14 +45,7 @@ SCORED_BATCH = 128
 
 @dataclass(frozen=True)
 class CompositionalTask(FixedSplit):
-    """Data, batches and scores of one experiment.
-
-    Args:
-        data: all parts.
-        words: vectors of the attributes, then of the objects.
-        config: which data, and which world.
-        device: where batches are made.
-    """
+    """Data, batches and scores of one experiment."""
 
     data: PairFiles
     words: Embedded

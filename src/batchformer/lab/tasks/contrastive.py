@@ -19,22 +19,15 @@ from batchformer.lab.engine.method import Batches, Method
 from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.metrics.representation import votes
 from batchformer.lab.metrics.shots import LongTailedMetrics
-from batchformer.lab.tasks.base import FixedSplit
+from batchformer.lab.tasks.base import MOST_CLASSES_WITH_CONFUSION, FixedSplit
 from batchformer.lab.tasks.features import feature_scores, two_views
 from batchformer.lab.tasks.image_files import ImageFileTask
 from batchformer.lab.tasks.long_tailed import LongTailedTask
-from batchformer.lab.tasks.scoring import MOST_CLASSES_WITH_CONFUSION
 
 
 @dataclass(frozen=True)
 class ContrastiveTask(FixedSplit):
-    """Pairs of views, and scores of the features that are learnt from them.
-
-    Args:
-        labelled: the same images as a task with labels.
-        config: which images, and which views of them.
-        seed: of the run; 0 until it is known.
-    """
+    """Pairs of views, and scores of the features that are learnt from them."""
 
     labelled: LongTailedTask | ImageFileTask
     config: ContrastConfig
@@ -83,7 +76,8 @@ class ContrastiveTask(FixedSplit):
             with optimizer_step.autocast():
                 return method.predict(images).float()
 
-        workers, hyper = optimizer_step.config.workers, _settings(method)
+        workers = optimizer_step.config.workers
+        hyper = getattr(method, "hyper", None) or MethodConfig()
         bank, labels = self.labelled.bank(self.seed, workers)(extract)
         test: Any = self.labelled.data.test
         batches = self.labelled.as_at_test(test, workers)
@@ -111,9 +105,3 @@ class ContrastiveTask(FixedSplit):
         if len(classes) <= MOST_CLASSES_WITH_CONFUSION:
             figures["confusion"] = scores.confusion.to(torch.int32).cpu().numpy()
         return Evaluation({**metrics, **method.remarks()}, figures)
-
-
-def _settings(method: Method) -> MethodConfig:
-    """The method's own settings, which have those of the neighbours; else the defaults."""
-    found = getattr(method, "hyper", None)
-    return found if isinstance(found, MethodConfig) else MethodConfig()

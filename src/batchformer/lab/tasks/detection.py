@@ -35,13 +35,7 @@ from batchformer.nn.randomness import drawing
 
 @dataclass(frozen=True)
 class DetectionTask(FixedSplit):
-    """Data, batches and scores of one experiment.
-
-    Args:
-        data: images with boxes.
-        config: which data, and sizes of images.
-        device: where the detector is.
-    """
+    """Data, batches and scores of one experiment."""
 
     data: BoxedImages
     config: DetectionConfig

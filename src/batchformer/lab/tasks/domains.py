@@ -76,14 +76,7 @@ def read_domains(name: str, root: str | None, lists: bool, memory: bool) -> Doma
 
 @dataclass(frozen=True)
 class DomainTask:
-    """Data, batches and scores of one experiment on several domains.
-
-    Args:
-        data: every domain.
-        config: which of them are sources and target, and how batches are made.
-        device: where batches are made.
-        seed: of the run, which draws what is held out.
-    """
+    """Data, batches and scores of one experiment on several domains."""
 
     data: Domains
     config: DomainConfig

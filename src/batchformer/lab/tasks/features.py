@@ -28,11 +28,9 @@ from batchformer.lab.data.transforms import (
     moco_v2,
     moco_v2_colours,
 )
-from batchformer.lab.engine.loop import Evaluation
-from batchformer.lab.engine.method import Method
 from batchformer.lab.metrics.representation import alignment, feature_std, uniformity
-from batchformer.lab.tasks.augmentation import normalise_files
 from batchformer.lab.tasks.base import file_feed, memory_feed
+from batchformer.lab.tasks.image_files import normalise_files
 from batchformer.nn.exchange import as_single_rank
 
 #: Classes count as balanced if the largest has fewer than this many times the smallest's images.
@@ -151,14 +149,7 @@ def feature_scores(
     """Alignment of two views of some test images; uniformity and standard deviation of all.
 
     The images and their views are the same in every evaluation. They are few, so every rank uses
-    all of them.
-
-    Args:
-        extract: makes features (N, C) of images.
-        features: (M, C) of all test images, without augmentation.
-        config: says which views.
-        test: the M images.
-        workers: that read files.
+    all of them. `features` (M, C) are those of all test images, without augmentation.
     """
     count = min(ALIGNED, len(test))
     with as_single_rank():
@@ -169,32 +160,6 @@ def feature_scores(
         "uniformity": uniformity(features),
         "feature_std": feature_std(features),
     }
-
-
-def with_feature_scores(
-    found: Evaluation,
-    method: Method,
-    config: LongTailConfig,
-    test: ImageSplit | ImageFiles,
-    batches: Iterable[tuple[Tensor, Tensor]],
-    workers: int | None = None,
-) -> Evaluation:
-    """The scores, with those of the features if ``data.views`` asks for them.
-
-    Args:
-        found: the scores.
-        method: has ``features``.
-        config: of the images.
-        test: the test images.
-        batches: all of them with labels, without augmentation.
-        workers: that read files.
-    """
-    if config.views == "none":
-        return found
-    extract: Any = method.features
-    features = torch.cat([all_rows(extract(x), len(y)) for x, y in batches])
-    looks = feature_scores(extract, features, config, test, workers)
-    return Evaluation({**found.metrics, **looks}, found.figures)
 
 
 def _first_pairs(

@@ -30,13 +30,7 @@ SCORED_BATCH = 2048
 
 @dataclass(frozen=True)
 class GeneralizedTask(FixedSplit):
-    """Data, batches and scores of one experiment.
-
-    Args:
-        data: its unseen classes are those of the test, or of the validation.
-        config: which data.
-        device: where the features live.
-    """
+    """Data, batches and scores of one experiment."""
 
     data: AttributeFeatures
     config: FeatureConfig

@@ -14,8 +14,9 @@ from batchformer.insight.classes import Classes
 from batchformer.insight.images import TestImages
 from batchformer.lab.config.data import LongTailConfig
 from batchformer.lab.config.training import TrainConfig
+from batchformer.lab.data.feeds import framing
 from batchformer.lab.data.feeds.evaluation_images import EvaluationImageFiles
-from batchformer.lab.data.feeds.loader import FileFeed, evaluation_batches
+from batchformer.lab.data.feeds.loader import FileFeed, View, evaluation_batches
 from batchformer.lab.data.feeds.order import ClassBalanced, sampler_named
 from batchformer.lab.data.files.image_files import ImageFiles
 from batchformer.lab.data.sets.image_layouts import lists_of
@@ -27,28 +28,31 @@ from batchformer.lab.data.sets.long_tailed_files import (
     own_files,
     with_at_most,
 )
-from batchformer.lab.engine.loop import Evaluation
-from batchformer.lab.engine.method import Batches, Method
-from batchformer.lab.engine.optimizer_step import OptimizerStep
-from batchformer.lab.tasks.augmentation import file_views, view_at_test
-from batchformer.lab.tasks.base import FixedSplit, WithMeta, file_feed
-from batchformer.lab.tasks.features import Bank, with_feature_scores
-from batchformer.lab.tasks.scoring import evaluate_by_shots, split_facts
+from batchformer.lab.data.transforms import (
+    IMAGENET,
+    ColorJitter,
+    Compose,
+    GaussianBlur,
+    IncreasingRandAugment,
+    Normalise,
+    RandAugment,
+    RandomErasing,
+    RandomFlip,
+    RandomGrey,
+)
+from batchformer.lab.engine.method import Batches
+from batchformer.lab.tasks.base import LabelledTask, WithMeta, file_feed, split_facts
 from batchformer.nn.randomness import seed_for
 
+#: Normalisation of iNaturalist 2018.
+INATURALIST = Normalise(mean=(0.466, 0.471, 0.380), std=(0.195, 0.194, 0.192))
 #: Images in a test batch.
 TEST_BATCH = 128
 
 
 @dataclass(frozen=True)
-class ImageFileTask(FixedSplit):
-    """Data, batches and scores of one experiment on image files.
-
-    Args:
-        data: all parts.
-        config: which data, its augmentation, and how classes are grouped into shots.
-        device: where batches are made.
-    """
+class ImageFileTask(LabelledTask):
+    """Data, batches and scores of one experiment on image files."""
 
     data: LongTailedFiles
     config: LongTailConfig
@@ -68,15 +72,6 @@ class ImageFileTask(FixedSplit):
         data = with_at_most(data, config.per_class, config.seed)
         data.check_all()
         return cls(data, config, device)
-
-    @property
-    def method_options(self) -> dict[str, Any]:
-        """What the task tells its methods about the data."""
-        return {"class_counts": self.data.train_counts}
-
-    @property
-    def num_classes(self) -> int:
-        return len(self.data.classes)
 
     def facts(self) -> dict[str, Any]:
         """What a reader should know about the data, for the run folder."""
@@ -113,21 +108,16 @@ class ImageFileTask(FixedSplit):
             sampler=ClassBalanced(files.labels, seed, stream=1),
         )
 
+    @property
+    def train_labels(self) -> Tensor:
+        return self.data.train.labels
+
     def as_at_test(
-        self, part: ImageFiles, workers: int | None, batch: int = TEST_BATCH
+        self, part: ImageFiles, workers: int | None = None, batch: int = 0
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """All images (N, 3, S, S) of a part, without randomness, and their labels.
-
-        With several ranks, these are the images that this rank scores, and the labels of all.
-        """
-        view = view_at_test(self.config)
-        for read in evaluation_batches(part, *view, batch, self.device, workers, sharded=True):
+        view, size = view_at_test(self.config), batch or TEST_BATCH
+        for read in evaluation_batches(part, *view, size, self.device, workers, sharded=True):
             yield read["x"], read["y"]
-
-    def bank(self, seed: int, workers: int | None = None) -> Bank:
-        """The training images that neighbours are searched among."""
-        train = self.data.train
-        return Bank(train.labels, seed, lambda: self.as_at_test(train, workers))
 
     def shown(self, workers: int | None = None) -> TestImages | None:
         """Test images, for figures."""
@@ -135,13 +125,46 @@ class ImageFileTask(FixedSplit):
         classes = Classes.by_shots(data.classes, data.train_counts, self.config.shots)
         return EvaluationImageFiles(classes, data.test, view, self.device, workers)
 
-    def evaluate(
-        self, method: Method, optimizer_step: OptimizerStep, batch: int = TEST_BATCH
-    ) -> Evaluation:
-        """Scores in percent by shots, and what the figures need."""
-        batches = self.as_at_test(self.data.test, optimizer_step.config.workers, batch)
-        counts, classes = self.data.train_counts, self.data.classes
-        found = evaluate_by_shots(method, optimizer_step, batches, counts, classes, self.config)
-        test, workers = self.data.test, optimizer_step.config.workers
-        again = self.as_at_test(test, workers, batch)
-        return with_feature_scores(found, method, self.config, test, again, workers)
+
+# Augmentation, by the name a configuration gives it
+
+
+def normalise_files(name: str) -> Normalise:
+    """Normalisation of the data set of image files with this name."""
+    return INATURALIST if name == "inaturalist18" else IMAGENET
+
+
+def file_views(config: LongTailConfig) -> tuple[View, View | None]:
+    """Geometry and transform of training images from files, and those of their second view.
+
+    PaCo's first view has torchvision's RandAugment with 2 operations of magnitude 10; its authors
+    use another implementation, with noise on the magnitude. DeiT's crop is bicubic, as in timm, and
+    with RandAugment colours are not jittered.
+    """
+    crop, end = framing.RandomResizedCrop(config.size), normalise_files(config.name)
+    if config.augment == "deit":
+        fine = framing.RandomResizedCrop(config.size, interpolation="bicubic")
+        steps = (RandomFlip(), IncreasingRandAugment(), end, RandomErasing())
+        return (fine, Compose(steps)), None
+    jitter = ColorJitter(0.4, 0.4, 0.4)
+    plain = Compose((RandomFlip(), end))
+    jittered = Compose((RandomFlip(), jitter, end))
+    augmented = Compose((RandomFlip(), jitter, RandAugment(2, 10), end))
+    simclr = Compose(
+        (
+            ColorJitter(0.4, 0.4, 0.4, 0.1),
+            RandomGrey(0.2),
+            GaussianBlur((0.1, 2.0), p=0.5),
+            RandomFlip(),
+            end,
+        )
+    )
+    first = {"resized": plain, "jitter": jittered, "paco": augmented, "simclr": simclr}
+    two = config.augment in ("paco", "simclr")
+    return (crop, first[config.augment]), (crop, simclr) if two else None
+
+
+def view_at_test(config: LongTailConfig) -> View:
+    """Geometry and transform of test images from files: shorter side resized, centre cropped."""
+    shorter = round(config.size * 8 / 7)
+    return framing.ResizeCentreCrop(config.size, shorter), normalise_files(config.name)

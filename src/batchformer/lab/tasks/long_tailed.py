@@ -17,18 +17,32 @@ from batchformer.lab.config.data import LongTailConfig
 from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.data.feeds.evaluation_images import EvaluationImages
 from batchformer.lab.data.feeds.order import ClassBalanced, sampler_named
-from batchformer.lab.data.sets.cifar import cifar_lt
 from batchformer.lab.data.sets.digits import digits_lt
 from batchformer.lab.data.sets.images import ImageSplit, LongTailedData
-from batchformer.lab.data.transforms import cifar_test, digits_test
-from batchformer.lab.data.transforms.base import Normalise
-from batchformer.lab.engine.loop import Evaluation
-from batchformer.lab.engine.method import Batches, Method
-from batchformer.lab.engine.optimizer_step import OptimizerStep
-from batchformer.lab.tasks.augmentation import training_views
-from batchformer.lab.tasks.base import FixedSplit, WithMeta, memory_feed, scored_batches
-from batchformer.lab.tasks.features import Bank, with_feature_scores
-from batchformer.lab.tasks.scoring import evaluate_by_shots, split_facts
+from batchformer.lab.data.transforms import (
+    ColorJitter,
+    Compose,
+    GaussianBlur,
+    Normalise,
+    RandomCrop,
+    RandomFlip,
+    RandomGrey,
+    RandomResizedCrop,
+    RandomRotation,
+    Transform,
+    cifar_test,
+    cifar_train,
+    digits_test,
+    digits_train,
+)
+from batchformer.lab.engine.method import Batches
+from batchformer.lab.tasks.base import (
+    LabelledTask,
+    WithMeta,
+    memory_feed,
+    scored_batches,
+    split_facts,
+)
 from batchformer.nn.randomness import seed_for
 
 #: Images in a test batch.
@@ -36,14 +50,8 @@ TEST_BATCH = 1000
 
 
 @dataclass(frozen=True)
-class LongTailedTask(FixedSplit):
-    """Data, batches and scores of one long-tailed experiment.
-
-    Args:
-        data: both parts.
-        config: which data, and how classes are grouped into shots.
-        device: where the images live.
-    """
+class LongTailedTask(LabelledTask):
+    """Data, batches and scores of one long-tailed experiment."""
 
     data: LongTailedData
     config: LongTailConfig
@@ -56,18 +64,11 @@ class LongTailedTask(FixedSplit):
             return cls(digits_lt(config.ratio, config.seed), config, device)
         if config.name != "cifar10" and config.name != "cifar100":
             raise ValueError(f"ImageFileTask loads {config.name}, which is in image files")
+        from batchformer.lab.data.sets.cifar import cifar_lt  # late: the digits are embedded
+
         root = None if config.root is None else Path(config.root).expanduser()
         data = cifar_lt(config.name, config.ratio, config.profile, root, config.seed)
         return cls(data, config, device)
-
-    @property
-    def method_options(self) -> dict[str, Any]:
-        """What the task tells its methods about the data."""
-        return {"class_counts": self.data.train_counts}
-
-    @property
-    def num_classes(self) -> int:
-        return len(self.data.classes)
 
     def facts(self) -> dict[str, Any]:
         """What a reader should know about the data, for the run folder."""
@@ -92,20 +93,15 @@ class LongTailedTask(FixedSplit):
     def _normalise(self) -> Normalise:
         return digits_test() if self.config.name == "digits" else cifar_test()
 
+    @property
+    def train_labels(self) -> Tensor:
+        return self.data.train.y
+
     def as_at_test(
-        self, part: ImageSplit, workers: int | None = None, batch: int = TEST_BATCH
+        self, part: ImageSplit, workers: int | None = None, batch: int = 0
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """All images (N, channels, H, W) of a part, without randomness, and their labels.
-
-        With several ranks, these are the images that this rank scores, and the labels of all.
-        """
-        for x, y in scored_batches(part, self._normalise, batch, self.device):
+        for x, y in scored_batches(part, self._normalise, batch or TEST_BATCH, self.device):
             yield x, y.to(self.device)
-
-    def bank(self, seed: int, workers: int | None = None) -> Bank:
-        """The training images that neighbours are searched among."""
-        train = self.data.train
-        return Bank(train.y, seed, lambda: self.as_at_test(train))
 
     def shown(self, workers: int | None = None) -> TestImages | None:
         """Test images, for figures."""
@@ -113,13 +109,30 @@ class LongTailedTask(FixedSplit):
         classes = Classes.by_shots(data.classes, data.train_counts, self.config.shots)
         return EvaluationImages(classes, data.test, self._normalise, self.device)
 
-    def evaluate(
-        self, method: Method, optimizer_step: OptimizerStep, batch: int = TEST_BATCH
-    ) -> Evaluation:
-        """Scores in percent by shots, and what the figures need."""
-        batches = self.as_at_test(self.data.test, batch=batch)
-        counts, classes = self.data.train_counts, self.data.classes
-        found = evaluate_by_shots(method, optimizer_step, batches, counts, classes, self.config)
-        test = self.data.test
-        again = self.as_at_test(test, batch=batch)
-        return with_feature_scores(found, method, self.config, test, again)
+
+# Augmentation, by the name a configuration gives it
+
+
+def training_views(config: LongTailConfig) -> tuple[Transform, Transform | None]:
+    """The transform of a batch, and that of its second view if the augmentation has one."""
+    if config.name == "digits":
+        return digits_train(), digits_train() if config.augment == "paco" else None
+    if config.augment == "standard":
+        return Compose((RandomCrop(4), RandomFlip(), cifar_test())), None
+    if config.augment == "rotation":
+        return Compose((RandomCrop(4), RandomFlip(), RandomRotation(15), cifar_test())), None
+    return cifar_train(), cifar_simclr() if config.augment == "paco" else None
+
+
+def cifar_simclr(size: int = 32) -> Compose:
+    """SimCLR's view of CIFAR images: resized crop, flip, colour jitter, grey, blur."""
+    return Compose(
+        (
+            RandomResizedCrop(size, scale=(0.2, 1.0)),
+            RandomFlip(),
+            ColorJitter(0.4, 0.4, 0.4, 0.1, p=0.8),
+            RandomGrey(0.2),
+            GaussianBlur((0.1, 2.0), p=0.5),
+            cifar_test(),
+        )
+    )

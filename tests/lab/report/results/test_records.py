@@ -12,7 +12,7 @@ import pytest
 
 from batchformer.cli.main import main
 from batchformer.lab.recipes import RECIPES, find_recipe
-from batchformer.lab.recipes.ablations import SWEEPS
+from batchformer.lab.recipes.sweeps import SWEEPS
 from batchformer.lab.report.results.records import (
     read_record,
     record_of,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from batchformer.lab.recipes.paper import ablations, contrastive, domains, long_tailed, zero_shot
+from batchformer.lab.recipes.paper import contrastive, domains, long_tailed, zero_shot
 from batchformer.lab.recipes.paper.row import PaperRow
 
 __all__ = ["ROWS", "PaperRow", "numbers_for", "rows_for", "rows_without_recipe"]
@@ -13,7 +13,7 @@ ROWS: tuple[PaperRow, ...] = (
     *zero_shot.ROWS,
     *domains.ROWS,
     *contrastive.ROWS,
-    *ablations.ROWS,
+    *long_tailed.ABLATIONS,
 )
 
 

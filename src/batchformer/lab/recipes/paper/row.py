@@ -86,12 +86,10 @@ class Block:
         batchformer_note: str = "",
     ) -> tuple[PaperRow, PaperRow]:
         """A method and the row below it, '+ BatchFormer'."""
-        return (
-            self._row(
-                method, "baseline", baseline, recipe=recipe, reproduced=reproduced, note=note
-            ),
-            self._row(method, "batchformer", batchformer, recipe=recipe, note=batchformer_note),
+        below = self.alone(
+            method, batchformer, arm="batchformer", recipe=recipe, note=batchformer_note
         )
+        return self.alone(method, baseline, recipe=recipe, reproduced=reproduced, note=note), below
 
     def alone(
         self,
@@ -105,27 +103,6 @@ class Block:
         note: str = "",
     ) -> PaperRow:
         """A row without a counterpart."""
-        return self._row(
-            method,
-            arm,
-            cells,
-            recipe=recipe,
-            reproduced=reproduced,
-            planned=planned,
-            note=note,
-        )
-
-    def _row(
-        self,
-        method: str,
-        arm: Arm,
-        cells: str,
-        *,
-        recipe: str | None = None,
-        reproduced: bool = False,
-        planned: bool = True,
-        note: str = "",
-    ) -> PaperRow:
         printed = dict(zip(self.columns.split(), cells.split(), strict=True))
         split = {metric: c.partition("±")[::2] for metric, c in printed.items() if c != "-"}
         order = sorted(split, key=lambda metric: metric != self.headline)

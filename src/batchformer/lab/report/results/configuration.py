@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from batchformer.lab.config.comparable import DESCRIPTION, NO_EFFECT_ON_SAME_DATA, flatten
+from batchformer.lab.config.recipe import DESCRIPTION, NO_EFFECT_ON_SAME_DATA, flatten
 from batchformer.lab.report.results.names import BASELINE, arm_colours, sorted_arms
 from batchformer.lab.report.results.provenance import version_notes
 from batchformer.lab.report.results.runs import RecordedRun

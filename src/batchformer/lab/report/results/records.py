@@ -20,10 +20,14 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
-from batchformer.lab.config.comparable import NO_EFFECT_ON_SAME_DATA, changed_settings, flatten
-from batchformer.lab.config.recipe import Recipe
+from batchformer.lab.config.recipe import (
+    NO_EFFECT_ON_SAME_DATA,
+    Recipe,
+    changed_settings,
+    flatten,
+)
 from batchformer.lab.recipes import RECIPES
-from batchformer.lab.recipes.ablations import SWEEPS
+from batchformer.lab.recipes.sweeps import SWEEPS
 from batchformer.lab.report.results.runs import RecordedRun
 from batchformer.lab.runs.folder import recipe_from_json, write_json
 

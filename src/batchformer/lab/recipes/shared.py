@@ -1,8 +1,15 @@
-"""Schedules that are counted in epochs."""
+"""What families of recipes share: tables of recipes, and schedules counted in epochs."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.config.training import ScheduleConfig, TrainConfig
+
+#: Makes a recipe; it is named as the recipe is.
+Make = Callable[[], Recipe]
 
 #: Training images by data set and ratio; the length of an epoch follows from them.
 IMAGES = {
@@ -11,6 +18,23 @@ IMAGES = {
     ("cifar10", 100.0): 12_406,
     ("cifar10", 200.0): 11_203,
 }
+
+
+def recipe_table(rows: Mapping[str, tuple[Any, ...]]) -> tuple[Make, ...]:
+    """What makes each of several recipes that differ in values only.
+
+    Args:
+        rows: by the recipe's name, a function and the values that it takes after the name.
+    """
+    return tuple(_make(name, *row) for name, row in rows.items())
+
+
+def _make(name: str, function: Callable[..., Recipe], *values: Any) -> Make:
+    def make() -> Recipe:
+        return function(name, *values)
+
+    make.__name__, make.__doc__ = name, function.__doc__
+    return make
 
 
 def in_epochs(

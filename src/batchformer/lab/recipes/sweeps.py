@@ -1,19 +1,26 @@
-"""Sweeps: one recipe with one setting at several levels; nothing here needs torch."""
+"""Sweeps: one recipe with one setting at several levels; nothing here needs torch.
+
+ImageNet-LT's are the paper's ablations. Those of CIFAR-100-LT are ours, apart from PaCo's loss, and
+train in minutes. MoCo's are scored by nearest neighbours, as its own evaluations are.
+
+Stacked layers start from weights of their own. The released code, and so presumably the paper's
+table of layers, starts them as copies of one: ``--module.copy-layers``.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+import difflib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Literal
 
-from batchformer.lab.config.data import LongTailConfig
 from batchformer.lab.config.recipe import NOT_IN_THE_PAPER, Recipe
 from batchformer.lab.data.sets.image_layouts import ANNOTATED
 from batchformer.lab.recipes.cifar_lt import BALANCED_SOFTMAX_MODULE, PACO_MODULE
-from batchformer.lab.recipes.epochs import IMAGES
 from batchformer.lab.recipes.paper import numbers_for
+from batchformer.lab.recipes.shared import IMAGES
 
 Change = Callable[[Recipe], Recipe]
 BASELINE = "baseline"
@@ -99,12 +106,7 @@ class Sweep:
         return self.table if self.of_the_paper(base) else NOT_IN_THE_PAPER
 
     def paper(self, name: str, base: Recipe | None) -> dict[str, dict[str, float]]:
-        """The paper's numbers of a level, arm by arm; the reference has the base's as well.
-
-        Args:
-            name: of the level.
-            base: the recipe that is varied, None where this version does not have it.
-        """
+        """The paper's numbers of a level, arm by arm; the reference has the base's as well."""
         if base is not None and not self.of_the_paper(base):
             return {}
         own = numbers_for(self.level(name).row or f"{self.name}/{name}")
@@ -112,12 +114,7 @@ class Sweep:
         return {arm: dict(numbers) for arm, numbers in {**shared, **own}.items()}
 
     def recipe(self, name: str, base: Recipe) -> Recipe:
-        """The recipe of a level.
-
-        Args:
-            name: of the level.
-            base: the recipe that is varied, with what a person changed of it.
-        """
+        """The recipe of a level."""
         return dataclasses.replace(
             self.level(name).change(base),
             name=f"{self.name}/{name}",
@@ -141,33 +138,20 @@ class Sweep:
 # Changes that a level makes of a recipe: one thing, and what follows from it
 
 
-def with_module(**changes: Any) -> Change:
-    """BatchFormer with other settings."""
-    return _with("module", changes)
+def with_settings(group: str, **changes: Any) -> Change:
+    """Other settings of ``module``, ``optim`` or ``hyper``."""
 
-
-def with_optim(**changes: Any) -> Change:
-    """The optimizer with other settings."""
-    return _with("optim", changes)
-
-
-def with_hyper(**changes: Any) -> Change:
-    """The method with other settings, in all arms."""
-    return _with("hyper", changes)
-
-
-def _with(part: str, changes: Mapping[str, Any]) -> Change:
     def change(recipe: Recipe) -> Recipe:
-        changed = dataclasses.replace(getattr(recipe, part), **changes)
-        return dataclasses.replace(recipe, **{part: changed})
+        changed = dataclasses.replace(getattr(recipe, group), **changes)
+        return dataclasses.replace(recipe, **{group: changed})
 
     return change
 
 
 def training_images(recipe: Recipe) -> int:
     """Images of an epoch, without reading the data."""
-    data = recipe.data
-    if not isinstance(data, LongTailConfig):
+    data: Any = recipe.data
+    if not data.long_tailed:
         raise ValueError(
             "A sweep of batch sizes keeps the number of epochs, which is known for long-tailed "
             "data alone. Choose a sweep of another setting."
@@ -239,3 +223,124 @@ def without_paco_loss(recipe: Recipe) -> Recipe:
         method="balanced_softmax",
         module=module,
     )
+
+
+# The sweeps there are
+
+
+def _of_module(setting: str, *values: Any) -> tuple[Level, ...]:
+    names = (f"{value:g}" if isinstance(value, float) else str(value) for value in values)
+    return tuple(
+        Level(name=name, change=with_settings("module", **{setting: value}))
+        for name, value in zip(names, values, strict=True)
+    )
+
+
+def _of_paco(row: str = "") -> tuple[Level, ...]:
+    """With the loss and without it, which another recipe of this name has numbers of."""
+    without = Level(name="without", change=without_paco_loss, row=row)
+    return Level(name="with", change=unchanged), without
+
+
+_IMAGENET_R10 = "imagenet_lt_balanced_softmax_resnet10"
+_IMAGENET_R50 = "imagenet_lt_balanced_softmax_resnet50"
+_CIFAR = "cifar100_lt_balanced_softmax"
+
+_SIZES = tuple(
+    Level(name=str(size), change=with_batch_size(size)) for size in (16, 32, 64, 128, 256, 512)
+)
+_STREAMS = _of_module("streams", "shared", "mixed_only")
+_LAYERS = _of_module("layers", 1, 2, 4, 8, 16)
+_RATES = _of_module("lr_factor", 0.1, 1.0)
+_DECAYS = (
+    Level(name="0", change=with_settings("optim", module_weight_decay=0.0)),
+    Level(name="5e-05", change=with_settings("optim", module_weight_decay=5e-5)),
+    Level(name="0.0005", change=unchanged),  # the network's
+)
+_FRONT = (
+    Level(name="without", change=unchanged),
+    Level(name="with", change=with_settings("hyper", projection_front=True)),
+)
+
+_CLASSIFIER = "streams of the classifier"
+_RATE = "learning rate of BatchFormer, as a multiple of the network's"
+_IN_FRONT = "normalised layer in front of the projection"
+_PACO, _WITHOUT = "PaCo's loss", "Without PaCo loss"
+
+#: By name: the base, the factor, its levels, the reference, and the paper's table if there is one.
+_SWEEPS: dict[str, tuple[Any, ...]] = {
+    "imagenet_lt_batch_size": (_IMAGENET_R10, "batch size", _SIZES, "128", "Batch size"),
+    "imagenet_lt_shared_classifier": (
+        *(_IMAGENET_R50, _CLASSIFIER, _STREAMS, "shared", "Shared classifier"),
+    ),
+    "imagenet_lt_layers": (_IMAGENET_R10, "layers", _LAYERS, "1", "Layers"),
+    "imagenet_lt_paco_loss": ("imagenet_lt_paco", _PACO, _of_paco(), "with"),
+    "cifar100_lt_batch_size": (_CIFAR, "batch size", _SIZES, "512"),
+    "cifar100_lt_shared_classifier": (_CIFAR, _CLASSIFIER, _STREAMS, "shared"),
+    "cifar100_lt_layers": (_CIFAR, "layers", _LAYERS, "1"),
+    "cifar100_lt_paco_loss": (
+        *("cifar100_lt_paco", _PACO, _of_paco("cifar100_lt_without_paco_loss"), "with", _WITHOUT),
+    ),
+    "cifar100_lt_paco_loss_r200": (
+        *("cifar100_lt_paco_r200", _PACO, _of_paco("cifar100_lt_without_paco_loss_r200")),
+        *("with", _WITHOUT),
+    ),
+    "cifar100_lt_module_lr": (_CIFAR, _RATE, _RATES, "0.1"),
+    "cifar100_lt_paco_module_decay": (
+        *("cifar100_lt_paco", "weight decay of BatchFormer", _DECAYS, "0.0005"),
+    ),
+    "cifar100_lt_heads": (_CIFAR, "attention heads", _of_module("heads", 1, 4), "4"),
+    "cifar100_lt_dropout": (_CIFAR, "dropout", _of_module("dropout", 0.0, 0.1, 0.5), "0.5"),
+    "cifar100_lt_loss_scale": (
+        *(_CIFAR, "scale of the loss", _of_module("loss_scale", "mean", "official"), "mean"),
+    ),
+    "cifar100_lt_mixed_weight": (
+        *(_CIFAR, "weight of the mixed stream", _of_module("mixed_weight", 0.25, 1.0, 4.0), "1"),
+    ),
+    "cifar100_lt_moco_v2_front": ("cifar100_lt_moco_v2", _IN_FRONT, _FRONT, "without"),
+    "cifar100_lt_moco_v3_module_lr": ("cifar100_lt_moco_v3", _RATE, _RATES, "1"),
+    "cifar100_lt_moco_v3_dropout": (
+        *("cifar100_lt_moco_v3", "dropout", _of_module("dropout", 0.0, 0.5), "0.5"),
+    ),
+    "digits_moco_v3_module_lr": ("digits_moco_v3", _RATE, _RATES, "1"),
+    "demo_layers": ("demo", "layers", _of_module("layers", 1, 2, 4), "1"),
+}
+#: Factors that change the baseline as well.
+_CHANGE_BASELINE = ("batch size", _PACO, _IN_FRONT)
+
+
+def _sweep(
+    name: str,
+    base: str,
+    factor: str,
+    levels: tuple[Level, ...],
+    reference: str,
+    table: str = NOT_IN_THE_PAPER,
+) -> Sweep:
+    return Sweep(
+        name=name,
+        base=base,
+        factor=factor,
+        levels=levels,
+        reference=reference,
+        table=table,
+        baseline="each" if factor in _CHANGE_BASELINE else "once",
+    )
+
+
+SWEEPS = {name: _sweep(name, *row) for name, row in _SWEEPS.items()}
+
+
+def find_sweep(name: str) -> Sweep:
+    """The sweep of this name; an unknown one is answered with the nearest.
+
+    >>> find_sweep("demo_layers").level_names
+    ('1', '2', '4')
+    """
+    if name not in SWEEPS:
+        near = difflib.get_close_matches(name, SWEEPS, 3, cutoff=0.4)
+        hint = (
+            f"Did you mean {' or '.join(near)}?" if near else "`batchformer sweep` shows them all."
+        )
+        raise ValueError(f"There is no sweep {name!r}. {hint}")
+    return SWEEPS[name]

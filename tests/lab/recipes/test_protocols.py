@@ -1,0 +1,374 @@
+"""What recipes come to: rates over time, lengths, and what tells related recipes apart.
+
+Their settings themselves are in settings.json.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import torch
+
+from batchformer.cli import main as cli
+from batchformer.lab.config.arms import ARMS, with_arm
+from batchformer.lab.config.recipe import changed_settings
+from batchformer.lab.data.feeds.memory import FeatureFeed
+from batchformer.lab.data.sets.images import class_counts
+from batchformer.lab.engine.optim import lr_factor
+from batchformer.lab.methods import ce_gzsl
+from batchformer.lab.methods.domains import Mdd
+from batchformer.lab.metrics.compositional import CompositionalResult
+from batchformer.lab.metrics.generalized import generalized_accuracy
+from batchformer.lab.models.faster_rcnn import Kind
+from batchformer.lab.models.networks import digits16_net
+from batchformer.lab.recipes import RECIPES, find_recipe
+from batchformer.lab.recipes.contrastive import IMAGES as IMAGENET
+from batchformer.lab.recipes.paper import rows_without_recipe
+from batchformer.lab.recipes.shared import IMAGES, in_epochs, warm_up_and_drop
+from batchformer.lab.runs.build import given_weights
+
+KNOWN = {name: find_recipe(name) for name in RECIPES}
+ON_FEATURES = {n: r.start for n, r in KNOWN.items() if r.method in ("linear_probe", "knn")}
+LIBRARY = [
+    *(f"pacs_{method}" for method in ("erm", "mixstyle", "coral", "irm", "vrex")),
+    *("pacs_irm_resnet50", "pacs_vrex_resnet50", "office_home_irm_resnet50"),
+]
+
+# Rates over time
+
+#: By recipe: updates of an epoch, epochs, and the multiple of the rate at the start of some.
+RATES: dict[str, tuple[int, int, dict[float, float]]] = {
+    "imagenet_moco_v2": (5, 200, {0: 1, 0.8: 1, 100: 0.5}),
+    "imagenet_moco_v3": (IMAGENET // 4096, 100, {0: 0, 5: 0.5, 10: 1, 55: 0.5}),
+    "imagenet_moco_v2_probe": (7, 100, {0: 1, 59: 1, 60: 0.1, 79: 0.1, 80: 0.01, 99: 0.01}),
+    "imagenet_moco_v3_probe": (7, 90, {0: 1, 6 / 7: 1, 45: 0.5}),
+    "imagenet_lt_paco": (905, 400, {epoch: (epoch + 1) / 10 for epoch in range(10)}),
+    "pacs_baseline": (100, 30, {0: 1, 23.99: 1, 24: 0.1, 29.99: 0.1}),
+    "visda_mdd": (1_000, 30, {e: (1 + 0.2 * e) ** -0.75 for e in (0, 0.001, 1, 2.5, 29.999)}),
+    "pacs_mdd": (1_000, 3, {e: (1 + 0.2 * e) ** -0.75 for e in (0, 0.001, 1, 2.5)}),
+    "cub_ce_gzsl": (4, 2_000, {e: 0.99 ** (e // 100) for e in (0, 99, 100, 199.75, 200, 1_999)}),
+    **{
+        f"imagenet_lt_ride_{model}": (290, 100, {0: 0.2, 4: 1, 59: 1, 60: 0.1, 79: 0.1, 80: 0.01})
+        for model in ("resnet10", "resnet50", "resnext50")
+    },
+    # From 1e-6 to 1e-3 over five epochs.
+    "imagenet_deit_tiny": (1_251, 300, {0: 1e-3, 1: 1e-3 + 0.999 / 5, 5: 1}),
+}
+
+
+@pytest.mark.parametrize("name", RATES)
+def test_the_rate_over_time(name: str) -> None:
+    per_epoch, epochs, expected = RATES[name]
+    schedule = KNOWN[name].schedule
+    found = {
+        epoch: lr_factor(schedule, round(epoch * per_epoch), epochs * per_epoch, per_epoch)
+        for epoch in expected
+    }
+    assert found == pytest.approx(expected, rel=1e-9)
+
+
+def test_deits_cosine_ends_at_its_floor() -> None:
+    recipe = KNOWN["imagenet_deit_base"]
+    last = recipe.optim.lr * lr_factor(recipe.schedule, 299 * 1_251, 300 * 1_251, 1_251)
+    assert 1e-5 < last < 1.1e-5
+
+
+@pytest.mark.parametrize("name", LIBRARY)
+def test_the_cosine_begins_anew_where_the_penalty_sets_in(name: str) -> None:
+    recipe = KNOWN[name]
+    anew = recipe.method in ("irm", "vrex")
+    assert recipe.hyper.penalty_from == (1 if anew else 0)
+    updates = (0, 250, 499, 500, 5_000, 9_999)
+
+    def expected(update: int) -> float:
+        late = anew and update >= 500
+        done = (update - 500) / 9_500 if late else update / 10_000
+        return 0.5 * (1 + math.cos(math.pi * done))
+
+    found = [lr_factor(recipe.schedule, update, 10_000, 500) for update in updates]
+    assert found == pytest.approx([expected(update) for update in updates])
+    assert found[-1] < 1e-7, "to 0"
+
+
+def published(epoch: int, warmup: int, milestones: tuple[int, ...], gamma: float) -> float:
+    """LDAM's, RIDE's and PaCo's rule on an epoch counted from 0."""
+    rate = 1.0
+    for milestone in milestones:
+        rate *= gamma if epoch >= milestone else 1.0
+    return rate * (epoch + 1) / warmup if epoch < warmup else rate
+
+
+@pytest.mark.parametrize(
+    ("warmup", "milestones", "gamma", "epochs"),
+    [(5, (160, 180), 0.01, 200), (10, (320, 360), 0.1, 400)],
+)
+def test_rates_by_epoch(
+    warmup: int, milestones: tuple[int, ...], gamma: float, epochs: int
+) -> None:
+    schedule = warm_up_and_drop(warmup, milestones, gamma)
+    for epoch in range(epochs):
+        expected = published(epoch, warmup, milestones, gamma)
+        for update in (7 * epoch, 7 * epoch + 6):
+            got = lr_factor(schedule, update, 7 * epochs, 7)
+            assert got == pytest.approx(expected, rel=1e-9), epoch
+
+
+@pytest.mark.parametrize("name", ["visda_mdd", "pacs_mdd"])
+def test_the_reversal_of_mdd_over_time(name: str) -> None:
+    recipe = KNOWN[name]
+    method = Mdd(digits16_net(3), torch.ones(3), 0, hyper=recipe.hyper, module=recipe.module)
+    for update in (0, 1, 500, 1_000, 30_000):
+        method.updates.fill_(update)
+        expected = 2 * 0.1 / (1 + math.exp(-update / 1_000)) - 0.1
+        assert float(method.reversal()) == pytest.approx(expected, abs=1e-7)
+    assert float(method.reversal()) == pytest.approx(0.1)
+
+
+# Lengths
+
+
+def test_lengths_in_epochs() -> None:
+    kept = in_epochs(10_847, 200, 128, evaluations=10)
+    assert (kept.updates, kept.eval_every, kept.drop_last) == (200 * 85, 20 * 85, False)
+    dropped = in_epochs(9_502, 400, 128, evaluations=10, drop_last=True)
+    assert (dropped.updates, dropped.eval_every, dropped.drop_last) == (400 * 74, 40 * 74, True)
+
+
+def test_image_counts_follow_from_the_profile() -> None:
+    for (name, ratio), images in IMAGES.items():
+        classes, largest = (100, 500) if name == "cifar100" else (10, 5000)
+        assert sum(class_counts(largest, classes, ratio)) == images
+
+
+@pytest.mark.parametrize(
+    ("name", "updates"),
+    [
+        ("cifar100_lt_balanced_softmax_released", 591 * 21),
+        ("cifar100_lt_paco", 400 * 84),
+        ("cifar100_lt_paco_r200", 400 * 74),
+        ("imagenet_lt_ride_resnet50", 100 * 290),
+        ("imagenet_lt_paco", 400 * 905),
+    ],
+)
+def test_updates_are_epochs_of_batches(name: str, updates: int) -> None:
+    assert KNOWN[name].train.updates == updates
+
+
+@pytest.mark.parametrize(
+    ("name", "per_epoch", "updates"),
+    [
+        ("imagenet_moco_v3", IMAGENET // 4096, 31_200),
+        ("cifar100_lt_moco_v2", IMAGES["cifar100", 100.0] // 256, 8_400),
+        ("pacs_baseline", 100, 3_000),
+    ],
+)
+def test_epochs_in_updates(name: str, per_epoch: int, updates: int) -> None:
+    assert KNOWN[name].train.in_updates(per_epoch).updates == updates
+
+
+def test_an_epoch_of_cub_is_four_updates_of_the_generator() -> None:
+    train, rows = KNOWN["cub_ce_gzsl"].train, 7057
+    given = torch.zeros(rows, 1), torch.zeros(rows, dtype=torch.int64)
+    per_epoch = FeatureFeed(*given, train.batch_size, seed=0).per_epoch
+    assert per_epoch == 4
+    counted = train.in_updates(per_epoch)
+    assert (counted.updates, counted.eval_every) == (8_000, 200)
+
+
+# What tells related recipes apart
+
+MARGINS = {"feasibility", "feasibility_margin", "feasibility_epochs"}
+OF_A_TABLE = {"data.name", "data.table", "data.vectors", "model", "train.batch_size"}
+OF_A_TABLE |= {"train.updates", "train.epochs", "train.eval_every", "train.eval_epochs"}
+#: A recipe, the one that it is made of, and all settings that it may change of it.
+MADE_OF: list[tuple[str, str, set[str]]] = [
+    (
+        *("cifar100_lt_balanced_softmax_cutmix", "cifar100_lt_balanced_softmax"),
+        {"hyper.cutmix", "hyper.mix_prob"},
+    ),
+    ("imagenet_deit_small", "imagenet_deit_tiny", {"model"}),
+    ("imagenet_deit_base", "imagenet_deit_tiny", {"model"}),
+    ("my_pairs_cge", "mit_states_cge", OF_A_TABLE),
+    ("my_pairs_compcos", "mit_states_compcos", OF_A_TABLE),
+    *(
+        (f"{name}_open", name, {"data.world", "data.mask", *(f"hyper.{m}" for m in MARGINS)})
+        for name in ("mit_states_compcos", "ut_zappos_compcos")
+    ),
+    *(
+        (f"{base}_{end}", base, {changed})
+        for base in ("imagenet_lt_ride_resnet10", "imagenet_lt_ride_resnet50", "cifar100_lt_ride")
+        for end, changed in (
+            *(("two_stage", "start"), ("distilled", "teacher")),
+            ("6experts", "hyper.experts"),
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "base", "changes"), MADE_OF)
+def test_a_recipe_that_is_made_of_another(name: str, base: str, changes: set[str]) -> None:
+    found = changed_settings(KNOWN[base], KNOWN[name])
+    assert found and found.keys() <= changes
+
+
+@pytest.mark.parametrize("base", ["imagenet_lt_ride_resnet10", "cifar100_lt_ride"])
+def test_distillation_is_from_six_experts(base: str) -> None:
+    student = KNOWN[f"{base}_distilled"]
+    name, _, arm = student.teacher.partition("/")
+    assert arm == "baseline" and KNOWN[name].hyper.experts == student.hyper.teacher_experts == 6
+
+
+@pytest.mark.parametrize("suffix", ["", "_r200"])
+def test_the_encoder_has_the_rate_that_goes_with_the_loss(suffix: str) -> None:
+    """The paper: a tenth of the rate for Balanced Softmax; PaCo follows MoCo, which has it all."""
+    paco, ablated = (KNOWN[f"cifar100_lt_{n}{suffix}"] for n in ("paco", "without_paco_loss"))
+    assert (paco.module.lr_factor, ablated.module.lr_factor) == (1.0, 0.1)
+    assert ablated.module == KNOWN["cifar100_lt_balanced_softmax"].module
+
+
+@pytest.mark.parametrize("name", [name for name in RECIPES if name.startswith("rotated_digits")])
+def test_rotated_digits_have_the_settings_of_their_method_on_pacs(name: str) -> None:
+    small, large = KNOWN[name], KNOWN[name.replace("rotated_digits", "pacs")]
+    assert small.method == large.method and small.module == large.module
+    for setting in ("penalty", "penalty_from", "irm_grouping", "mdd_gamma", "reversal"):
+        assert getattr(small.hyper, setting) == getattr(large.hyper, setting), setting
+    assert small.schedule.kind == large.schedule.kind
+    assert bool(small.schedule.restart) == bool(large.schedule.restart)
+    assert small.train.select_on == large.train.select_on
+
+
+def test_runs_that_others_start_from_are_recipes_on_the_same_data() -> None:
+    others = ("linear_probe", "knn", "detector")  # on features learnt without these labels
+    found = [r for r in KNOWN.values() if (r.start or r.teacher) and r.method not in others]
+    assert {r.method for r in found} == {
+        *("ride", "ride_assignment", "crt", "tau_norm", "lws", "balms")
+    }
+    for recipe in found:
+        name, _, arm = (recipe.start or recipe.teacher).partition("/")
+        source = KNOWN[name]
+        assert not arm or arm in ARMS
+        for key in ("name", "ratio", "profile", "seed"):
+            assert getattr(source.data, key) == getattr(recipe.data, key)
+        assert source.model == recipe.model
+
+
+# Contrastive learning, and what is measured on its features
+
+
+@pytest.mark.parametrize("name", [n for n, r in KNOWN.items() if r.task == "contrastive"])
+def test_what_learns_without_labels(name: str) -> None:
+    recipe: Any = KNOWN[name]
+    assert recipe.module.lr_factor == 1 and recipe.train.drop_last and not recipe.paper
+    of_v2 = recipe.method == "moco_v2"
+    assert recipe.data.views == ("moco_v2" if of_v2 else "byol")
+    if recipe.data.name != "digits":
+        assert recipe.train.sync_norm == (not of_v2), "by the whole batch, or in 8 parts"
+        assert recipe.hyper.norm_parts == (8 if of_v2 else 1)
+    if of_v2:
+        batches = recipe.hyper.queue / recipe.train.batch_size / 2
+        assert batches == int(batches), "both streams of a batch enter the queue whole"
+
+
+@pytest.mark.parametrize(("name", "start"), ON_FEATURES.items())
+def test_what_is_measured_on_features(name: str, start: str) -> None:
+    recipe, learnt = KNOWN[name], KNOWN[start]
+    data: Any = recipe.data
+    of_imagenet = data.name == "imagenet"
+    assert (data.sampler, data.scores) == (
+        ("shuffle", "top") if of_imagenet else ("class_balanced", "both")
+    )
+    views = learnt.data.views if recipe.method == "knn" else "none"  # type: ignore[union-attr]
+    usual = {"sampler": data.sampler, "scores": data.scores, "views": views}
+    assert data == dataclasses.replace(learnt.data.images(), **usual, augment=data.augment)
+    assert recipe.model == learnt.model
+    if recipe.method == "knn":
+        assert recipe.train.updates == 1 and not recipe.train.epochs
+        assert recipe.hyper.neighbours == learnt.hyper.neighbours, "as while it was learnt"
+    else:
+        assert recipe.train.eval_epochs == 1 and recipe.train.epochs > 1
+        assert recipe.optim.weight_decay == 0 and recipe.train.select_on == "last"
+        assert recipe.hyper.probe_scale == ("none" if of_imagenet else "unit")
+    assert with_arm(recipe, "random_weights").start == ""
+    assert with_arm(recipe, "batchformer").start == start
+
+
+def test_weights_of_a_file_in_the_place_of_a_run() -> None:
+    recipe = dataclasses.replace(KNOWN["my_folder_probe"], start="", weights="timm")
+    assert with_arm(recipe, "baseline").weights == "timm"
+    with pytest.raises(ValueError, match=r"of a run .* or of a file"):
+        dataclasses.replace(KNOWN["my_folder_probe"], weights="timm")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"batch_size": 250}, "a multiple of 8"),
+        ({"batch_size": 256, "accumulate": 5}, "a multiple of 40"),
+        ({"drop_last": False}, "train.drop-last"),
+        ({"sync_norm": True}, "train.sync-norm normalises a batch as a whole"),
+    ],
+)
+def test_batches_that_have_no_parts_are_refused(changes: dict[str, Any], words: str) -> None:
+    recipe = KNOWN["cifar100_lt_moco_v2"]
+    train = dataclasses.replace(recipe.train, **changes)
+    with pytest.raises(ValueError, match=words):
+        dataclasses.replace(recipe, train=train)
+    one_part = dataclasses.replace(recipe.hyper, norm_parts=1)
+    dataclasses.replace(recipe, hyper=one_part, train=train)
+
+
+# Families
+
+
+def test_every_planned_row_of_the_paper_has_a_recipe() -> None:
+    assert not rows_without_recipe()
+
+
+def test_columns_of_the_paper_are_scores_of_a_run() -> None:
+    fields = [field.name for field in dataclasses.fields(CompositionalResult)]
+    assert fields[:6] == ["auc", "hm", "seen", "unseen", "attribute", "object"]
+    measured = generalized_accuracy(torch.tensor([50.0, 40.0]), unseen=torch.tensor([1]))
+    assert list(KNOWN["cub_ce_gzsl"].paper["baseline"]) == list(measured)
+
+
+def test_widths_of_ce_gzsl_that_no_recipe_sets() -> None:
+    assert (ce_gzsl.EMBEDDING, ce_gzsl.DIRECTION, ce_gzsl.COMPARATOR) == (2048, 512, 2048)
+
+
+def test_every_kind_of_detector_has_a_recipe() -> None:
+    found = {r.hyper.detector for r in KNOWN.values() if r.task == "detection"}
+    assert found == set(get_args(Kind))
+    untrained = with_arm(KNOWN["voc_moco_v3"], "random_weights")
+    assert untrained.start == untrained.weights == ""
+
+
+@pytest.mark.parametrize("name", ["places_lt_balms", "places_lt_tau_norm"])
+def test_features_beside_the_data_are_found(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BATCHFORMER_DATA", str(tmp_path / "elsewhere"))
+    recipe = dataclasses.replace(KNOWN[name], data=KNOWN[name].data_with(root=str(tmp_path)))
+    with pytest.raises(FileNotFoundError, match=r"--weights FILE.*--weights timm"):
+        given_weights(recipe)
+    (tmp_path / "resnet152_uniform.pth").touch()
+    assert given_weights(recipe) == tmp_path / "resnet152_uniform.pth"
+    assert given_weights(dataclasses.replace(recipe, weights="timm")) is None
+
+
+def test_digits_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["compare", "digits_recognition", "--seeds", "1", "--device", "cpu", "--quiet"]
+    arguments += ["--train.updates", "6", "--train.eval-every", "3", "--runs", str(tmp_path)]
+    cli.main([*arguments, "--train.no-figures"])
+    assert "Top-1" in capsys.readouterr().out
+    for arm in ("baseline", "batchformer"):
+        folder = tmp_path / "digits_recognition" / arm / "seed0"
+        metrics = json.loads((folder / "result.json").read_text())["metrics"]
+        assert list(metrics) == ["top1", "top5", "mean_class", "ece"]
+        assert 0 <= metrics["top1"] <= metrics["top5"] <= 100
+    counts = json.loads((folder / "config.json").read_text())["data"]
+    assert counts["largest_class"] == counts["smallest_class"] == 124
