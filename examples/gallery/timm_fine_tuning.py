@@ -26,7 +26,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import batchformer as bf
 
 torch.manual_seed(0)
-np.random.seed(0)  # of timm's mixup
+np.random.seed(0)  # noqa: NPY002 - timm's mixup uses it
 digits = load_digits()
 x = torch.as_tensor(digits.images, dtype=torch.float32).unsqueeze(1) / 8 - 1
 x = F.interpolate(x, (32, 32), mode="bilinear")
@@ -63,7 +63,7 @@ for epoch in range(6):
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        losses.append(float(loss))
+        losses.append(loss.item())
     scheduler.step(epoch + 1)
     if epoch % 3 == 2:
         print(f"epoch {epoch + 1}: training loss {np.mean(losses[-len(loader) :]):.3f}")
