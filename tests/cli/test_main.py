@@ -119,7 +119,7 @@ def test_a_comparison_ends_with_a_table_and_a_page(
 def test_two_seeds_are_too_few(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cli.main(["compare", "demo", "--seeds", "2", "--runs", str(runs), *QUICK])
     out = capsys.readouterr().out
-    assert "too few seeds" in out and "inside the noise" not in out
+    assert "too few seeds" in out and "not reliable" not in out
 
 
 def test_the_first_arm_is_the_one_compared_with(

@@ -170,7 +170,7 @@ def test_a_launcher_that_is_not_there_is_named_at_once(
 
 
 @pytest.mark.parametrize("quiet", [[], ["--quiet"]])
-def test_the_demo_says_one_line_a_run_where_nobody_watches(
+def test_the_demo_proves_says_a_line_a_run_and_what_comes_next(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     reported: list[tuple[Any, ...]],
@@ -184,6 +184,12 @@ def test_the_demo_says_one_line_a_run_where_nobody_watches(
     training.demo(["--seeds", "1", "--runs", str(tmp_path), *quiet])
     seen = capsys.readouterr()
     lines = (seen.out + seen.err).splitlines()
-    begins = [line.partition(" updates, all ")[0] for line in lines]
+    begins = [line.partition(" updates, all ")[0] for line in lines if " updates, all " in line]
     assert begins == ([] if quiet else ["demo baseline seed0: 4", "demo batchformer seed0: 4"])
+    # It begins with the proof and ends with what to do next.
+    if quiet:
+        assert not lines
+    else:
+        assert "BatchFormer is acting." in lines
+        assert lines[-2] == "  batchformer compare my_folder --data.root photos --seeds 5"
     assert len(reported) == 1

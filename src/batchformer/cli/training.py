@@ -26,6 +26,7 @@ from batchformer.cli.options import (
     SweepOptions,
     TrainOptions,
 )
+from batchformer.cli.questions import check
 from batchformer.cli.results import print_report
 from batchformer.lab.config.arms import usual_arms
 from batchformer.lab.config.recipe import Recipe
@@ -38,6 +39,13 @@ if TYPE_CHECKING:
     from batchformer.lab.runs.run import Run
 
 
+#: The last lines of the demonstration.
+NEXT = """
+Next, on your own images in photos/train/CLASS/*.jpg and photos/test/CLASS/*.jpg:
+  batchformer compare my_folder --data.root photos --seeds 5
+or in your own training loop: README.md, "Use it"."""
+
+
 def demo(arguments: list[str]) -> None:
     options = parse(DemoOptions, arguments, "demo")
     recipe = find_recipe("demo")
@@ -47,7 +55,14 @@ def demo(arguments: list[str]) -> None:
     quiet = options.quiet or piped
     given: dict[str, Any] = {"seeds": options.seeds, "runs": options.runs, "quiet": quiet}
     ended = _say_scores if piped and not options.quiet else lambda _: None
+    talks = not (options.quiet or is_follower())
+    if talks:
+        print("Does BatchFormer act in this network? batchformer.check says:\n")
+        check(["demo"])
+        print(f"\nDoes it help? Training without and with it; seeds: {options.seeds}.\n")
     _compare(recipe, CompareOptions(arms=usual_arms(recipe), **given, **settings), ended)
+    if talks:
+        print(NEXT)
 
 
 def _say_scores(folder: Path) -> None:

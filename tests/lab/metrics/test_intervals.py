@@ -106,7 +106,7 @@ def test_identical_arms_differ_by_nothing() -> None:
         result = paired(values, values)
         numbers = (result.difference, result.sd, result.low, result.high, result.p_value)
         assert numbers == (0.0, 0.0, 0.0, 0.0, 1.0)
-        assert outcome(result) == "inside the noise"
+        assert outcome(result) == "not reliable"
 
 
 @pytest.mark.filterwarnings("error")
@@ -159,7 +159,7 @@ def test_verdict_words() -> None:
     assert verdict(down).startswith("loss: -1.00")
     assert verdict(down, higher_is_better=False).startswith("gain: -1.00")
     noise = paired(baseline, [61.0, 60.5, 62.5, 62.9])
-    assert verdict(noise).startswith("inside the noise: +0.22")
+    assert verdict(noise).startswith("not reliable: +0.22")
 
 
 def test_verdict_of_too_few_seeds_shows_the_values() -> None:
@@ -175,7 +175,7 @@ def test_verdict_says_how_many_seeds_the_papers_effect_needs() -> None:
     assert seeds_needed(40.0, 1.0) == 2
     assert verdict(result, 40.0).endswith("needs 3 seeds at sd 1.00")
     same = paired([60.0, 61.0, 62.0], [60.0, 61.0, 62.0])
-    assert verdict(same, 1.0) == "inside the noise: +0.00 [+0.00, +0.00], p = 1, 3 seeds"
+    assert verdict(same, 1.0) == "not reliable: +0.00 [+0.00, +0.00], p = 1, 3 seeds"
 
 
 # ---------------------------------------------------------------- seeds_needed

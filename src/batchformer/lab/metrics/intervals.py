@@ -19,7 +19,7 @@ from batchformer.insight.intervals import FEWEST_SEEDS, LEVEL, finite_values, st
 # never from a bootstrap: with 3 to 6 values a bootstrap interval is far too short. A bootstrap is
 # offered over test images only, where there are thousands.
 
-Outcome = Literal["gain", "loss", "inside the noise", "too few seeds", "no spread"]
+Outcome = Literal["gain", "loss", "not reliable", "too few seeds", "no spread"]
 
 
 ROUNDING = 1e-9
@@ -98,12 +98,12 @@ def outcome_of(low: float | None, high: float | None, *, higher_is_better: bool 
     """The same of an interval by itself.
 
     >>> outcome_of(-0.1, 0.4), outcome_of(0.1, 0.4), outcome_of(0.1, 0.4, higher_is_better=False)
-    ('inside the noise', 'gain', 'loss')
+    ('not reliable', 'gain', 'loss')
     """
     if low is None or high is None:
         return "no spread"
     if low <= 0.0 <= high:
-        return "inside the noise"
+        return "not reliable"
     return "gain" if (low > 0.0) == higher_is_better else "loss"
 
 
@@ -117,7 +117,7 @@ def verdict(
     The interval is that of one comparison; correct the p-values of a table with ``holm``.
 
     >>> verdict(paired([61.0, 62.0, 63.0], [61.5, 61.9, 63.2]))
-    'inside the noise: +0.20 [-0.55, +0.95], p = 0.37, 3 seeds'
+    'not reliable: +0.20 [-0.55, +0.95], p = 0.37, 3 seeds'
     >>> verdict(paired([61.0], [61.5]))
     'too few seeds: baseline 61.00, other 61.50, 1 seed'
     """

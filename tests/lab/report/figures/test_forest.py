@@ -22,7 +22,7 @@ def effect() -> Effect:
         )
         for name, values in VALUES.items()
     }
-    return Effect(pooled(list(VALUES.values())), recipes, "inside the noise", 0.5, 1.0, 1)
+    return Effect(pooled(list(VALUES.values())), recipes, "not reliable", 0.5, 1.0, 1)
 
 
 def test_every_recipe_has_its_mean_and_all_their_diamond(effect: Effect) -> None:

@@ -71,7 +71,7 @@ def test_summaries_and_differences_are_those_of_scipy(tree: RunTree, reference: 
         assert difference.paired.high == pytest.approx(interval.high)
         assert difference.paired.baseline == tuple(values[reference])
         gain = arm == "batchformer"
-        assert difference.outcome == ("gain" if gain else "inside the noise")
+        assert difference.outcome == ("gain" if gain else "not reliable")
         assert difference.stands == gain
 
 

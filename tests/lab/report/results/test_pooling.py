@@ -210,7 +210,7 @@ def test_rows_hold_the_numbers(effects_found: PooledEffects) -> None:
     rows = {row[0]: row for row in effect_rows(effects)}
     assert rows["All"][1:3] == ("", "+0.61") and rows["All"][-2:] == ("+1.0", "gain")
     assert rows["Few"][1] == "2", "fewer recipes than All has"
-    assert rows["Few"][-1] == "inside the noise"
+    assert rows["Few"][-1] == "not reliable"
     assert rows["ECE"][2].startswith("-2.1") and rows["ECE"][-1] == "gain"
     by_recipe = {row[0]: row for row in recipe_rows(effects)}
     assert by_recipe["a_recipe"] == ("a_recipe", "3", "+0.60", "-0.03", "-2.13")
@@ -222,7 +222,7 @@ def test_the_headline_claims_no_more_than_stands(effects_found: PooledEffects) -
     said = pooled_headline("batchformer", "baseline", effects)
     assert said.startswith("batchformer, 3 recipes, 9 paired seeds. A gain on All +0.61 [")
     assert "ECE -2.13" in said and "where lower is better" in said
-    assert "Inside the noise: Few -0.03" in said
+    assert "No reliable difference: Few -0.03" in said
     undone = {"all": effect_of("all", GAIN, 0.2)}
     said = pooled_headline("batchformer", "batchformer_self", undone)
     assert "compared with batchformer_self" in said and "A gain" not in said
@@ -236,7 +236,7 @@ def test_the_headline_claims_no_more_than_stands(effects_found: PooledEffects) -
 def test_eighty_columns_are_enough(effects_found: PooledEffects) -> None:
     text = printed(effects_found)
     rows = [line for line in text.splitlines() if line.startswith(("All ", "Few ", "ECE "))]
-    assert len(rows) == 3 and all(row.rstrip().endswith(("gain", "noise")) for row in rows)
+    assert len(rows) == 3 and all(row.rstrip().endswith(("gain", "reliable")) for row in rows)
     assert "Not pooled: depth is a sweep" in text
 
 

@@ -308,7 +308,10 @@ def test_rows_by_hand(table_of: TableOf) -> None:
     assert two[:5] == ("2", "batchformer", "+2.10", "[+1.67, +2.53]", "0.002")
     assert two[6:] == ("+0.4", "gain")
     # Differences 0.5, -0.2, 0: mean 0.1, sd 0.3606, 0.8957 to each side.
-    assert sixteen[2:4] == ("+0.10", "[-0.80, +1.00]") and sixteen[6:] == ("", "inside the noise")
+    assert sixteen[2:4] == ("+0.10", "[-0.80, +1.00]") and sixteen[6:] == (
+        "",
+        "not reliable",
+    )
     # ECE is 3 times the seed beside 10: mean 13, sd 3.
     assert other_rows(found)[1] == ("1", "batchformer", "23.00 ±1.00 (25.6)", "13.00 ±3.00")
     # 54, 55, 56.3 less 30: mean 25.1, sd sqrt((1.1**2 + 0.1**2 + 1.2**2) / 2) = 1.1533.
@@ -337,7 +340,7 @@ def test_it_fits_and_says_what_was_corrected(table_of: TableOf, width: int) -> N
 def test_headlines(table_of: TableOf) -> None:
     noise = table_of({ONE: [50.0, 51.0, 52.0], TWO: [51.0, 50.0, 52.5]}, name="noise")
     assert sweep_headline(noise) == (
-        "Points of All compared with layers 1. Inside the noise: 2 +0.17 [-2.42, +2.75]."
+        "Points of All compared with layers 1. No reliable difference: 2 +0.17 [-2.42, +2.75]."
     )
     # Its interval leaves out 0, and Holm's correction over the sweep's five tests undoes it.
     values = {("baseline", "1"): [50.0, 51.0, 52.0], ONE: [50.1, 51.3, 51.9]}
@@ -350,7 +353,7 @@ def test_headlines(table_of: TableOf) -> None:
         "Only without correction: 2 +1.27 [" in text
         and "of the sweep, it is not significant." in text
     )
-    assert text.endswith("].") and "Inside the noise: 4 +0.33" in text
+    assert text.endswith("].") and "No reliable difference: 4 +0.33" in text
     few = table_of({ONE: [50.0, 51.0], TWO: [51.0, 50.0]}, name="few")
     assert "Too few seeds for a verdict on layers" in sweep_headline(few)
     assert [row[:4] for row in level_rows(few)] == [

@@ -51,7 +51,7 @@ def test_it_fits_and_no_number_is_broken(full: Comparison, width: int) -> None:
                 whole = f"[{difference.paired.low:+.2f}, {difference.paired.high:+.2f}]"
                 assert whole in text, "an interval was wrapped or cut"
     assert all(arm in text for arm in ARMS)
-    assert "inside the noise" in text
+    assert "not reliable" in text
 
 
 @pytest.fixture

@@ -71,7 +71,7 @@ def test_noise_is_said_plainly_and_how_many_seeds_are_missing(tree: RunTree) -> 
     recipe = compared(tree, NOISE)
     needed = recipe.differences["batchformer", "all"].needed
     text = headline(recipe, 1)
-    assert text.startswith("batchformer is inside the noise: +0.23 points on All")
+    assert text.startswith("No reliable difference of batchformer: +0.23 points on All")
     assert "gain" not in text
     assert f"takes {needed} seeds to detect an effect of that size with 80% power" in text
     assert text.endswith("; there are 3.")
@@ -136,7 +136,10 @@ def test_a_metric_where_lower_is_better_says_so(tree: RunTree) -> None:
     ("pairs", "words"),
     [
         (GAIN, "batchformer compared with batchformer_self: a gain of +1.32 points on All"),
-        (NOISE, "batchformer compared with batchformer_self is inside the noise: +0.23 points"),
+        (
+            NOISE,
+            "No reliable difference of batchformer compared with batchformer_self: +0.23 points",
+        ),
         (EQUAL, "batchformer compared with batchformer_self differs by +1.00 points"),
         (GAIN[:2], "Too few seeds for a verdict. All of batchformer_self and of batchformer, seed"),
     ],

@@ -253,8 +253,8 @@ def pooled_headline(arm: str, reference: str, effects: Mapping[str, Effect]) -> 
         sentences.append(
             f"Only without correction: {_listed(undone)}; after Holm's {they} not significant."
         )
-    noise = {m: e for m, e in effects.items() if e.outcome == "inside the noise"}
-    sentences += [f"Inside the noise: {_listed(noise)}."] if noise else []
+    noise = {m: e for m, e in effects.items() if e.outcome == "not reliable"}
+    sentences += [f"No reliable difference: {_listed(noise)}."] if noise else []
     without = [metric_label(m) for m, e in effects.items() if e.outcome == "no spread"]
     sentences += (
         [f"Without spread, and so without verdict: {', '.join(without)}."] if without else []
@@ -403,9 +403,9 @@ def sweep_headline(comparison: SweepComparison) -> str:
             f"Only without correction: {_listed_levels(undone)}; after Holm's correction for the "
             f"{comparison.tested} tests of the sweep, {they} not significant."
         )
-    noise = {cell: d for cell, d in tested.items() if d.outcome == "inside the noise"}
+    noise = {cell: d for cell, d in tested.items() if d.outcome == "not reliable"}
     if noise:
-        sentences.append(f"Inside the noise: {_listed_levels(noise)}.")
+        sentences.append(f"No reliable difference: {_listed_levels(noise)}.")
     flat = {cell: d for cell, d in tested.items() if d.outcome == "no spread"}
     if flat:
         sentences.append(f"Without spread, and so without verdict: {_listed_levels(flat)}.")

@@ -85,8 +85,8 @@ def headline(recipe: RecipeComparison, comparisons: int) -> str:
     if metric in LOWER_IS_BETTER:
         size += ", where lower is better"
     size += f", 95% interval {interval(result.low, result.high, sign=True)}, over {count}."
-    if difference.outcome == "inside the noise":
-        text = f"{arm} is inside the noise: {size}"
+    if difference.outcome == "not reliable":
+        text = f"No reliable difference of {arm}: {size}"
     else:
         text = f"{arm}: a {difference.outcome} of {size}"
         if not difference.stands:
