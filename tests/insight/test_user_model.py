@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import re
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +65,16 @@ def test_three_lines(tmp_path: Path, loader: DataLoader[Any]) -> None:
         assert (found["gradient_abs"] > 0).all() and (found["gradient_images_l2"] > 0).all()
         small = found["batch_thumbnails"]
         assert small.shape == (3, 40, 32, 32, 3) and small.min() == 0 and small.max() == 255
+
+
+def test_a_notebook_shows_the_page_and_a_terminal_one_line(
+    tmp_path: Path, loader: DataLoader[Any]
+) -> None:
+    seen = look_at(bf.attach(own_network(), verbose=False), loader)
+    assert repr(seen).startswith("Insight(4 classes, with BatchFormer;") and len(repr(seen)) < 120
+    framed = re.fullmatch(r'<iframe srcdoc="([^"]*)" style="[^"]*"></iframe>', seen._repr_html_())
+    assert framed
+    assert html.unescape(framed[1]) == seen.page(tmp_path / "page.html").read_text()
 
 
 def test_what_is_seen_is_what_the_model_does(loader: DataLoader[Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -31,6 +32,18 @@ class Insight:
     """What was seen of a model: arrays by the names of :mod:`batchformer.insight.record`."""
 
     arrays: InsightArrays
+
+    def __repr__(self) -> str:
+        attached = "with" if "attention" in self.arrays else "without"
+        size = f"{len(self.arrays['classes'])} classes, {attached} BatchFormer"
+        return f"Insight({size}; page('relations.html') draws it, arrays holds the numbers)"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the page, in a frame of its own."""
+        from batchformer.insight.page.insight_page import insight_page
+
+        page = html.escape(insight_page(self.arrays))
+        return f'<iframe srcdoc="{page}" style="width: 100%; height: 50em; border: 0"></iframe>'
 
     def save(self, path: str | Path) -> Path:
         """Write the arrays to this file, or to `insight.npz` in this folder."""

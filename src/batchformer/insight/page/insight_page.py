@@ -17,16 +17,22 @@ TITLE = "Relations between samples"
 
 
 def write_insight_page(insight: InsightArrays, path: str | Path, title: str = TITLE) -> Path:
-    """Write the page of one network's figures; the file is complete or not there.
+    """Write :func:`insight_page` to a file; the file is complete or not there."""
+    path = Path(path)
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a folder: give the page a name, {path / 'report.html'}")
+    write_atomically(path, insight_page(insight, title).encode())
+    return path
+
+
+def insight_page(insight: InsightArrays, title: str = TITLE) -> str:
+    """The page of one network's figures.
 
     Arrays go by the names of ``batchformer.insight.record``; a figure that lacks one is left out.
 
     Raises:
         ValueError: there is nothing to draw.
     """
-    path = Path(path)
-    if path.is_dir():
-        raise IsADirectoryError(f"{path} is a folder: give the page a name, {path / 'report.html'}")
     group = SingleNetwork(insight)
     made = (one for name in NETWORK_FIGURES for one in network_sections(name, group, "network"))
     sections = list(made)
@@ -39,8 +45,7 @@ def write_insight_page(insight: InsightArrays, path: str | Path, title: str = TI
         .get_template(TEMPLATE)
         .render(title=title, sections=sections, policy=script_policy(sections))
     )
-    write_atomically(path, page.encode())
-    return path
+    return page
 
 
 def network_sections(name: str, group: NetworkGroup, prefix: str) -> Iterator[Section]:
