@@ -259,6 +259,22 @@ class DataOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LongTailOptions:
+    """Write which images of CIFAR form the long tail, and print its hash: `data long-tail`."""
+
+    name: Literal["cifar10", "cifar100"] = "cifar100"
+    """Which data set."""
+    ratio: float = 100.0
+    """Images of the largest class over those of the smallest: usually 10, 50, 100 or 200."""
+    seed: int = 0
+    """Seed of the draw; 0 gives the widely used list."""
+    root: Path | None = None
+    """Folder of the official files; by default where `batchformer data` looks."""
+    to: Path = Path("long_tail.csv")
+    """The list: position in the training files and label, a line for each image."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class PairsOptions:
     """Make a table of attributes and objects of a tree DOMAIN/CLASS/IMAGE: `data pairs`."""
 

@@ -9,6 +9,7 @@ from batchformer.cli.options import (
     ConvertPairsOptions,
     DataOptions,
     ListOptions,
+    LongTailOptions,
     PairsOptions,
 )
 from batchformer.lab.config.methods import without_batchformer
@@ -53,6 +54,8 @@ def data(arguments: list[str]) -> None:
     name, *rest = arguments or [""]
     if name == "pairs":
         _make_pairs(parse(PairsOptions, rest, "data pairs"))
+    elif name == "long-tail":
+        _write_long_tail(parse(LongTailOptions, rest, "data long-tail"))
     elif name == "convert-pairs":
         from batchformer.lab.data.sets.known_pairs import METADATA, metadata_to_csv
 
@@ -68,6 +71,18 @@ def data(arguments: list[str]) -> None:
     else:
         parse(DataOptions, arguments, "data")
         print_data()
+
+
+def _write_long_tail(options: LongTailOptions) -> None:
+    from batchformer.lab.data.sets.cifar import official_labels
+    from batchformer.lab.data.sets.images import long_tail_list
+    from batchformer.plug.files import write_atomically
+
+    labels = official_labels(options.name, options.root)
+    kept, digest = long_tail_list(labels, options.ratio, seed=options.seed)
+    lines = ["position,label", *(f"{row},{labels[row]}" for row in kept)]
+    write_atomically(options.to, ("\n".join(lines) + "\n").encode())
+    print(f"{options.to}: {len(kept):,} of {len(labels):,} images, SHA-256 of the list {digest}")
 
 
 def _make_pairs(options: PairsOptions) -> None:

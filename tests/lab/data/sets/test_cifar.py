@@ -10,8 +10,15 @@ import numpy as np
 import pytest
 from torchvision.datasets import CIFAR10, CIFAR100
 
+from batchformer.cli import questions
 from batchformer.lab.data.sets.cifar import cifar_lt, read_long_tail
-from batchformer.lab.data.sets.images import LongTailedData, class_counts, draw
+from batchformer.lab.data.sets.images import (
+    LongTailedData,
+    class_counts,
+    draw,
+    long_tail_list,
+    split_hash,
+)
 
 PER_CLASS = 6
 
@@ -234,3 +241,26 @@ def test_damaged_files_missing_arrays_and_other_seeds(tmp_path: Path) -> None:
     np.savez(path, **arrays)
     with pytest.raises(ValueError, match=r"toy\.npz .*lacks rank_in_class; it holds x_train"):
         _read(path)
+
+
+@pytest.mark.parametrize(("name", "classes"), [("cifar100", 100), ("cifar10", 10)])
+def test_the_list_of_a_long_tail_is_that_of_the_training_images(
+    name: str,
+    classes: int,
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    root = request.getfixturevalue(f"official{classes}")
+    file = tmp_path / "list.csv"
+    options = ["--name", name, "--ratio", "2", "--root", str(root), "--to", str(file)]
+    questions.data(["long-tail", *options])
+    rows = np.loadtxt(file, delimiter=",", skiprows=1, dtype=np.int64)
+    data = cifar_lt(name, ratio=2, root=root)  # type: ignore[arg-type]
+    assert rows[:, 1].tolist() == data.train.y.tolist()
+    assert split_hash(rows[:, 0]) in capsys.readouterr().out
+
+
+def test_a_list_needs_the_whole_balanced_part() -> None:
+    with pytest.raises(ValueError, match=r"2 to 3 images, .* give the labels of the whole"):
+        long_tail_list([0, 0, 1, 1, 1], ratio=2)

@@ -25,7 +25,7 @@ from batchformer.lab.data.sets.images import (
     LongTailedData,
     Profile,
     class_counts,
-    draw,
+    long_tail_list,
     read_arrays,
     require_labels,
 )
@@ -69,14 +69,25 @@ def _from_official(
     train = _read_official(folder, layout, train=True)
     test = _read_official(folder, layout, train=False)
     labels = np.asarray(train.targets, dtype=np.int64)
-    n_max = len(labels) // layout.num_classes
-    kept = draw(labels, class_counts(n_max, layout.num_classes, ratio, profile), seed)
+    kept, _ = long_tail_list(labels, ratio, profile, seed)
     return LongTailedData(
         train=ImageSplit.from_channels_last(train.data[kept], labels[kept]),
         test=ImageSplit.from_channels_last(test.data, np.asarray(test.targets)),
         classes=tuple(train.classes),
         name=title,
     )
+
+
+def official_labels(name: Name, root: Path | None = None) -> npt.NDArray[np.int64]:
+    """(N,) labels of the official training files, in their order."""
+    source = find_cifar(name, root := looked_in(root))
+    if source is None or source.suffix == ".npz":
+        raise FileNotFoundError(
+            f"the official files of {name} are not in {root}; give --root the folder that holds "
+            f"{cifar_layout(name).folder}/"
+        )
+    train = _read_official(source.parent, cifar_layout(name), train=True)
+    return np.asarray(train.targets, dtype=np.int64)
 
 
 def _read_official(folder: Path, layout: CifarLayout, train: bool) -> Any:

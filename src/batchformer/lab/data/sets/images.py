@@ -213,6 +213,34 @@ def draw(labels: npt.ArrayLike, counts: Sequence[int], seed: int = 0) -> Indices
     return np.concatenate(kept) if kept else np.empty(0, dtype=np.int64)
 
 
+def long_tail_list(
+    labels: npt.ArrayLike, ratio: float, profile: Profile = "exponential", seed: int = 0
+) -> tuple[Indices, str]:
+    """The long tail of a balanced data set: which images to keep, and the hash of that list.
+
+    With the official training labels of CIFAR-10 or CIFAR-100, in their order, this is the list
+    that most published code uses (seed 0). Publish the hash with your numbers: two lists with the
+    same hash are the same list.
+
+    Args:
+        labels: (N,) classes 0..K-1, equally many of each.
+        ratio: images of the largest class over those of the smallest, usually 10, 50, 100 or 200.
+
+    >>> kept, digest = long_tail_list([0, 1, 2] * 50, ratio=10)
+    >>> len(kept), digest[:8]
+    (70, '319ad729')
+    """
+    y = np.asarray(labels)
+    present = np.bincount(y)
+    if len(set(present.tolist())) != 1:
+        raise ValueError(
+            f"labels: the classes have {present.min()} to {present.max()} images, and the list is "
+            "drawn from a balanced set; give the labels of the whole training part"
+        )
+    kept = draw(y, class_counts(int(present[0]), len(present), ratio, profile), seed)
+    return kept, split_hash(kept)
+
+
 def split_hash(indices: npt.ArrayLike) -> str:
     """SHA-256 of a list of positions, over its little-endian int64 bytes.
 
