@@ -28,7 +28,7 @@ KINDS = (
 )
 
 
-class Call(NamedTuple):
+class AttentionCall(NamedTuple):
     """One call of a module that attends."""
 
     name: str
@@ -62,7 +62,7 @@ class Attention:
         alone: softmaxes over an axis of length one.
     """
 
-    calls: list[Call] = field(default_factory=list)
+    calls: list[AttentionCall] = field(default_factory=list)
     alone: int = 0
 
 
@@ -93,7 +93,7 @@ def record_attention(model: nn.Module) -> Iterator[Attention]:
     def record(name: str) -> Any:
         def hook(module: nn.Module, args: Any, kwargs: Any) -> None:
             if module.training:
-                found.calls.append(Call(name, module, args, kwargs))
+                found.calls.append(AttentionCall(name, module, args, kwargs))
 
         return hook
 
@@ -163,7 +163,7 @@ def place_in_groups(
     return None
 
 
-def _mixes(call: Call) -> bool | None:
+def _mixes(call: AttentionCall) -> bool | None:
     """Whether one position can change another, of features at unit scale; None if not known."""
     x = call.read
     if x is None or x.ndim < 2:
@@ -180,7 +180,7 @@ def _mixes(call: Call) -> bool | None:
 
 
 def _moves_others(
-    call: Call, shape: torch.Size, axis: int | None, position: int, scale: float
+    call: AttentionCall, shape: torch.Size, axis: int | None, position: int, scale: float
 ) -> bool:
     """Whether noise at one position moves the outputs at others.
 

@@ -23,7 +23,7 @@ from batchformer.torch_private import VERSION
 ROUNDING = 1e-4
 
 
-class Call(NamedTuple):
+class RecordedCall(NamedTuple):
     """The arguments and the output of one call, and the versions of the tensors in them."""
 
     arguments: list[Any]
@@ -31,7 +31,7 @@ class Call(NamedTuple):
     versions: list[int]
 
     @classmethod
-    def of(cls, args: Any, kwargs: Any, output: Any) -> Call:
+    def of(cls, args: Any, kwargs: Any, output: Any) -> RecordedCall:
         arguments = [part for _, part in leaves((args, kwargs))]
         return cls(arguments, output, _versions(arguments, output))
 
@@ -74,24 +74,24 @@ class Replay:
         weights = [p for p in model.parameters() if p.numel()]
         held = {id(p) for encoder in encoders for p in encoder.parameters()}
         self.weights = sum(p.numel() for p in weights if id(p) not in held)
-        self.recorded: list[dict[str, Call]] = []
-        self.known: dict[str, Call] = {}
+        self.recorded: list[dict[str, RecordedCall]] = []
+        self.known: dict[str, RecordedCall] = {}
 
     @contextmanager
     def recording(self) -> Iterator[None]:
         """Record the calls of one pass."""
-        calls: dict[str, list[Call]] = {name: [] for name in self.modules}
-        begun: dict[str, Call] = {}
+        calls: dict[str, list[RecordedCall]] = {name: [] for name in self.modules}
+        begun: dict[str, RecordedCall] = {}
 
         def begin(name: str) -> Any:
             def hook(module: nn.Module, args: Any, kwargs: Any) -> None:
-                begun[name] = Call.of(args, kwargs, None)
+                begun[name] = RecordedCall.of(args, kwargs, None)
 
             return hook
 
         def end(name: str) -> Any:
             def hook(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-                call = Call.of(args, kwargs, output)
+                call = RecordedCall.of(args, kwargs, output)
                 calls[name].append(call if begun[name].unchanged else call._replace(versions=[]))
 
             return hook
@@ -128,7 +128,7 @@ class Replay:
                 self.share += sum(p.numel() for p in module.parameters()) / max(self.weights, 1)
         self.recorded = []
 
-    def _is_apart(self, first: Call, second: Call, order: Tensor) -> bool:
+    def _is_apart(self, first: RecordedCall, second: RecordedCall, order: Tensor) -> bool:
         pair = _tensors(first.output), _tensors(second.output)
         if pair[0] is None or pair[1] is None or len(pair[0]) != len(pair[1]):
             return False
