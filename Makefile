@@ -16,8 +16,7 @@ test: $(STAMP)
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not gpu"
 
 # The private names of torch that we use, the encoder and `attach` on the lowest torch that
-# pyproject.toml allows. TORCH_INDEX may name an index of smaller wheels, such as
-# https://download.pytorch.org/whl/cpu.
+# pyproject.toml allows. TORCH_INDEX may name an index of smaller wheels.
 LOWEST := .venv-lowest
 test-lowest-torch:
 	test -x $(LOWEST)/bin/python || $(PYTHON) -m venv $(LOWEST)

@@ -1,4 +1,4 @@
-"""BatchFormer over the samples of several ranks: its time, and the bytes it exchanges.
+"""Measure BatchFormer across ranks: its time, and the bytes that ranks exchange.
 
 Run as a module, this file is one of the ranks.
 """

@@ -213,7 +213,7 @@ class LabelledTask(FixedSplit):
     @property
     def train_labels(self) -> Tensor:
         """(M,) classes of the training images."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} does not implement train_labels")
 
     def as_at_test(
         self, part: Any, workers: int | None = None, batch: int = 0
@@ -223,7 +223,7 @@ class LabelledTask(FixedSplit):
         With several ranks, these are the images that this rank scores, and the labels of all. A
         batch of 0 is as large as this kind of images usually has.
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} does not implement as_at_test()")
 
     def bank(self, seed: int, workers: int | None = None) -> Bank:
         """The training images that neighbours are searched among."""

@@ -1,4 +1,4 @@
-"""Run one command as one of several ranks, started by ``torchrun``.
+"""Run a command that ``torchrun`` has started on several ranks.
 
 The process group is opened and closed only here. Rank 0 prints; another rank prints only messages
 that no rank has printed yet, and why it failed. torch is imported when it is needed, so that a
@@ -29,12 +29,12 @@ ENDED, PATIENCE = "batchformer/ended", timedelta(seconds=10)
 
 
 def several_ranks() -> bool:
-    """Whether this process was started as one of several ranks."""
+    """Whether ``torchrun`` started this process together with others."""
     return "RANK" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
 def is_follower() -> bool:
-    """Whether this process is one of several ranks and not rank 0."""
+    """Whether another process is rank 0."""
     return several_ranks() and os.environ["RANK"] != "0"
 
 
@@ -90,7 +90,7 @@ def process_group() -> Iterator[Any]:
 
 
 def print_once(message: str) -> None:
-    """Print a message on stderr; of several ranks with the same message only one prints it."""
+    """Print a message on stderr, once even if every rank has it."""
     if _output is None:
         print(message, file=sys.stderr)
     else:
