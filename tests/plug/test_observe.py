@@ -11,22 +11,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from batchformer import BatchFormer, attach
-from batchformer.plug.example import as_batch
-from batchformer.plug.noise import seed, without_noise, zeros_filled
-from batchformer.plug.observe import (
+from batchformer.plug.batches import (
     PROBE,
-    Experiment,
-    equal_pairs,
-    gradients,
-    moved,
-    perturbed,
     probe_batch,
-    reachable,
     repeat_samples,
     replace_sample,
     same_samples,
     source_of,
 )
+from batchformer.plug.example import as_batch
+from batchformer.plug.noise import seed, without_noise, zeros_filled
+from batchformer.plug.observe import Experiment, equal_pairs, gradients, moved, perturbed, reachable
 from batchformer.plug.outputs import InEval, as_rows, find_layout, find_rows, training_layout
 
 

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from batchformer import attach
+from batchformer.plug.batches import repeated_index, replaced_index
 from batchformer.plug.example import as_batch
 from batchformer.plug.noise import without_noise
-from batchformer.plug.observe import Experiment, repeated_index, replaced_index
+from batchformer.plug.observe import Experiment
 from batchformer.plug.preserve import PassState
 
 X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))

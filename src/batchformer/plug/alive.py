@@ -16,9 +16,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from batchformer.nn.module import BatchFormer, without_exchange
+from batchformer.plug.batches import probe_batch
 from batchformer.plug.insertion import RECORD, Attachment, unwrap
 from batchformer.plug.noise import not_compiled, without_noise
-from batchformer.plug.observe import Experiment, Pass, probe_batch
+from batchformer.plug.observe import Experiment, Pass
 from batchformer.plug.preserve import preserve_state
 
 #: In nats. Below this, one sample has no effect on another's loss; as in the lab's reports.

@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 
 from batchformer.nn.encoder import bypassed
 from batchformer.nn.module import BatchFormer, without_exchange
+from batchformer.plug.batches import fill_up, probe_batch
 from batchformer.plug.eval_tests import (
     OURS,
     eval_depends_on,
@@ -38,7 +39,7 @@ from batchformer.plug.noise import (
     without_noise,
     zeros_filled,
 )
-from batchformer.plug.observe import Experiment, fill_up, gradients, probe_batch
+from batchformer.plug.observe import Experiment, gradients
 from batchformer.plug.place_tests import Attention
 from batchformer.plug.preserve import preserve_state
 

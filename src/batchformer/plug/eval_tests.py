@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from batchformer.nn.module import BatchFormer
+from batchformer.plug.batches import replace_sample
 from batchformer.plug.classifier import output_tensors
 from batchformer.plug.evidence import Evidence
 from batchformer.plug.example import Batch
@@ -17,7 +18,7 @@ from batchformer.plug.export import same_bits
 from batchformer.plug.findings import EVAL, Finding
 from batchformer.plug.insertion import PerStream, WithBatchFormer
 from batchformer.plug.noise import seed
-from batchformer.plug.observe import gradients, moved, reachable, replace_sample
+from batchformer.plug.observe import gradients, moved, reachable
 from batchformer.plug.outputs import InEval, Layout, as_rows, find_layout, named_outputs
 from batchformer.plug.place_tests import Attention, record_attention
 from batchformer.plug.preserve import PassState, own_generators

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from batchformer.nn.module import BatchFormer
 from batchformer.plug.alive import decay_warning, influence_of
+from batchformer.plug.batches import replace_sample, replaced_index, same_samples
 from batchformer.plug.noise import drops_everything
 from batchformer.plug.observe import (
     SEEDS,
@@ -23,9 +24,6 @@ from batchformer.plug.observe import (
     has_reentrant_checkpoint,
     moved,
     reachable,
-    replace_sample,
-    replaced_index,
-    same_samples,
 )
 from batchformer.plug.place_tests import (
     Attention,

@@ -1,4 +1,4 @@
-"""The tools of ``check``'s experiments: batches, observed passes, comparisons, gradients."""
+"""The tools of ``check``'s experiments: observed passes, comparisons, gradients."""
 
 from __future__ import annotations
 
@@ -11,16 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from batchformer.nn.module import BatchFormer
-from batchformer.nn.streams import leaves
-from batchformer.plug.classifier import output_tensors
-from batchformer.plug.example import Batch, as_batch, fit_batch
-from batchformer.plug.noise import halved, seed
+from batchformer.plug.batches import select_samples
+from batchformer.plug.example import Batch
+from batchformer.plug.noise import seed
 from batchformer.plug.outputs import InEval, Layout, find_rows, named_outputs, training_layout
-from batchformer.plug.preserve import PassState, own_generators, preserve_state, random_states
+from batchformer.plug.preserve import PassState, own_generators, random_states
 from batchformer.plug.replay import Replay
-
-#: Samples that an experiment needs; more would only take longer.
-PROBE = 4
 
 #: Training steps that are skipped to see whether the model still mixes later. It is a prime, so
 #: that a model which mixes in every second or third step is seen in another one.
@@ -28,154 +24,6 @@ STEPS = 1009
 
 #: Seeds that are tried if a model draws random numbers that cannot be switched off.
 SEEDS = 4
-
-
-# ---- Batches.
-
-
-def probe_batch(model: nn.Module, example: Any, axis: int) -> Batch:
-    """A few samples of the example, as the model accepts them.
-
-    The first differs from the one that :func:`replace_sample` puts in its place.
-
-    Raises:
-        TypeError: the samples are packed, or in a list and the model returns no row for each.
-        ValueError: there are fewer than two samples, or all are equal.
-    """
-    listed = _as_list_of_samples(model, example)
-    given = listed or as_batch(example, axis)
-    if given.rows < 2:
-        raise ValueError(f"check() needs at least 2 samples; this batch has {given.rows}.")
-    other = next((row for row in range(1, given.rows) if _differ(given, row)), None)
-    if other is None:
-        raise ValueError(
-            "check() needs samples that differ, but all samples of this batch are equal. Pass "
-            "different ones."
-        )
-    rest = [row for row in range(1, given.rows) if row != other]
-    chosen = [0, *rest[: PROBE - 2]]
-    chosen.insert(-1 if len(chosen) > 1 else 1, other)  # second to last, or last of two
-    few = select_samples(given, chosen)
-    call: Any = few.kwargs if few.kwargs else few.args
-    return few if listed else _half_resolution(model, fit_batch(model, call, axis))
-
-
-def _half_resolution(model: nn.Module, batch: Batch) -> Batch:
-    """The batch with large images at half resolution, if the model accepts that."""
-    smaller = halved(batch)
-    if smaller is batch or not _differ(smaller, source_of(0, smaller.rows)):
-        return batch
-    with preserve_state(model), torch.no_grad():
-        try:
-            smaller.head(1).run(model.eval())
-        except Exception:  # it accepts images of one size only
-            return batch
-    return smaller
-
-
-def _as_list_of_samples(model: nn.Module, example: Any) -> Batch | None:
-    """The example as one argument, a list of samples, if the model accepts it, as detectors do.
-
-    A data loader's ``[x, y]`` and a list of features of several scales are lists as well. With
-    those the model fails, or returns as many rows as their tensors have.
-    """
-    args = (example,) if isinstance(example, list) else example
-    if type(args) is not tuple or not args or type(args[0]) is not list or len(args[0]) < 2:
-        return None
-    samples = args[0]
-    if not all(isinstance(sample, Tensor) and sample.ndim for sample in samples):
-        return None
-
-    def counts(samples: list[Tensor]) -> set[int]:
-        """Rows of the outputs in eval; empty if the model does not accept this."""
-        try:
-            outputs = output_tensors(model.eval()(samples, *args[1:]))
-        except Exception:
-            return set()
-        return {t.shape[0] for t in outputs if t.ndim} or {0}
-
-    with preserve_state(model), torch.no_grad():
-        found, lengths = counts(samples), {len(sample) for sample in samples}
-        if not found or (lengths <= found and 1 in counts([sample[:1] for sample in samples])):
-            return None
-    if len(samples) not in found:
-        raise TypeError(
-            f"check(): the model takes a list of {len(samples)} samples, and gives no tensor with "
-            "a row for each. Check the part that computes the logits, with that part's inputs."
-        )
-    return Batch(args, {}, len(samples))
-
-
-def repeat_samples(batch: Batch, rows: int) -> Batch:
-    """The batch with its samples repeated in turn, up to so many rows.
-
-    Two samples are repeated as 0, 0, 1, 1 and three as 0, 2, 1, 2, so that fewer samples than
-    ``PROBE`` also show exchanged rows.
-    """
-    return select_samples(batch, repeated_index(batch.rows, rows))
-
-
-def repeated_index(samples: int, rows: int) -> list[int]:
-    order = {2: [0, 0, 1, 1], 3: [0, 2, 1, 2]}.get(samples, list(range(samples)))
-    return [order[row % len(order)] for row in range(rows)]
-
-
-def fill_up(model: nn.Module, batch: Batch) -> Batch:
-    """The batch, filled up to ``PROBE`` rows by repetition, if the model accepts more rows."""
-    if batch.rows >= PROBE:
-        return batch
-    larger = repeat_samples(batch, PROBE)
-    with preserve_state(model), torch.no_grad():
-        try:
-            larger.run(model.eval())
-        except Exception:  # it accepts batches of this size only
-            return batch
-    return larger
-
-
-def select_samples(batch: Batch, index: list[int]) -> Batch:
-    """A batch of these samples."""
-    order = torch.tensor(index)
-    return batch.mapped(
-        lambda part: part.index_select(batch.axis, order.to(part.device)),
-        lambda part: [part[row] for row in index],
-    )
-
-
-def same_samples(batch: Batch) -> Tensor:
-    """Which samples are equal, (N, N)."""
-    each = [select_samples(batch, [row]) for row in range(batch.rows)]
-    return torch.tensor([[_same(a, b) for a in each] for b in each])
-
-
-def source_of(sample: int, samples: int) -> int:
-    """The sample two before: equal rows then reveal a reversed or shifted order.
-
-    >>> source_of(0, 4), source_of(3, 4), source_of(0, 2)
-    (2, 1, 1)
-    """
-    return (sample - min(2, samples - 1)) % samples
-
-
-def _differ(batch: Batch, row: int) -> bool:
-    return not _same(batch, batch.with_first_replaced(row))
-
-
-def _same(batch: Batch, changed: Batch) -> bool:
-    """Whether all tensors are equal."""
-    pairs = zip(leaves(tuple(batch[:2])), leaves(tuple(changed[:2])), strict=True)
-    return all(torch.equal(a, b) for (_, a), (_, b) in pairs if isinstance(a, Tensor))
-
-
-def replace_sample(batch: Batch, sample: int, source: int | None = None) -> Batch:
-    """The batch with one sample replaced by a copy of ``source``, by default of `source_of`."""
-    return select_samples(batch, replaced_index(batch.rows, sample, source))
-
-
-def replaced_index(samples: int, sample: int, source: int | None = None) -> list[int]:
-    index = list(range(samples))
-    index[sample] = source_of(sample, samples) if source is None else source
-    return index
 
 
 # ---- Passes.

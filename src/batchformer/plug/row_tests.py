@@ -14,17 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from batchformer.nn.streams import leaves
-from batchformer.plug.observe import (
-    PROBE,
-    Experiment,
-    Pass,
-    equal_pairs,
-    gradients,
-    moved,
-    reachable,
-    repeated_index,
-    source_of,
-)
+from batchformer.plug.batches import PROBE, repeated_index, source_of
+from batchformer.plug.observe import Experiment, Pass, equal_pairs, gradients, moved, reachable
 
 Question = Literal["attend", "stay", "first", "equal"]
 

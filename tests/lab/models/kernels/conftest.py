@@ -1,27 +1,7 @@
-"""Kernels run compiled on a GPU, and interpreted on the CPU in processes of their own."""
+"""What tests of kernels share."""
 
 from __future__ import annotations
 
-import os
+from kernel_machine import device, pytest_runtest_setup
 
-import pytest
-import torch
-
-ON_GPU = torch.cuda.is_available()
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-
-
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip what cannot run here: tests with "compiled" in their names need a GPU."""
-    if item.get_closest_marker("gpu") is None or ON_GPU:
-        return
-    if "compiled" in item.name:
-        pytest.skip("needs a CUDA device")
-    if not INTERPRETED:
-        pytest.skip("test_in_the_interpreter.py runs it")
-
-
-@pytest.fixture(scope="session")
-def device() -> torch.device:
-    """Where kernels run."""
-    return torch.device("cuda" if ON_GPU else "cpu")
+__all__ = ["device", "pytest_runtest_setup"]
