@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from smoke import CPU, save_tail, tiny
 NAMES = [
     name
     for name in RECIPES
-    if name.startswith("cifar") and not name.endswith(("_r200", "_6experts")) and "moco" not in name
+    if name.startswith("cifar") and not re.search(r"_r\d+$|_6experts$|moco", name)
 ]
 
 

@@ -232,6 +232,16 @@ class MetaSampler:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CumulativeLearning:
+    """BBN's schedule."""
+
+    cumulative_epochs: int = at_least(0, 0)
+    """bbn: D epochs over which training moves from the first branch, of all images, to the second,
+    of rare classes; the first weighs 1 - (t / D)^2 in epoch t, from 0. 0: as many as the training
+    has. The released code has 100 for 90 epochs, and 200 for 180."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Network:
     """Networks, whichever method trains them."""
 
@@ -414,6 +424,7 @@ class MethodConfig(
     Penalty,
     Features,
     Network,
+    CumulativeLearning,
     MetaSampler,
     FrozenFeatures,
     TauNorm,
