@@ -135,7 +135,7 @@ METHODS: dict[str, MethodEntry] = {
     ),
     "ride": MethodEntry(
         path="ride:RideMethod",
-        settings=(settings.Margins, settings.Experts),
+        settings=(settings.Margins, settings.Experts, settings.MixedClasses),
         reads=("teacher",),
         no_official_loss=(
             'the released code of RIDE adds the two streams, which is module.loss-scale "sum"; the '

@@ -70,6 +70,15 @@ class Experts:
 
 
 @dataclass(frozen=True, kw_only=True)
+class MixedClasses:
+    """Which classes BatchFormer is on, in the first of RIDE's two stages."""
+
+    mixed_classes: Literal["all", "many", "not_many"] = "all"
+    """ride with BatchFormer: classes whose samples take their mixed features; "many" have more than
+    100 training images. Samples of other classes are attended to, and keep their plain features."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Routers:
     """RIDE's routers, which assign experts."""
 
@@ -439,6 +448,7 @@ class MethodConfig(
     KeyEncoder,
     ParametricContrast,
     Routers,
+    MixedClasses,
     Experts,
     Margins,
 ):

@@ -86,6 +86,10 @@ def _two_stages(name: str, model: str) -> Recipe:
     BatchFormer is RIDE's own second stage, distillation from 6 experts: that number stands at the
     baseline of _distilled. The baseline here is trained twice as long instead, so that arms differ
     in BatchFormer alone, and has no number in the paper.
+
+    By the author's word in an issue of the released code, its first stage had BatchFormer on
+    frequent or on rare classes alone. These are the arms ``batchformer_many`` and
+    ``batchformer_not_many`` of the first stage, and ``--start RECIPE/ARM`` begins with one of them.
     """
     base = _ride(f"imagenet_lt_ride_{model}", model)
     return dataclasses.replace(
