@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 
 from batchformer.lab.config.arms import ARMS, usual_arms, with_arm
+from batchformer.lab.config.methods import find_method
 from batchformer.lab.config.recipe import changed_settings
 from batchformer.lab.recipes import RECIPES, find_recipe
 
@@ -18,6 +19,8 @@ CHANGED = {
     "batchformer_mixed_only": {"module.streams": "mixed_only"},
     "batchformer_official_loss": {"module.loss_scale": "official"},
     "batchformer_official_grouping": {"hyper.irm_grouping": "official"},
+    "batchformer_many": {"hyper.mixed_classes": "many"},
+    "batchformer_not_many": {"hyper.mixed_classes": "not_many"},
     "class_context": {"module.context": "classes"},
     "class_context_self": {"module.context": "classes", "module.attend": "self"},
     "random_weights": {"module.enabled": False, "weights": ""},
@@ -26,10 +29,19 @@ CHANGED = {
 }
 
 
+#: Arms for methods with settings of their own.
+OF_SOME = {arm for arm in ARMS if ARMS[arm].needs is not None}
+
+
+def fits(name: str, arm: str) -> bool:
+    """Whether the method of a recipe reads what an arm changes."""
+    return ARMS[arm].needs in (None, *find_method(find_recipe(name).method).settings)
+
+
 @pytest.mark.parametrize("arm", ARMS)
 def test_what_an_arm_changes(arm: str) -> None:
     weights = "trained.pth" if arm == "random_weights" else ""
-    name = "rotated_digits_irm" if arm == "batchformer_official_grouping" else "demo"
+    name = next(name for name in RECIPES if fits(name, arm))
     recipe = dataclasses.replace(find_recipe(name), weights=weights)
     changed = changed_settings(recipe, with_arm(recipe, arm))
     assert {key: new for key, (_, new) in changed.items()} == CHANGED[arm]
@@ -43,10 +55,10 @@ def test_unknown_arms_are_named() -> None:
 @pytest.mark.parametrize("name", [n for n in RECIPES if find_recipe(n).method in ("ride", "paco")])
 def test_an_arm_without_sense_is_refused_and_the_others_are_not(name: str) -> None:
     recipe = find_recipe(name)
-    without = {"batchformer_official_loss", "batchformer_official_grouping", "random_weights"}
-    without |= {"class_context", "class_context_self"}
+    without = {"batchformer_official_loss", "random_weights", "class_context", "class_context_self"}
     for arm in set(ARMS) - without:
-        with_arm(recipe, arm)
+        if fits(name, arm):
+            with_arm(recipe, arm)
     with pytest.raises(ValueError, match="Not possible"):
         with_arm(recipe, "batchformer_official_loss")
     with pytest.raises(ValueError, match=rf"class_context.*not for {recipe.method}; leave them"):
@@ -126,17 +138,24 @@ def test_random_weights_are_no_arm_of_what_begins_with_them(name: str) -> None:
 @pytest.mark.parametrize("name", ["digits_moco_v3_probe", "digits_moco_v3_knn"])
 def test_only_random_weights_are_measured_where_nothing_was_learnt(name: str) -> None:
     recipe = dataclasses.replace(find_recipe(name), start="")
-    for arm in set(ARMS) - {
-        "random_weights",
-        "batchformer_official_loss",
-        "batchformer_official_grouping",
-        "class_context",
-        "class_context_self",
-    }:
+    without = {"random_weights", "batchformer_official_loss", "class_context", "class_context_self"}
+    for arm in set(ARMS) - without - OF_SOME:
         with pytest.raises(ValueError, match=f"the arm {arm} would be an untrained network"):
             with_arm(recipe, arm)
     assert with_arm(recipe, "random_weights").start == ""
     with_arm(dataclasses.replace(recipe, weights="timm"), "baseline")
+
+
+@pytest.mark.parametrize("arm", ["batchformer_many", "batchformer_not_many"])
+def test_classes_that_ride_mixes_are_no_arm_of_other_methods(arm: str) -> None:
+    for name in ("demo", "cifar100_lt_paco", "cifar100_lt_ride_assignment"):
+        recipe = find_recipe(name)
+        with pytest.raises(
+            ValueError, match=f"{arm} has.*and {recipe.method} on all;.*--method ri"
+        ):
+            with_arm(recipe, arm)
+    for name in ("cifar100_lt_ride", "imagenet_lt_ride_resnet10", "inaturalist18_ride"):
+        with_arm(find_recipe(name), arm)
 
 
 @pytest.mark.parametrize("name", ["demo", "pacs_coral", "rotated_digits_erm", "cifar100_lt_paco"])

@@ -55,7 +55,7 @@ class Point(Method):
         self.told.append(("stage", stage))
 
     def begin_training(self, updates: int) -> None:
-        self.told.append(("training", updates))
+        self.told.append(("training", updates, self.epochs))
 
     def begin_epoch(self, epoch: int) -> None:
         self.told.append(("epoch", epoch))
@@ -247,7 +247,13 @@ def test_a_method_is_told_of_stages_epochs_and_evaluations(tmp_path: Path) -> No
         for n in (4, 5)
     ]
     assert method.told == [
-        *(("stage", "second"), ("training", 5), ("epoch", 0), "compiled", ("epoch", 0)),
+        *(
+            ("stage", "second"),
+            ("training", 5, 5 / PER_EPOCH),
+            ("epoch", 0),
+            "compiled",
+            ("epoch", 0),
+        ),
         *evaluations[0],
         ("epoch", 1),
         *(*evaluations[1], "released"),

@@ -58,7 +58,7 @@ def make() -> Make:
 
 @pytest.fixture(scope="session")
 def batch() -> dict[str, Tensor]:
-    """Ten samples of five classes, a second view of them, and ten to judge by."""
+    """Ten samples of five classes, a second view of them, ten to judge by, and ten of rare ones."""
     draw = torch.Generator().manual_seed(0)
 
     def images() -> Tensor:
@@ -66,7 +66,8 @@ def batch() -> dict[str, Tensor]:
 
     y = torch.tensor([0, 0, 0, 0, 1, 1, 2, 2, 3, 4])
     meta = torch.arange(10) % 5
-    return {"x": images(), "y": y, "view2": images(), "meta_x": images(), "meta_y": meta}
+    own = {"x": images(), "y": y, "view2": images(), "meta_x": images(), "meta_y": meta}
+    return {**own, "paired_x": images(), "paired_y": 4 - y}
 
 
 class Batches:
@@ -82,7 +83,9 @@ class Batches:
 
     def batch(self, step: int) -> dict[str, Any]:
         got = self.feed.batch(step)
-        return {**got, "meta_x": got["view2"], "meta_y": got["y"], "x_target": got["view2"]}
+        seconds = {f"{name}_x": got["view2"] for name in ("meta", "paired")}
+        labels = {f"{name}_y": got["y"] for name in ("meta", "paired")}
+        return {**got, **seconds, **labels, "x_target": got["view2"]}
 
 
 def _evaluate(method: Method, _: Any) -> Evaluation:

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
+from batchformer import check
 from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.config.training import OptimConfig
 from batchformer.lab.losses.ride import RIDE, distillation
@@ -18,6 +19,7 @@ from batchformer.lab.methods import build_method
 from batchformer.lab.methods.ride import (
     AssignedExperts,
     ExpertRouters,
+    RideMethod,
     running_means,
     worth_going_on,
 )
@@ -67,6 +69,45 @@ def test_mixed_only_and_sum(make: Any, batch: Any, quiet: Any) -> None:
     summed = quiet(make("ride", heads=2, dropout=0.0, loss_scale="sum"))
     expected = criterion(plain, batch["y"]) + criterion(mixed, batch["y"])
     torch.testing.assert_close(summed.step(batch)["loss"], expected)
+
+
+@pytest.mark.parametrize("chosen", ["many", "not_many"])
+@pytest.mark.parametrize("streams", ["shared", "mixed_only"])
+def test_only_samples_of_some_classes_take_their_mixed_features(
+    batch: Any, chosen: str, streams: str, quiet: Any
+) -> None:
+    counts = torch.tensor([500, 101, 100, 19, 1])  # the first two are many-shot classes
+    network, module = teacher(), ModuleConfig(heads=2, dropout=0.0, streams=streams)  # type: ignore[arg-type]
+    options: dict[str, Any] = {"class_counts": counts, "module": module, "seed": 0}
+    hyper = MethodConfig(mixed_classes=chosen)  # type: ignore[arg-type]
+    method: Any = quiet(build_method("ride", network=network, hyper=hyper, **options))
+    plain, mixed = stream_logits(method, batch["x"])
+    for sample, label in enumerate(batch["y"].tolist()):
+        if (label < 2) != (chosen == "many"):
+            mixed[:, sample] = plain[:, sample]
+    criterion = RIDE(counts, diversity=-0.45, temperature_factor=0.05)
+    losses = [criterion(rows, batch["y"]) for rows in (plain, mixed)]
+    expected = sum(losses) / 2 if streams == "shared" else losses[1]
+    torch.testing.assert_close(method.step(batch)["loss"], expected)
+    found = check(method, batch["x"], mixed_only=streams == "mixed_only")
+    assert found.passed, str(found)
+
+
+@pytest.mark.parametrize(
+    ("counts", "chosen", "words"),
+    [
+        ([9, 1], "many", "0 of 2 classes have more than 100.*would be on none of them; leave"),
+        ([9, 1], "not_many", "0 of 2 classes have more than 100.*would be on all of them; leave"),
+        ([900, 101], "not_many", "2 of 2 classes.*on none"),
+    ],
+)
+def test_classes_that_make_no_difference_are_refused(
+    counts: list[int], chosen: Any, words: str
+) -> None:
+    hyper = MethodConfig(mixed_classes=chosen)
+    with pytest.raises(ValueError, match=words):
+        RideMethod(ride_resnet32(2), torch.tensor(counts), ModuleConfig(), 0, hyper)
+    RideMethod(ride_resnet32(2), torch.tensor(counts), ModuleConfig(enabled=False), 0, hyper)
 
 
 def test_the_baseline_is_the_loss_of_its_logits(make: Any, batch: Any, quiet: Any) -> None:

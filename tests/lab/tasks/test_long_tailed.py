@@ -15,7 +15,7 @@ from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.data.feeds.memory import close
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optimizer_step import OptimizerStep
-from batchformer.lab.tasks.base import WithMeta, load
+from batchformer.lab.tasks.base import WithSecond, load
 from batchformer.lab.tasks.long_tailed import LongTailedTask
 
 CPU = torch.device("cpu")
@@ -71,7 +71,7 @@ def test_a_balanced_batch_comes_beside_the_training_batch() -> None:
     feed = LongTailedTask.load(config, CPU).feed(TrainConfig(batch_size=32), seed=0)
     plain = LongTailedTask.load(LongTailConfig(name="digits", ratio=50), CPU)
     alone = plain.feed(TrainConfig(batch_size=32), seed=0)
-    assert isinstance(feed, WithMeta) and feed.per_epoch == alone.per_epoch
+    assert isinstance(feed, WithSecond) and feed.per_epoch == alone.per_epoch
     for step in (0, 3, 40):
         batch = feed.batch(step)
         assert set(batch) == {"x", "y", "index", "meta_x", "meta_y"}
@@ -109,7 +109,7 @@ def test_closing_reaches_both_feeds_and_passes_over_those_in_memory() -> None:
             closed.append(self)
 
     first, second = Open(), Open()
-    close(WithMeta(first, second))
+    close(WithSecond(first, second, "meta"))
     assert closed == [first, second]
     config = LongTailConfig(name="digits", ratio=50, meta_batch=30)
     close(LongTailedTask.load(config, CPU).feed(TrainConfig(batch_size=32), seed=0))

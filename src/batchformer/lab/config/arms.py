@@ -7,9 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from batchformer.lab.config.methods import find_method, require_training, without_batchformer
+from batchformer.lab.config.methods import (
+    find_method,
+    methods_that,
+    require_training,
+    without_batchformer,
+)
 from batchformer.lab.config.recipe import Recipe
-from batchformer.lab.config.settings import Grouping
+from batchformer.lab.config.settings import Grouping, MixedClasses
 from batchformer.lab.config.training import require
 
 
@@ -20,15 +25,11 @@ def _module(**changes: Any) -> Callable[[Recipe], Recipe]:
     return change
 
 
-def _official_grouping(recipe: Recipe) -> Recipe:
-    """IRM with the released code's parts of a batch."""
-    require(
-        Grouping in find_method(recipe.method).settings,
-        f"batchformer_official_grouping is how the released code of irm cuts a batch into parts, "
-        f"and {recipe.method} has no such parts; leave this arm out, or set --method irm",
-    )
-    hyper = dataclasses.replace(recipe.hyper, irm_grouping="official")
-    return dataclasses.replace(recipe, hyper=hyper)
+def _hyper(**changes: Any) -> Callable[[Recipe], Recipe]:
+    def change(recipe: Recipe) -> Recipe:
+        return dataclasses.replace(recipe, hyper=dataclasses.replace(recipe.hyper, **changes))
+
+    return change
 
 
 def _baseline(loss_multiplier: float = 1.0) -> Callable[[Recipe], Recipe]:
@@ -54,13 +55,18 @@ class Arm:
         change: makes the recipe that this arm trains.
         purpose: what it is for, in a line.
         colour: in figures and pages; at least 3:1 against the light and against the dark page.
+        needs: the settings that it changes, where only some methods read them.
+        of_others: why it means nothing for other methods; ``{method}`` stands for their name.
     """
 
     change: Callable[[Recipe], Recipe]
     purpose: str
     colour: str
+    needs: type[Any] | None = None
+    of_others: str = ""
 
 
+_MIXED = "has BatchFormer on some classes, as a first stage of ride may, and {method} on all"
 #: Every arm by its name, in the order in which arms are shown.
 ARMS: dict[str, Arm] = {
     "baseline": Arm(_baseline(), "the network alone, without BatchFormer", "#7a7f87"),
@@ -80,9 +86,26 @@ ARMS: dict[str, Arm] = {
         "#c24a4a",
     ),
     "batchformer_official_grouping": Arm(
-        _official_grouping,
+        _hyper(irm_grouping="official"),
         "irm: the released code's parts of a batch, which mix domains",
         "#4f7f3a",
+        needs=Grouping,
+        of_others="is how the released code of irm cuts a batch into parts, and {method} has no "
+        "such parts",
+    ),
+    "batchformer_many": Arm(
+        _hyper(mixed_classes="many"),
+        "ride: a first stage of two, with BatchFormer on many-shot classes alone",
+        "#a3553d",
+        needs=MixedClasses,
+        of_others=_MIXED,
+    ),
+    "batchformer_not_many": Arm(
+        _hyper(mixed_classes="not_many"),
+        "ride: a first stage of two, with BatchFormer on all but many-shot classes",
+        "#2f8a9c",
+        needs=MixedClasses,
+        of_others=_MIXED,
     ),
     "class_context": Arm(
         _module(context="classes"),
@@ -112,6 +135,7 @@ def with_arm(recipe: Recipe, arm: str) -> Recipe:
     """The recipe as this arm trains it."""
     if arm not in ARMS:
         raise ValueError(f"There is no arm {arm!r}; there are {', '.join(ARMS)}.")
+    _require_settings(recipe, arm)
     changed = ARMS[arm].change(recipe)
     require_training(changed.method, changed.module)
     _require_weights(recipe, arm)
@@ -141,6 +165,17 @@ def usual_arms(recipe: Recipe) -> tuple[str, ...]:
     closed_form = find_method(recipe.method).batchformer == "closed_form"
     alone = closed_form or arms_start_equal(recipe)
     return ("baseline",) if alone else ("baseline", "batchformer")
+
+
+def _require_settings(recipe: Recipe, arm: str) -> None:
+    """Refuse an arm that changes settings which the method does not read."""
+    needs = ARMS[arm].needs
+    fitting = methods_that(lambda entry: needs in entry.settings)
+    require(
+        needs is None or recipe.method in fitting,
+        f"{arm} {ARMS[arm].of_others.format(method=recipe.method)}; leave this arm out, or set "
+        f"--method {' or '.join(fitting)}",
+    )
 
 
 def _require_weights(recipe: Recipe, arm: str) -> None:

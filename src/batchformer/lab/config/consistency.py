@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from batchformer.lab.config.data import BY_TASK
 from batchformer.lab.config.methods import (
     COMMON,
+    METHODS,
     MethodEntry,
     find_method,
     methods_that,
@@ -107,6 +108,11 @@ def _require_read(recipe: Recipe) -> None:
         not getattr(data, "mask", False) or "data.mask" in reads,
         f"data.mask leaves out pairs by how feasible {_reader('data.mask')} finds them, and "
         f"{recipe.method} does not judge that; set --data.no-mask",
+    )
+    require(
+        getattr(data, "paired", "none") == "none" or "data.paired" in reads,
+        f"data.paired gives a second image beside each one, for the method "
+        f"{_reader('data.paired')}, and {recipe.method} does not look at it; leave it none",
     )
 
 
@@ -239,7 +245,7 @@ def _is_set(recipe: Recipe, setting: str) -> bool:
 def _idle(recipe: Recipe) -> set[str]:
     entry = find_method(recipe.method)
     idle = {f"data.{name}" for name in recipe.data.idle()}
-    read = {"teacher", "data.views", "data.adapt", "data.mask", "data.meta_batch", "data.meta_from"}
+    read = {setting for known in METHODS.values() for setting in known.reads}
     idle |= read - set(entry.reads) - ({"data.views"} if recipe.task == "contrastive" else set())
     idle |= {f"hyper.{name}" for name in _of_methods(recipe, entry)}
     if entry.batchformer != "trains":

@@ -110,6 +110,9 @@ class LongTailConfig(_Data):
     """balms: samples of the second, class-balanced batch of each update; 0: none."""
     meta_from: Literal["train", "val"] = "train"
     """balms: where the second batch comes from; "val" is a list of imagenet_lt and places_lt."""
+    paired: Literal["none", "reversed"] = "none"
+    """bbn: the image beside each image of a batch; "reversed" draws its class by the inverse of the
+    class's size, so that rare classes come most often."""
 
     @property
     def loader(self) -> str:  # type: ignore[override]
@@ -135,6 +138,10 @@ class LongTailConfig(_Data):
     def __post_init__(self) -> None:
         require(self.ratio >= 1, f"data.ratio is {self.ratio}, below 1")
         require(self.meta_batch >= 0, f"data.meta-batch is {self.meta_batch}, below 0")
+        require(
+            not self.meta_batch or self.paired == "none",
+            "data.meta-batch and data.paired are two kinds of a second batch; set one of them",
+        )
         require(self.size >= 1, f"data.size is {self.size}, below 1")
         require(self.per_class >= 0, f"data.per-class is {self.per_class}, below 0")
         require(

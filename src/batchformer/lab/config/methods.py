@@ -73,6 +73,12 @@ def _without_meta_batch(data: Any) -> str:
     return "judges its sampling by a balanced batch; set data.meta-batch, for example 512"
 
 
+def _without_pairs(data: Any) -> str:
+    if data.paired != "none":
+        return ""
+    return "trains a second branch on images of rare classes; set data.paired reversed"
+
+
 _OF_DOMAINS: dict[str, Any] = {
     "tasks": ("domains",),
     "needs": "images of several domains",
@@ -129,7 +135,7 @@ METHODS: dict[str, MethodEntry] = {
     ),
     "ride": MethodEntry(
         path="ride:RideMethod",
-        settings=(settings.Margins, settings.Experts),
+        settings=(settings.Margins, settings.Experts, settings.MixedClasses),
         reads=("teacher",),
         no_official_loss=(
             'the released code of RIDE adds the two streams, which is module.loss-scale "sum"; the '
@@ -177,6 +183,13 @@ METHODS: dict[str, MethodEntry] = {
         reads=("data.meta_batch", "data.meta_from"),
         given="network",
         refuse_data=_without_meta_batch,
+    ),
+    "bbn": MethodEntry(
+        path="bbn:Bbn",
+        settings=(settings.CumulativeLearning,),
+        reads=("data.paired",),
+        own_classifier=True,
+        refuse_data=_without_pairs,
     ),
     "coral": MethodEntry(path="domains:Coral", settings=(settings.Penalty,), **_OF_DOMAINS),
     "irm": MethodEntry(

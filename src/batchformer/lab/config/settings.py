@@ -70,6 +70,15 @@ class Experts:
 
 
 @dataclass(frozen=True, kw_only=True)
+class MixedClasses:
+    """Which classes BatchFormer is on, in the first of RIDE's two stages."""
+
+    mixed_classes: Literal["all", "many", "not_many"] = "all"
+    """ride with BatchFormer: classes whose samples take their mixed features; "many" have more than
+    100 training images. Samples of other classes are attended to, and keep their plain features."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Routers:
     """RIDE's routers, which assign experts."""
 
@@ -229,6 +238,16 @@ class MetaSampler:
     meta_streams: Literal["both", "plain", "mixed"] = "both"
     """balms with BatchFormer: the streams of the class-balanced batch by which a trial step is
     judged. The released code judges through BatchFormer; that both streams count is our choice."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CumulativeLearning:
+    """BBN's schedule."""
+
+    cumulative_epochs: int = at_least(0, 0)
+    """bbn: D epochs over which training moves from the first branch, of all images, to the second,
+    of rare classes; the first weighs 1 - (t / D)^2 in epoch t, from 0. 0: as many as the training
+    has. The released code has 100 for 90 epochs, and 200 for 180."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -414,6 +433,7 @@ class MethodConfig(
     Penalty,
     Features,
     Network,
+    CumulativeLearning,
     MetaSampler,
     FrozenFeatures,
     TauNorm,
@@ -428,6 +448,7 @@ class MethodConfig(
     KeyEncoder,
     ParametricContrast,
     Routers,
+    MixedClasses,
     Experts,
     Margins,
 ):

@@ -55,6 +55,9 @@ class Method(nn.Module):
     stages: tuple[str, ...] = ("train",)
     """Names of the stages, run one after the other, each with its own optimizers and schedule."""
 
+    epochs: float = 0.0
+    """Epochs of the stage that is trained, for schedules of a method's own; the loop sets it."""
+
     def step(self, batch: Batch) -> dict[str, Tensor]:
         """The losses of a batch: ``{"loss": ..., and parts worth logging}``."""
         raise NotImplementedError(f"{type(self).__name__} does not implement step()")

@@ -194,6 +194,7 @@ class Stage:
     ) -> None:
         self.method, self.batches, self.evaluator, self.plan = method, batches, evaluate, plan
         self.log, self.bar = log, bar
+        method.epochs = plan.train.updates / batches.per_epoch
         method.begin_stage(method.stages[index])
         method.begin_training(plan.train.updates)
         self.optimizers: dict[str, Optimizer] = method.optimizers(plan.optim)

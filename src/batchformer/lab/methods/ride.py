@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from batchformer.insight.classes import shot_groups
 from batchformer.insight.relations import Relations
 from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.engine.method import Method
@@ -21,6 +22,28 @@ from batchformer.nn.randomness import drawing
 from batchformer.nn.streams import stream_loss
 
 
+def mixed_classes(counts: Tensor, hyper: MethodConfig) -> Tensor | None:
+    """(K,) bool: the classes whose samples take their mixed features; None: all of them.
+
+    As in the released code, which has this as comments, many-shot classes have more than 100
+    training images.
+
+    >>> mixed_classes(torch.tensor([300, 101, 100]), MethodConfig(mixed_classes="not_many"))
+    tensor([False, False,  True])
+    """
+    if hyper.mixed_classes == "all":
+        return None
+    many = shot_groups(counts)["many"]
+    chosen = many if hyper.mixed_classes == "many" else ~many
+    if not chosen.any() or chosen.all():
+        raise ValueError(
+            f"hyper.mixed-classes {hyper.mixed_classes}: {int(many.sum())} of {len(counts)} "
+            "classes have more than 100 training images, so BatchFormer would be on "
+            f"{'all' if chosen.any() else 'none'} of them; leave hyper.mixed-classes all."
+        )
+    return chosen
+
+
 class RideMethod(Method):
     """E diverse experts with margins, re-weighted late; one BatchFormer mixes each one's features.
 
@@ -29,7 +52,12 @@ class RideMethod(Method):
         module: BatchFormer's settings; the paper uses ``streams="mixed_only"`` on ImageNet-LT and
             iNaturalist, while CIFAR needs the shared classifier.
         teacher: a trained network that the experts' mean is distilled from, or None.
+
+    Attributes:
+        mixed_classes: (K,) bool, the classes that BatchFormer is on; None: all.
     """
+
+    mixed_classes: Tensor | None
 
     def __init__(
         self,
@@ -60,6 +88,8 @@ class RideMethod(Method):
         )
         # Features are (E, N, C): to the encoder experts are positions, which do not mix.
         self.encoder = make_encoder(network.num_features, module, seed, batch_axis=1)
+        chosen = None if self.encoder is None else mixed_classes(class_counts, self.hyper)
+        self.register_buffer("mixed_classes", chosen, persistent=False)
         self.teacher = None if teacher is None else teacher.requires_grad_(False)
 
     def train(self, mode: bool = True) -> RideMethod:
@@ -68,17 +98,26 @@ class RideMethod(Method):
             self.teacher.train(mode and self.hyper.teacher_mode == "train")
         return self
 
-    def expert_logits(self, x: Tensor) -> Tensor:
-        """Logits as trained: ``(E, 2N, K)`` in training with shared streams, else ``(E, N, K)``."""
-        features = apply_encoder(self.encoder, self.network.expert_features(x), self.config)
-        return self.network.expert_logits(features)
+    def expert_logits(self, x: Tensor, labels: Tensor | None = None) -> Tensor:
+        """Logits as trained: ``(E, 2N, K)`` in training with shared streams, else ``(E, N, K)``.
+
+        Labels (N,) are needed where BatchFormer is on some classes alone; without them it is on
+        all.
+        """
+        plain = self.network.expert_features(x)
+        rows = apply_encoder(self.encoder, plain, self.config)
+        if self.mixed_classes is not None and labels is not None:
+            others, mixed = rows.tensor_split((-len(x),), dim=1)
+            mixed = torch.where(self.mixed_classes[labels][:, None], mixed, plain)
+            rows = torch.cat((others, mixed), dim=1)
+        return self.network.expert_logits(rows)
 
     def forward(self, x: Tensor) -> Tensor:
         """The experts' mean, ``(2N, K)`` in training with shared streams, else ``(N, K)``."""
         return self.expert_logits(x).mean(0)
 
     def step(self, batch: Batch) -> dict[str, Tensor]:
-        rows = self.expert_logits(batch["x"]).transpose(0, 1)
+        rows = self.expert_logits(batch["x"], batch["y"]).transpose(0, 1)
         loss = stream_loss(
             self._criterion,
             rows,

@@ -92,6 +92,7 @@ class Swad(Method):
         self.inner.begin_training(updates)
 
     def begin_stage(self, stage: str) -> None:
+        self.inner.epochs = self.epochs
         self.inner.begin_stage(stage)
         self._begin()
 

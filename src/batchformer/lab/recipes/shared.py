@@ -13,6 +13,8 @@ Make = Callable[[], Recipe]
 
 #: Training images by data set and ratio; the length of an epoch follows from them.
 IMAGES = {
+    ("cifar100", 10.0): 19_573,
+    ("cifar100", 50.0): 12_608,
     ("cifar100", 100.0): 10_847,
     ("cifar100", 200.0): 9_502,
     ("cifar10", 100.0): 12_406,

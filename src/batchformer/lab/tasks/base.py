@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -168,16 +168,18 @@ def scored_batches(
 
 
 @dataclass(frozen=True)
-class WithMeta:
-    """Batches of `feed` that also hold ``meta_x`` and ``meta_y``, the batch of `meta`.
+class WithSecond:
+    """Batches of `feed` that also hold a second batch, as ``NAME_x`` and ``NAME_y``.
 
     Args:
         feed: counts the epochs.
-        meta: gives a second batch for the same step, which scores an update.
+        second: gives the second batch of the same step.
+        name: ``meta`` for a batch that scores an update, ``paired`` for one with as many rows.
     """
 
     feed: Batches
-    meta: Batches
+    second: Batches
+    name: Literal["meta", "paired"]
 
     @property
     def per_epoch(self) -> int:
@@ -185,14 +187,14 @@ class WithMeta:
         return self.feed.per_epoch
 
     def batch(self, step: int) -> dict[str, Any]:
-        """The batch of one step: ``x``, ``y``, ``index``, ``meta_x`` and ``meta_y``."""
-        other = self.meta.batch(step)
-        return {**self.feed.batch(step), "meta_x": other["x"], "meta_y": other["y"]}
+        """The batch of one step: ``x``, ``y``, ``index``, ``NAME_x`` and ``NAME_y``."""
+        second, name = self.second.batch(step), self.name
+        return {**self.feed.batch(step), f"{name}_x": second["x"], f"{name}_y": second["y"]}
 
     def close(self) -> None:
         """Close both feeds."""
         close(self.feed)
-        close(self.meta)
+        close(self.second)
 
 
 class LabelledTask(FixedSplit):

@@ -17,7 +17,7 @@ from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.data.feeds import framing
 from batchformer.lab.data.feeds.evaluation_images import EvaluationImageFiles
 from batchformer.lab.data.feeds.loader import FileFeed, View, evaluation_batches
-from batchformer.lab.data.feeds.order import ClassBalanced, sampler_named
+from batchformer.lab.data.feeds.order import ClassBalanced, ReversedClasses, Sampler, sampler_named
 from batchformer.lab.data.files.image_files import ImageFiles
 from batchformer.lab.data.sets.image_layouts import lists_of
 from batchformer.lab.data.sets.long_tailed_files import (
@@ -41,7 +41,7 @@ from batchformer.lab.data.transforms import (
     RandomGrey,
 )
 from batchformer.lab.engine.method import Batches
-from batchformer.lab.tasks.base import LabelledTask, WithMeta, file_feed, split_facts
+from batchformer.lab.tasks.base import LabelledTask, WithSecond, file_feed, split_facts
 from batchformer.nn.randomness import seed_for
 
 #: Normalisation of iNaturalist 2018.
@@ -92,21 +92,24 @@ class ImageFileTask(LabelledTask):
         first, second = file_views(config)
         sampler = sampler_named(config.sampler, files.labels, seed)
         feed = file_feed(files, first, train, seed, self.device, second=second, sampler=sampler)
-        return WithMeta(feed, self._meta(train, seed)) if config.meta_batch else feed
+        if config.paired == "reversed":
+            rare = ReversedClasses(files.labels, seed, stream=1)
+            return WithSecond(feed, self._second(files, train, seed, rare), "paired")
+        return WithSecond(feed, self._meta(train, seed), "meta") if config.meta_batch else feed
 
     def _meta(self, train: TrainConfig, seed: int) -> FileFeed:
         """Class-balanced full batches: a smaller one would hold only some classes."""
         files: ImageFiles = self.data.val or self.data.train
         size = min(self.config.meta_batch, len(files))
         full = dataclasses.replace(train, batch_size=size, drop_last=True)
-        return file_feed(
-            files,
-            file_views(self.config)[0],
-            full,
-            seed_for(seed, "augmentation", 1),
-            self.device,
-            sampler=ClassBalanced(files.labels, seed, stream=1),
-        )
+        return self._second(files, full, seed, ClassBalanced(files.labels, seed, stream=1))
+
+    def _second(
+        self, files: ImageFiles, train: TrainConfig, seed: int, sampler: Sampler
+    ) -> FileFeed:
+        """Batches beside those of training, augmented with random numbers of their own."""
+        view, other = file_views(self.config)[0], seed_for(seed, "augmentation", 1)
+        return file_feed(files, view, train, other, self.device, sampler=sampler)
 
     @property
     def train_labels(self) -> Tensor:

@@ -16,7 +16,7 @@ from batchformer.insight.images import TestImages
 from batchformer.lab.config.data import LongTailConfig
 from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.data.feeds.evaluation_images import EvaluationImages
-from batchformer.lab.data.feeds.order import ClassBalanced, sampler_named
+from batchformer.lab.data.feeds.order import ClassBalanced, ReversedClasses, sampler_named
 from batchformer.lab.data.sets.digits import digits_lt
 from batchformer.lab.data.sets.images import ImageSplit, LongTailedData
 from batchformer.lab.data.transforms import (
@@ -38,7 +38,7 @@ from batchformer.lab.data.transforms import (
 from batchformer.lab.engine.method import Batches
 from batchformer.lab.tasks.base import (
     LabelledTask,
-    WithMeta,
+    WithSecond,
     memory_feed,
     scored_batches,
     split_facts,
@@ -80,14 +80,19 @@ class LongTailedTask(LabelledTask):
         view, second = training_views(config)
         sampler = sampler_named(config.sampler, part.y, seed)
         feed = memory_feed(part, view, train, seed, self.device, second=second, sampler=sampler)
+        other = seed_for(seed, "augmentation", 1)
+        if config.paired == "reversed":
+            rare = ReversedClasses(part.y, seed, stream=1)
+            pairs = memory_feed(part, view, train, other, self.device, sampler=rare)
+            return WithSecond(feed, pairs, "paired")
         if not config.meta_batch:
             return feed
         # Full batches only: the last one of an epoch would hold only some classes.
         size = min(config.meta_batch, len(part))
         full = dataclasses.replace(train, batch_size=size, drop_last=True)
         balanced = ClassBalanced(part.y, seed, stream=1)
-        other = seed_for(seed, "augmentation", 1)
-        return WithMeta(feed, memory_feed(part, view, full, other, self.device, sampler=balanced))
+        meta = memory_feed(part, view, full, other, self.device, sampler=balanced)
+        return WithSecond(feed, meta, "meta")
 
     @property
     def _normalise(self) -> Normalise:

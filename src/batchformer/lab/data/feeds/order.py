@@ -223,6 +223,40 @@ class ClassBalanced:
         return shown.T.gather(1, turns).flatten()[: self.length]
 
 
+@dataclass(frozen=True, eq=False)
+class ReversedClasses:
+    """Rare classes most often: a class by the inverse of its size, then any image of it.
+
+    Draws are independent, so that an image may come twice. An epoch has as many samples as the data
+    set; classes without images are left out.
+
+    >>> labels = torch.tensor([0] * 900 + [1] * 100)
+    >>> drawn = labels[ReversedClasses(labels, seed=0).order(epoch=0)]
+    >>> bool(abs(drawn.double().mean() - 0.9) < 0.05)
+    True
+    """
+
+    labels: Tensor  # (M,) classes of the samples
+    seed: int
+    stream: int = 0  # distinguishes samplers of one run
+
+    @property
+    def length(self) -> int:
+        """M."""
+        return len(self.labels)
+
+    def order(self, epoch: int) -> Tensor:
+        """(M,) positions drawn from (seed, epoch)."""
+        draw = generator(self.seed, "order", epoch, self.stream)
+        labels = self.labels.cpu()
+        sizes = labels.bincount().double()
+        chances = torch.where(sizes > 0, 1 / sizes.clamp(min=1), 0.0)
+        classes = torch.multinomial(chances, self.length, replacement=True, generator=draw)
+        within = torch.rand(self.length, generator=draw, dtype=torch.float64) * sizes[classes]
+        first = sizes.cumsum(0) - sizes  # of each class, once the samples are sorted by class
+        return labels.argsort(stable=True)[(first[classes] + within.floor()).long()]
+
+
 @dataclass(frozen=True)
 class Repeated:
     """Repeated augmentation: a part of the images, each `repeats` times in a row.

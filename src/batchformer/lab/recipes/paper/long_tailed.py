@@ -138,7 +138,7 @@ _T3 = (
     _INATURALIST.alone(
         "BBN",
         "66.3 49.4 70.8 65.3",
-        planned=False,
+        recipe="inaturalist18_bbn",
         note="printed 66.3, its own shots imply 66.4",
     ),
     _INATURALIST.alone("cRT", "65.2 69.0 66.0 63.2", recipe="inaturalist18_crt"),

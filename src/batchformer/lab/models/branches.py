@@ -1,0 +1,84 @@
+"""Two branches in place of a network's last block, as in BBN."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+Branch = Literal["both", "conventional", "rebalancing"]
+
+
+class TwoBranches(nn.Module):
+    """A block and one of the same shape beside it.
+
+    Attributes:
+        branch: which of them are computed; "both" gives their channels one after the other.
+    """
+
+    def __init__(self, conventional: nn.Module, rebalancing: nn.Module) -> None:
+        super().__init__()
+        self.conventional, self.rebalancing = conventional, rebalancing
+        self.branch: Branch = "both"
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, C, ...) to (N, C', ...) of one branch, or (N, 2C', ...) of both."""
+        if self.branch == "conventional":
+            one: Tensor = self.conventional(x)
+            return one
+        if self.branch == "rebalancing":
+            other: Tensor = self.rebalancing(x)
+            return other
+        return torch.cat((self.conventional(x), self.rebalancing(x)), dim=1)
+
+
+def split_last_block(network: nn.Module, num_classes: int) -> TwoBranches:
+    """Give a network two branches at its end, in place, and a linear classifier of both.
+
+    The second branch begins with the weights of the first in a random order: they are independent,
+    and have the same distribution. The network keeps timm's contract, with twice the features.
+
+    Args:
+        network: ends with a stage of blocks, or a linear layer, and its classifier.
+
+    >>> from batchformer.lab.models.networks import resnet32
+    >>> network = resnet32(10)
+    >>> branches = split_last_block(network, 10)
+    >>> network.num_features, network.fc, network.layer3[-1] is branches
+    (128, Linear(in_features=128, out_features=10, bias=True), True)
+    """
+    contract: Any = network
+    parts = [(name, part) for name, part in network.named_children() if _has_weights(part)]
+    (name, last), (head, classifier) = ([("", network)] * 2 + parts)[-2:]
+    fits = isinstance(last, (nn.Sequential, nn.Linear)) and hasattr(network, "get_classifier")
+    if not fits or contract.get_classifier() is not classifier:
+        raise ValueError(
+            f"BBN has the last block of a network twice, and {type(network).__name__} does not end "
+            "with a stage of blocks and its classifier; set --model to a ResNet, such as resnet32 "
+            "or resnet50."
+        )
+    # The last block of a stage, or the layer itself.
+    holder, place = (
+        (last, str(len(last) - 1)) if isinstance(last, nn.Sequential) else (network, name)
+    )
+    block = holder.get_submodule(place)
+    branches = TwoBranches(block, _with_shuffled_weights(block))
+    setattr(holder, place, branches)
+    contract.num_features = 2 * int(contract.num_features)
+    setattr(network, head, nn.Linear(contract.num_features, num_classes))
+    return branches
+
+
+def _has_weights(part: nn.Module) -> bool:
+    return next(part.parameters(), None) is not None
+
+
+@torch.no_grad()
+def _with_shuffled_weights(block: nn.Module) -> nn.Module:
+    """A copy of a block whose weights are in another, random order."""
+    other = copy.deepcopy(block)
+    for weight in other.parameters():
+        weight.copy_(weight.flatten()[torch.randperm(weight.numel())].view_as(weight))
+    return other
