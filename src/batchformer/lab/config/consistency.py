@@ -37,7 +37,11 @@ if TYPE_CHECKING:
 def require_consistent(recipe: Recipe) -> None:
     """Raise ValueError, which says what to set, where settings do not go together."""
     for setting in ("name", "start", "teacher"):
-        _require_inside(setting, getattr(recipe, setting))
+        value = getattr(recipe, setting)
+        several = setting == "teacher" and isinstance(value, str)
+        listed = source_names(value) if several else (value,)
+        for path in listed:
+            _require_inside(setting, path)
     entry = find_method(recipe.method)
     require_sense(recipe.method, recipe.module)
     _require_source(recipe)
@@ -66,6 +70,15 @@ def require_consistent(recipe: Recipe) -> None:
         _require_features(recipe, recipe.data)
 
 
+def source_names(value: str) -> tuple[str, ...]:
+    """The names of runs in a setting, which commas separate.
+
+    >>> source_names("many/baseline, few/baseline"), source_names("")
+    (('many/baseline', 'few/baseline'), ())
+    """
+    return tuple(name.strip() for name in value.split(",")) if value else ()
+
+
 def _methods_of(task: str) -> str:
     return ", ".join(methods_that(lambda entry: task in entry.tasks))
 
@@ -87,9 +100,19 @@ def _require_source(recipe: Recipe) -> None:
 def _require_read(recipe: Recipe) -> None:
     """Refuse settings that this method does not read."""
     reads, data = find_method(recipe.method).reads, recipe.data
+    teachers, sizes = source_names(recipe.teacher), find_method(recipe.method).teacher_classes
     require(
-        not recipe.teacher or "teacher" in reads,
+        not teachers or "teacher" in reads,
         f"{recipe.method} has no teacher; --teacher is for the method {_reader('teacher')}",
+    )
+    require(
+        len(teachers) == 1 or not teachers or sizes is not None,
+        f"{recipe.method} has one teacher, and --teacher names {len(teachers)}",
+    )
+    require(
+        bool(teachers) or sizes is None,
+        f"{recipe.method} learns from trained experts; name the run of each, those of the largest "
+        "classes first, by --teacher RECIPE/ARM,RECIPE/ARM,RECIPE/ARM",
     )
     require(
         getattr(data, "adapt", False) == ("data.adapt" in reads),

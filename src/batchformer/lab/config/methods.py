@@ -6,7 +6,7 @@ lists methods by name. Nothing here needs torch.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -39,6 +39,9 @@ class MethodEntry:
         no_mixed_weight: why the mixed stream has no weight of its own.
         refuse_data: says why data of a fitting task does not serve, or nothing.
         loss_change: where the loss changes on the way, the setting with the epoch, and how.
+        bank: it computes something of the training images, as they are scored, and is given them.
+        teacher_classes: where it learns from several networks, each of some classes: their numbers
+            of classes, from the settings and the training images of each class.
     """
 
     path: str
@@ -54,6 +57,8 @@ class MethodEntry:
     no_mixed_weight: str = ""
     refuse_data: Callable[[Any], str] = lambda data: ""
     loss_change: tuple[str, str] | None = None
+    bank: bool = False
+    teacher_classes: Callable[[MethodConfig, Sequence[int]], Sequence[int]] | None = None
 
 
 def _without_domains(data: Any) -> str:
@@ -236,6 +241,7 @@ METHODS: dict[str, MethodEntry] = {
         settings=(settings.Probe,),
         given="features",
         batchformer="absent",
+        bank=True,
     ),
     "knn": MethodEntry(
         path="probes:NearestNeighbours",
@@ -243,6 +249,7 @@ METHODS: dict[str, MethodEntry] = {
         reads=("data.views",),
         given="features",
         batchformer="absent",
+        bank=True,
     ),
     "detector": MethodEntry(
         path="detector:Detector",

@@ -327,13 +327,16 @@ class LongTailed(Protocol):
     def test(self) -> Sized: ...
     @property
     def train_counts(self) -> Tensor: ...
+    @property
+    def part_of(self) -> str: ...
 
 
 def split_facts(data: LongTailed) -> dict[str, Any]:
     """Name of the split, its hash and that of its training part, its sizes, and the sizes of the
-    largest and smallest class."""
+    largest and smallest class; for some classes alone, also the hash of the training part of all.
+    """
     counts = data.train_counts
-    return {
+    facts: dict[str, Any] = {
         "name": data.name,
         "split_sha256": data.split_sha256,
         "train_sha256": data.train_sha256,
@@ -342,6 +345,7 @@ def split_facts(data: LongTailed) -> dict[str, Any]:
         "largest_class": int(counts.max()),
         "smallest_class": int(counts.min()),
     }
+    return {**facts, "part_of_sha256": data.part_of} if data.part_of else facts
 
 
 def class_sizes(counts: Tensor, config: LongTailConfig) -> str:
