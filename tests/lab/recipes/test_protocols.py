@@ -246,7 +246,7 @@ def test_runs_that_others_start_from_are_recipes_on_the_same_data() -> None:
     others = ("linear_probe", "knn", "detector")  # on features learnt without these labels
     found = [r for r in KNOWN.values() if (r.start or r.teacher) and r.method not in others]
     assert {r.method for r in found} == {
-        *("ride", "ride_assignment", "crt", "tau_norm", "lws", "balms")
+        *("ride", "ride_assignment", "crt", "tau_norm", "lws", "balms", "oltr")
     }
     for recipe in found:
         name, _, arm = (recipe.start or recipe.teacher).partition("/")

@@ -78,7 +78,8 @@ def test_two_updates(name: str, root: Path) -> None:
     recipe: Any = find_recipe(name)
     place, meta = str(root / recipe.data.name), min(recipe.data.meta_batch, 3)
     # Four parts would have one row each, which has no statistics.
-    hyper = dataclasses.replace(recipe.hyper, norm_parts=min(2, recipe.hyper.norm_parts))
+    parts = min(2, recipe.hyper.norm_parts)
+    hyper = dataclasses.replace(recipe.hyper, norm_parts=parts, attention_side=1)
     data = {"root": place, "size": 32, "meta_batch": meta}
     recipe = dataclasses.replace(recipe, hyper=hyper)
     recipe = tiny(recipe, data, {"batch_size": 4}, recipe.weights)

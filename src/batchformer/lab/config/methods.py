@@ -183,6 +183,14 @@ METHODS: dict[str, MethodEntry] = {
         given="network",
         refuse_data=_without_meta_batch,
     ),
+    "oltr_plain": MethodEntry(path="oltr:PlainStage", settings=(settings.BackboneRate,)),
+    "oltr": MethodEntry(
+        path="oltr:Oltr",
+        settings=(settings.VisualMemory, settings.BackboneRate),
+        given="classifier",
+        own_classifier=True,
+        bank=True,
+    ),
     "coral": MethodEntry(path="domains:Coral", settings=(settings.Penalty,), **_OF_DOMAINS),
     "irm": MethodEntry(
         path="domains:Irm",

@@ -311,7 +311,7 @@ class BackboneRate:
     """A rate of the backbone's own."""
 
     backbone_lr_factor: float = at_least(0, 0.1)
-    """mdd, cge: learning rate of the backbone as a multiple of that of the layers on it."""
+    """mdd, cge, oltr: learning rate of the backbone as a multiple of that of the layers on it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -388,6 +388,26 @@ class ClosedForm:
 
 
 @dataclass(frozen=True, kw_only=True)
+class VisualMemory:
+    """OLTR's second stage: attention, and centroids of classes."""
+
+    attention_after: str = ""
+    """oltr: the last stage of the network, behind which spatial attention stands: layer4 of a
+    ResNet, layer3 of resnet32. Empty: none."""
+    attention_side: int = at_least(1, 7)
+    """oltr: side of the maps there; 7 for images of 224 pixels, 8 for resnet32."""
+    fresh_layer: bool = False
+    """oltr: a new linear layer with ReLU on the features of the first stage (ImageNet-LT)."""
+    frozen_backbone: bool = False
+    """oltr: train only attention, the linear layer on pooled features, and the classifier
+    (Places-LT). Normalisation goes on by batch statistics."""
+    centroid_weight: float = at_least(0, 0.01)
+    """oltr: weight of the loss on centroids."""
+    centroid_lr_factor: float = at_least(0, 0.1)
+    """oltr: learning rate of the centroids as a multiple of the classifier's."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class ValleyAverage:
     """SWAD: the average of weights in the valley of the validation loss."""
 
@@ -403,6 +423,7 @@ class ValleyAverage:
 
 @dataclass(frozen=True, kw_only=True)
 class MethodConfig(
+    VisualMemory,
     ValleyAverage,
     ClosedForm,
     Synthesis,

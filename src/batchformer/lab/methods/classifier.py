@@ -124,7 +124,7 @@ class Classifier(Method):
 
         Args:
             optim: has the rate of `parts`; the network has ``hyper.backbone_lr_factor`` of it, and
-                the encoder its own factor.
+                the encoder its own factor. Parts may be in the network, such as its classifier.
         """
         groups: dict[str, tuple[list[nn.Module], float]] = {
             "backbone": ([self.network], self.hyper.backbone_lr_factor),
@@ -135,6 +135,8 @@ class Classifier(Method):
             name: [p for module in modules for p in module.parameters() if p.requires_grad]
             for name, (modules, _) in groups.items()
         }
+        after = {id(p) for p in trained["model"]}
+        trained["backbone"] = [p for p in trained["backbone"] if id(p) not in after]
         return [
             {"params": trained[name], "lr": optim.lr * factor, "name": name}
             for name, (_, factor) in groups.items()
