@@ -246,15 +246,17 @@ def test_runs_that_others_start_from_are_recipes_on_the_same_data() -> None:
     others = ("linear_probe", "knn", "detector")  # on features learnt without these labels
     found = [r for r in KNOWN.values() if (r.start or r.teacher) and r.method not in others]
     assert {r.method for r in found} == {
-        *("ride", "ride_assignment", "crt", "tau_norm", "lws", "balms", "oltr")
+        *("ride", "ride_assignment", "crt", "tau_norm", "lws", "balms", "oltr", "lfme")
     }
     for recipe in found:
-        name, _, arm = (recipe.start or recipe.teacher).partition("/")
-        source = KNOWN[name]
-        assert not arm or arm in ARMS
-        for key in ("name", "ratio", "profile", "seed"):
-            assert getattr(source.data, key) == getattr(recipe.data, key)
-        assert source.model == recipe.model
+        for _, source_name in recipe.sources():
+            name, _, arm = source_name.partition("/")
+            source = KNOWN[name]
+            assert not arm or arm in ARMS
+            for key in ("name", "ratio", "profile", "seed"):
+                assert getattr(source.data, key) == getattr(recipe.data, key)
+            assert source.model == recipe.model
+            assert source.hyper.feature_layer == recipe.hyper.feature_layer
 
 
 # Contrastive learning, and what is measured on its features

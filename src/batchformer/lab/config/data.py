@@ -117,7 +117,8 @@ class LongTailConfig(_Data):
     meta_batch: int = 0
     """balms: samples of the second, class-balanced batch of each update; 0: none."""
     meta_from: Literal["train", "val"] = "train"
-    """balms: where the second batch comes from; "val" is a list of imagenet_lt and places_lt."""
+    """balms: where the second batch comes from. lfme: images that say how far the student is. "val"
+    is a list of imagenet_lt and places_lt."""
 
     @property
     def loader(self) -> str:  # type: ignore[override]
@@ -129,9 +130,9 @@ class LongTailConfig(_Data):
 
     def words(self) -> str:
         named = self.name if self.of_files else f"{self.name} r={self.ratio:g}"
-        if not (self.min_images or self.max_images):
-            return named
-        return f"{named}, classes of {self.min_images} to {self.max_images or '...'} images"
+        least, most = max(self.min_images, 1), self.max_images
+        bounds = f"{least}-{most}" if most else f"{least}+"
+        return named if bounds == "1+" else f"{named}, {bounds}"
 
     def idle(self) -> set[str]:
         idle = {"ratio", "profile"} if self.of_files else {"train_list", "test_list", "per_class"}

@@ -78,6 +78,10 @@ def _without_meta_batch(data: Any) -> str:
     return "judges its sampling by a balanced batch; set data.meta-batch, for example 512"
 
 
+def _expert_classes(hyper: MethodConfig, counts: Sequence[int]) -> list[int]:
+    return [len(group) for group in settings.cut_classes(counts, hyper.expert_cuts)]
+
+
 _OF_DOMAINS: dict[str, Any] = {
     "tasks": ("domains",),
     "needs": "images of several domains",
@@ -190,6 +194,13 @@ METHODS: dict[str, MethodEntry] = {
         given="classifier",
         own_classifier=True,
         bank=True,
+    ),
+    "lfme": MethodEntry(
+        path="lfme:Lfme",
+        settings=(settings.SelfPacing,),
+        reads=("teacher", "data.meta_from"),
+        bank=True,
+        teacher_classes=_expert_classes,
     ),
     "coral": MethodEntry(path="domains:Coral", settings=(settings.Penalty,), **_OF_DOMAINS),
     "irm": MethodEntry(

@@ -14,6 +14,8 @@ from batchformer.lab.engine.distributed.sharding import is_sharded
 
 #: Outputs (N, ...) of images (N, channels, H, W).
 Extract = Callable[[Tensor], Tensor]
+#: Scores (N, ...) of outputs (N, ...) and labels (N,).
+Score = Callable[[Tensor, Tensor], Tensor]
 
 
 class Bank(Protocol):
@@ -28,6 +30,13 @@ class Bank(Protocol):
 
     def features(self, extract: Extract) -> Tensor:
         """Features (M, C) of all training images, each once and in order."""
+
+    def measure(self, extract: Extract, score: Score) -> Tensor:
+        """Scores (M, ...) of the outputs of all training images, each once and in order."""
+
+    @property
+    def validation(self) -> Bank | None:
+        """The images of the data's third list, which is for choosing settings; None without."""
 
 
 def require_bank(method: nn.Module, bank: Bank | None, who: str) -> Bank:

@@ -15,6 +15,7 @@ FAMILIES = (
     "cifar_lt:RECIPES",
     "image_files_lt:RECIPES",
     "oltr:RECIPES",
+    "lfme:RECIPES",
     "domains:RECIPES",
     "small:ROTATED_DIGITS",
     "zero_shot:RECIPES",

@@ -226,11 +226,15 @@ class LabelledTask(FixedSplit):
         raise NotImplementedError(f"{type(self).__name__} does not implement as_at_test()")
 
     def bank(self, seed: int, workers: int | None = None) -> Bank:
-        """The training images that neighbours are searched among."""
+        """The training images as they are scored, and those of the third list if it is read."""
         from batchformer.lab.tasks.features import Bank  # late: few methods search neighbours
 
-        train = self.data.train
-        return Bank(self.train_labels, seed, lambda: self.as_at_test(train, workers))
+        def images(part: Any, labels: Tensor, validation: Bank | None = None) -> Bank:
+            return Bank(labels, seed, lambda: self.as_at_test(part, workers), validation)
+
+        third = getattr(self.data, "val", None)
+        judging = None if third is None else images(third, third.labels)
+        return images(self.data.train, self.train_labels, judging)
 
     def evaluate(self, method: Method, optimizer_step: OptimizerStep, batch: int = 0) -> Evaluation:
         """Scores in percent by shots, those of features if asked for, and what figures need."""

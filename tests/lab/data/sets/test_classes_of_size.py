@@ -70,5 +70,7 @@ def test_bounds_that_no_class_meets_are_refused() -> None:
 
 
 def test_the_classes_are_named_in_lists() -> None:
-    assert LongTailConfig(min_images=21, max_images=99).words().endswith("of 21 to 99 images")
-    assert LongTailConfig(min_images=100).words().endswith("of 100 to ... images")
+    assert LongTailConfig(min_images=21, max_images=99).words().endswith(", 21-99")
+    assert LongTailConfig(min_images=100).words().endswith(", 100+")
+    assert LongTailConfig(max_images=20).words().endswith(", 1-20")
+    assert LongTailConfig().words() == "cifar100 r=100"

@@ -67,7 +67,7 @@ _T2 = (
         recipe="imagenet_lt_oltr",
         note="printed 35.6, its own shots imply 36.0",
     ),
-    _RESNET10.alone("LFME", "38.8 47.0 37.9 19.2", planned=False),
+    _RESNET10.alone("LFME", "38.8 47.0 37.9 19.2", recipe="imagenet_lt_lfme"),
     *_RESNET10.pair(
         "Balanced Softmax",
         "41.0 52.6 38.3 18.0",
