@@ -57,6 +57,11 @@ def require_consistent(recipe: Recipe) -> None:
         f"{recipe.method} is for {entry.needs}, and not for the task {recipe.task}, which has "
         f"{_methods_of(recipe.task)}; `batchformer list {recipe.method}` shows recipes with it",
     )
+    require(
+        not recipe.hyper.feature_layer or recipe.task != "detection",
+        "hyper.feature-layer is a layer before a classifier of images, and a detector takes the "
+        "network without it; set --hyper.feature-layer 0",
+    )
     why_not = entry.refuse_data(recipe.data)
     require(not why_not, f"{recipe.method} {why_not}")
     _require_read(recipe)

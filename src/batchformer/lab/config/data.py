@@ -138,6 +138,8 @@ class LongTailConfig(_Data):
         idle = {"ratio", "profile"} if self.of_files else {"train_list", "test_list", "per_class"}
         if not self.of_files:
             idle.add("size")
+        if self.sampler != "class_balanced":
+            idle.add("per_turn")
         if self.name not in WITH_VAL_LIST:
             idle |= {"scored_on", "meta_from"}
         if self.name == "digits":
