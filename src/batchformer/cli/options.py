@@ -31,7 +31,7 @@ class Settings:
     start: str
     """RECIPE or RECIPE/ARM whose trained network runs start from, seed by seed."""
     teacher: str
-    """RECIPE or RECIPE/ARM whose trained network the method ride distils from."""
+    """RECIPE or RECIPE/ARM whose trained network ride distils from; three with commas for lfme."""
     module: ModuleConfig
     optim: OptimConfig
     schedule: ScheduleConfig

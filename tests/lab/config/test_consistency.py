@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 
+from batchformer.lab.config.methods import MethodConfig
 from batchformer.lab.recipes import find_recipe
 
 
@@ -16,12 +18,14 @@ from batchformer.lab.recipes import find_recipe
         ("demo", {"teacher": "demo"}, "--teacher is for the method ride"),
         ("demo", {"method": "paco"}, "data.augment paco"),
         ("demo", {"method": "balms", "start": "demo"}, "data.meta-batch"),
+        ("demo", {"method": "oltr"}, "--start RECIPE/ARM"),
+        ("my_voc", {"hyper": MethodConfig(feature_layer=8)}, "set --hyper.feature-layer 0"),
         ("ut_zappos_compcos_open", {"method": "cge"}, r"feasible compcos.*--data\.no-mask"),
     ],
 )
-def test_recipes_that_cannot_be_are_refused(name: str, change: dict[str, str], words: str) -> None:
+def test_recipes_that_cannot_be_are_refused(name: str, change: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        dataclasses.replace(find_recipe(name), **change)  # type: ignore[arg-type]
+        dataclasses.replace(find_recipe(name), **change)
 
 
 def test_weights_are_of_a_file_or_of_a_run() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -74,7 +75,7 @@ IMAGES = torch.randn(12, 1, 8, 8, generator=torch.Generator().manual_seed(7))
 
 def scaled(make: Any, times: float = 1.0) -> Any:
     """A probe of unit scale on features that are so many times as long."""
-    options = {"training_features": lambda extract: extract(IMAGES)}
+    options = {"bank": SimpleNamespace(features=lambda extract: extract(IMAGES))}
     method = make("linear_probe", {"probe_scale": "unit"}, options)
     with torch.no_grad():
         method.network.hidden.weight.mul_(times)
@@ -128,7 +129,7 @@ def test_the_exported_network_and_a_loaded_state_answer_alike(make: Any, batch: 
 
 
 def test_unit_scale_without_images_is_refused(make: Any) -> None:
-    with pytest.raises(ValueError, match="not given training_features"):
+    with pytest.raises(ValueError, match="was given no bank"):
         make("linear_probe", {"probe_scale": "unit"}).begin_training(1)
     with pytest.raises(ValueError, match="all features of the training images are 0"):
         scaled(make, 0.0).begin_training(1)

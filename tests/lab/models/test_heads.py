@@ -13,10 +13,13 @@ from torch.nn import functional as F
 from batchformer.lab.models.heads import (
     CosineClassifier,
     Projection,
+    WithFeatureLayer,
     normalised_embedder,
     normalised_projector,
     projector,
 )
+from batchformer.lab.models.networks import digits_net
+from batchformer.lab.models.ride import ride_resnet32
 from batchformer.nn.module import parameter_count
 
 # The cosine classifier.
@@ -191,3 +194,26 @@ def test_normalised_by_hand() -> None:
     # No ReLU at the end, and dropout in training alone.
     assert (expected < 0).any() and dropout.p == 0.5
     assert not torch.equal(embedder.train()(x), expected)
+
+
+# A layer before the classifier.
+
+
+def test_a_layer_between_features_and_classifier() -> None:
+    torch.manual_seed(0)
+    body = digits_net(5)
+    network = WithFeatureLayer(body, 12).eval()
+    x = torch.randn(3, 1, 8, 8)
+    with torch.no_grad():
+        pooled = body.forward_features(x)
+        features = (pooled @ network.layer.weight.T + network.layer.bias).clamp(min=0)
+        found = network.forward_head(network.forward_features(x), pre_logits=True)
+        torch.testing.assert_close(found, features)
+        torch.testing.assert_close(network(x), features @ network.fc.weight.T + network.fc.bias)
+    assert network.num_features == 12 and network.get_classifier() is network.fc
+    assert not any(name.startswith("body.fc") for name in network.state_dict())
+
+
+def test_a_network_of_several_classifiers_has_no_place_for_it() -> None:
+    with pytest.raises(ValueError, match=r"RideNetwork has several; set --hyper\.feature-layer 0"):
+        WithFeatureLayer(ride_resnet32(3, 2), 12)

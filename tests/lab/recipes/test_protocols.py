@@ -48,6 +48,9 @@ RATES: dict[str, tuple[int, int, dict[float, float]]] = {
     "imagenet_moco_v2_probe": (7, 100, {0: 1, 59: 1, 60: 0.1, 79: 0.1, 80: 0.01, 99: 0.01}),
     "imagenet_moco_v3_probe": (7, 90, {0: 1, 6 / 7: 1, 45: 0.5}),
     "imagenet_lt_paco": (905, 400, {epoch: (epoch + 1) / 10 for epoch in range(10)}),
+    "imagenet_lt_lfme": (452, 90, {0: 1, 48.99: 1, 49: 0.1, 78.99: 0.1, 79: 0.01}),
+    "imagenet_lt_oltr": (905, 60, {0: 1, 19.99: 1, 20: 0.1, 39.99: 0.1, 40: 0.01}),
+    "places_lt_oltr": (488, 30, {0: 1, 9.99: 1, 10: 0.1, 19.99: 0.1, 20: 0.01}),
     "pacs_baseline": (100, 30, {0: 1, 23.99: 1, 24: 0.1, 29.99: 0.1}),
     "visda_mdd": (1_000, 30, {e: (1 + 0.2 * e) ** -0.75 for e in (0, 0.001, 1, 2.5, 29.999)}),
     "pacs_mdd": (1_000, 3, {e: (1 + 0.2 * e) ** -0.75 for e in (0, 0.001, 1, 2.5)}),
@@ -246,15 +249,17 @@ def test_runs_that_others_start_from_are_recipes_on_the_same_data() -> None:
     others = ("linear_probe", "knn", "detector")  # on features learnt without these labels
     found = [r for r in KNOWN.values() if (r.start or r.teacher) and r.method not in others]
     assert {r.method for r in found} == {
-        *("ride", "ride_assignment", "crt", "tau_norm", "lws", "balms")
+        *("ride", "ride_assignment", "crt", "tau_norm", "lws", "balms", "oltr", "lfme")
     }
     for recipe in found:
-        name, _, arm = (recipe.start or recipe.teacher).partition("/")
-        source = KNOWN[name]
-        assert not arm or arm in ARMS
-        for key in ("name", "ratio", "profile", "seed"):
-            assert getattr(source.data, key) == getattr(recipe.data, key)
-        assert source.model == recipe.model
+        for _, source_name in recipe.sources():
+            name, _, arm = source_name.partition("/")
+            source = KNOWN[name]
+            assert not arm or arm in ARMS
+            for key in ("name", "ratio", "profile", "seed"):
+                assert getattr(source.data, key) == getattr(recipe.data, key)
+            assert source.model == recipe.model
+            assert source.hyper.feature_layer == recipe.hyper.feature_layer
 
 
 # Contrastive learning, and what is measured on its features

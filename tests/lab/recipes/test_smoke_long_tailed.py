@@ -24,12 +24,11 @@ from batchformer.lab.runs.run import build, load_task
 from batchformer.plug.check import check
 from smoke import CPU, save_tail, tiny
 
-#: Another ratio changes numbers alone, and six experts train as the teacher of three.
-NAMES = [
-    name
-    for name in RECIPES
-    if name.startswith("cifar") and not re.search(r"_r\d+$|_6experts$|moco", name)
-]
+#: Another ratio changes numbers alone; the others are trained as first stages and teachers.
+OTHERS = r"moco|_(r\d+|6experts|oltr_plain|many|medium|few)$"
+NAMES = [name for name in RECIPES if name.startswith("cifar") and not re.search(OTHERS, name)]
+#: These measure all training images before they train, and so are given few.
+MEASURED = ("oltr", "lfme")
 
 
 @pytest.fixture(scope="module")
@@ -37,21 +36,25 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("noise")
     for name, classes in (("cifar10", 10), ("cifar100", 100)):
         save_tail(folder / f"{name}_lt.npz", classes, largest=200, ratios=(100, 200))
+    (folder / "few").mkdir()
+    save_tail(folder / "few/cifar10_lt.npz", 10, largest=100)
     return folder
 
 
 def small(name: str, root: Path) -> Recipe:
     """The recipe with its data in a folder of noise and two updates of eight samples."""
     recipe: Any = find_recipe(name)
-    meta = min(recipe.data.meta_batch, 16)
-    length = {"batch_size": 8, "updates": 2, "eval_every": 0, "checkpoint_every": 0}
-    return tiny(recipe, {"root": str(root), "meta_batch": meta}, length)
+    data = {"root": str(root), "meta_batch": min(recipe.data.meta_batch, 16)}
+    if any(word in name for word in MEASURED):
+        data |= {"name": "cifar10", "root": str(root / "few")}
+    length = {"batch_size": 8, "updates": 2, "epochs": 0, "eval_every": 0, "checkpoint_every": 0}
+    return tiny(recipe, data, length)
 
 
 def trained(name: str, arm: str, root: Path) -> Path:
     """The folder of a run, trained now if need be, after the runs that it starts from."""
     recipe = small(name, root)
-    for source in filter(None, (recipe.start, recipe.teacher)):
+    for _, source in recipe.sources():
         before, _, other = source.partition("/")
         trained(before, other or arm, root)
     return run(recipe, arm, 0, root=root / "runs", device=CPU, quiet=True)

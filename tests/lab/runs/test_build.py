@@ -108,6 +108,26 @@ def test_weights_that_a_recipe_names(tmp_path: Path) -> None:
     assert given_weights(dataclasses.replace(recipe, weights="timm")) is None
 
 
+def test_weights_below_and_with_a_feature_layer(tmp_path: Path) -> None:
+    """Weights of the network as it is elsewhere go below the layer; its own go everywhere."""
+    recipe, said = find_recipe("demo"), []
+    hyper = dataclasses.replace(recipe.hyper, feature_layer=7)
+    plain, layered = tmp_path / "plain.pth", tmp_path / "layered.pth"
+    torch.save(build_model("digits_net", 5).state_dict(), plain)
+    named = dataclasses.replace(recipe, hyper=hyper, weights=str(plain))
+    network = build_network(named, 3)
+    take_given_weights(network, named, said.append)
+    stored = torch.load(plain)
+    assert torch.equal(network.state_dict()["body.conv1.weight"], stored["conv1.weight"])
+    assert said == [f"begins with the weights of {plain}."]
+    with pytest.raises(ValueError, match="tau_norm works on a trained classifier"):
+        take_given_weights(network, dataclasses.replace(named, method="tau_norm"), said.append)
+    torch.save(network.state_dict(), layered)
+    again, whole = build_network(named, 3), dataclasses.replace(named, weights=str(layered))
+    take_given_weights(again, whole, said.append)
+    assert all(torch.equal(again.state_dict()[k], v) for k, v in network.state_dict().items())
+
+
 def test_the_network_that_a_file_is_of_is_named(tmp_path: Path) -> None:
     torch.save(build_model("resnet34", 7).state_dict(), tmp_path / "w.pth")
     recipe = find_recipe("my_folder")

@@ -38,7 +38,11 @@ if TYPE_CHECKING:
 def require_consistent(recipe: Recipe) -> None:
     """Raise ValueError, which says what to set, where settings do not go together."""
     for setting in ("name", "start", "teacher"):
-        _require_inside(setting, getattr(recipe, setting))
+        value = getattr(recipe, setting)
+        several = setting == "teacher" and isinstance(value, str)
+        listed = source_names(value) if several else (value,)
+        for path in listed:
+            _require_inside(setting, path)
     entry = find_method(recipe.method)
     require_sense(recipe.method, recipe.module)
     _require_source(recipe)
@@ -54,6 +58,11 @@ def require_consistent(recipe: Recipe) -> None:
         f"{recipe.method} is for {entry.needs}, and not for the task {recipe.task}, which has "
         f"{_methods_of(recipe.task)}; `batchformer list {recipe.method}` shows recipes with it",
     )
+    require(
+        not recipe.hyper.feature_layer or recipe.task != "detection",
+        "hyper.feature-layer is a layer before a classifier of images, and a detector takes the "
+        "network without it; set --hyper.feature-layer 0",
+    )
     why_not = entry.refuse_data(recipe.data)
     require(not why_not, f"{recipe.method} {why_not}")
     _require_read(recipe)
@@ -65,6 +74,15 @@ def require_consistent(recipe: Recipe) -> None:
         _require_parts(recipe)
     if recipe.task == "generalized":
         _require_features(recipe, recipe.data)
+
+
+def source_names(value: str) -> tuple[str, ...]:
+    """The names of runs in a setting, which commas separate.
+
+    >>> source_names("many/baseline, few/baseline"), source_names("")
+    (('many/baseline', 'few/baseline'), ())
+    """
+    return tuple(name.strip() for name in value.split(",")) if value else ()
 
 
 def _methods_of(task: str) -> str:
@@ -88,9 +106,19 @@ def _require_source(recipe: Recipe) -> None:
 def _require_read(recipe: Recipe) -> None:
     """Refuse settings that this method does not read."""
     reads, data = find_method(recipe.method).reads, recipe.data
+    teachers, sizes = source_names(recipe.teacher), find_method(recipe.method).teacher_classes
     require(
-        not recipe.teacher or "teacher" in reads,
+        not teachers or "teacher" in reads,
         f"{recipe.method} has no teacher; --teacher is for the method {_reader('teacher')}",
+    )
+    require(
+        len(teachers) == 1 or not teachers or sizes is not None,
+        f"{recipe.method} has one teacher, and --teacher names {len(teachers)}",
+    )
+    require(
+        bool(teachers) or sizes is None,
+        f"{recipe.method} learns from trained experts; name the run of each, those of the largest "
+        "classes first, by --teacher RECIPE/ARM,RECIPE/ARM,RECIPE/ARM",
     )
     require(
         getattr(data, "adapt", False) == ("data.adapt" in reads),

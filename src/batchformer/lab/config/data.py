@@ -84,6 +84,11 @@ class LongTailConfig(_Data):
     per_class: int = 0
     """Image files: train on at most this many images of each class. They are the first of an order
     drawn by data.seed, so that a smaller set is contained in a larger one. 0: all images."""
+    min_images: int = 0
+    """Train and score only classes with at least this many training images, numbered anew in their
+    order; the experts of lfme have classes of similar size."""
+    max_images: int = 0
+    """The same for classes with at most this many; 0: no bound."""
     size: int = 224
     """Image files: side of the square crop; at test the centre of an image of 8/7 that side."""
     scored_on: Literal["test", "val"] = "test"
@@ -101,6 +106,9 @@ class LongTailConfig(_Data):
     sampler: Literal["shuffle", "class_balanced", "repeated"] = "shuffle"
     """shuffle: every image once an epoch; class_balanced: every class equally often; repeated: a
     third of the images three times (DeiT)."""
+    per_turn: int = 1
+    """data.sampler class_balanced: images that a class gives one after the other; with 4, a batch
+    of 128 has 32 classes (OLTR, LFME)."""
     scores: Literal["shots", "top", "both"] = "shots"
     """Accuracy by shots, among the highest answers (top1, top5), or both."""
     views: Literal["none", "moco_v2", "byol"] = "none"
@@ -109,7 +117,8 @@ class LongTailConfig(_Data):
     meta_batch: int = 0
     """balms: samples of the second, class-balanced batch of each update; 0: none."""
     meta_from: Literal["train", "val"] = "train"
-    """balms: where the second batch comes from; "val" is a list of imagenet_lt and places_lt."""
+    """balms: where the second batch comes from. lfme: images that say how far the student is. "val"
+    is a list of imagenet_lt and places_lt."""
     paired: Literal["none", "reversed"] = "none"
     """bbn: the image beside each image of a batch; "reversed" draws its class by the inverse of the
     class's size, so that rare classes come most often."""
@@ -123,12 +132,17 @@ class LongTailConfig(_Data):
         return self.name in FILES
 
     def words(self) -> str:
-        return self.name if self.of_files else f"{self.name} r={self.ratio:g}"
+        named = self.name if self.of_files else f"{self.name} r={self.ratio:g}"
+        least, most = max(self.min_images, 1), self.max_images
+        bounds = f"{least}-{most}" if most else f"{least}+"
+        return named if bounds == "1+" else f"{named}, {bounds}"
 
     def idle(self) -> set[str]:
         idle = {"ratio", "profile"} if self.of_files else {"train_list", "test_list", "per_class"}
         if not self.of_files:
             idle.add("size")
+        if self.sampler != "class_balanced":
+            idle.add("per_turn")
         if self.name not in WITH_VAL_LIST:
             idle |= {"scored_on", "meta_from"}
         if self.name == "digits":
@@ -144,6 +158,17 @@ class LongTailConfig(_Data):
         )
         require(self.size >= 1, f"data.size is {self.size}, below 1")
         require(self.per_class >= 0, f"data.per-class is {self.per_class}, below 0")
+        require(self.min_images >= 0, f"data.min-images is {self.min_images}, below 0")
+        require(
+            self.max_images == 0 or self.max_images >= max(self.min_images, 1),
+            f"data.max-images is {self.max_images}, below data.min-images {self.min_images}",
+        )
+        require(self.per_turn >= 1, f"data.per-turn is {self.per_turn}, below 1")
+        require(
+            self.per_turn == 1 or self.sampler == "class_balanced",
+            f"data.per-turn {self.per_turn} is for data.sampler class_balanced, and it is "
+            f"{self.sampler}",
+        )
         require(
             self.of_files or not self.per_class,
             f"data.per-class is for image files; {self.name} is shortened by data.ratio",

@@ -6,7 +6,7 @@ lists methods by name. Nothing here needs torch.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -39,6 +39,9 @@ class MethodEntry:
         no_mixed_weight: why the mixed stream has no weight of its own.
         refuse_data: says why data of a fitting task does not serve, or nothing.
         loss_change: where the loss changes on the way, the setting with the epoch, and how.
+        bank: it computes something of the training images, as they are scored, and is given them.
+        teacher_classes: where it learns from several networks, each of some classes: their numbers
+            of classes, from the settings and the training images of each class.
     """
 
     path: str
@@ -54,6 +57,8 @@ class MethodEntry:
     no_mixed_weight: str = ""
     refuse_data: Callable[[Any], str] = lambda data: ""
     loss_change: tuple[str, str] | None = None
+    bank: bool = False
+    teacher_classes: Callable[[MethodConfig, Sequence[int]], Sequence[int]] | None = None
 
 
 def _without_domains(data: Any) -> str:
@@ -77,6 +82,10 @@ def _without_pairs(data: Any) -> str:
     if data.paired != "none":
         return ""
     return "trains a second branch on images of rare classes; set data.paired reversed"
+
+
+def _expert_classes(hyper: MethodConfig, counts: Sequence[int]) -> list[int]:
+    return [len(group) for group in settings.cut_classes(counts, hyper.expert_cuts)]
 
 
 _OF_DOMAINS: dict[str, Any] = {
@@ -191,6 +200,21 @@ METHODS: dict[str, MethodEntry] = {
         own_classifier=True,
         refuse_data=_without_pairs,
     ),
+    "oltr_plain": MethodEntry(path="oltr:PlainStage", settings=(settings.BackboneRate,)),
+    "oltr": MethodEntry(
+        path="oltr:Oltr",
+        settings=(settings.VisualMemory, settings.BackboneRate),
+        given="classifier",
+        own_classifier=True,
+        bank=True,
+    ),
+    "lfme": MethodEntry(
+        path="lfme:Lfme",
+        settings=(settings.SelfPacing,),
+        reads=("teacher", "data.meta_from"),
+        bank=True,
+        teacher_classes=_expert_classes,
+    ),
     "coral": MethodEntry(path="domains:Coral", settings=(settings.Penalty,), **_OF_DOMAINS),
     "irm": MethodEntry(
         path="domains:Irm",
@@ -249,6 +273,7 @@ METHODS: dict[str, MethodEntry] = {
         settings=(settings.Probe,),
         given="features",
         batchformer="absent",
+        bank=True,
     ),
     "knn": MethodEntry(
         path="probes:NearestNeighbours",
@@ -256,6 +281,7 @@ METHODS: dict[str, MethodEntry] = {
         reads=("data.views",),
         given="features",
         batchformer="absent",
+        bank=True,
     ),
     "detector": MethodEntry(
         path="detector:Detector",

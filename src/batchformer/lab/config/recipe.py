@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
-from batchformer.lab.config.consistency import require_consistent
+from batchformer.lab.config.consistency import require_consistent, source_names
 from batchformer.lab.config.data import DataConfig, LongTailConfig
 from batchformer.lab.config.methods import MethodConfig, MethodName, ModuleConfig
 from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainConfig
 
 #: Settings that tell one row of the paper from another, besides network and method.
-ROW_OF_DATA = ("name", "ratio", "world", "source", "trained_on")
+ROW_OF_DATA = ("name", "ratio", "world", "source", "trained_on", "min_images", "max_images")
 ROW_OF_METHOD = ("experts", "detector")
 #: In place of a table and row, where the paper has no numbers.
 NOT_IN_THE_PAPER = "not in the paper"
@@ -65,7 +65,8 @@ class Recipe:
     """RECIPE or RECIPE/ARM: the run whose network a run starts from, of the same seed and in the
     same folder of runs; without an arm, that of the same arm. Empty: random weights."""
     teacher: str = ""
-    """RECIPE or RECIPE/ARM: the run whose network ride distils from. Empty: none."""
+    """RECIPE or RECIPE/ARM: the run whose network ride distils from. lfme has three, separated by
+    commas: experts on many, medium and few. Empty: none."""
     module: ModuleConfig = field(default_factory=ModuleConfig)
     """BatchFormer."""
     optim: OptimConfig = field(default_factory=OptimConfig)
@@ -86,6 +87,11 @@ class Recipe:
         data = (getattr(self.data, name, None) for name in ROW_OF_DATA)
         hyper = (getattr(self.hyper, name) for name in ROW_OF_METHOD)
         return (*data, self.model, self.method, *hyper)
+
+    def sources(self) -> list[tuple[str, str]]:
+        """The runs whose networks this one needs: a role, start or teacher, and a name."""
+        starts = [("start", self.start)] if self.start else []
+        return [*starts, *(("teacher", name) for name in source_names(self.teacher))]
 
     def data_with(self, **changes: Any) -> Any:
         """Its data with other settings."""

@@ -7,7 +7,7 @@ so that ``hyper`` of every run has the same keys.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -269,6 +269,9 @@ class Features:
 
     feature_dropout: float = share(0.0)
     """Dropout on the features in front of the classifier, in both streams."""
+    feature_layer: int = at_least(0, 0)
+    """Channels of a linear layer with ReLU between pooled features and classifier, in front of
+    BatchFormer (OLTR on Places-LT, LFME); 0: none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -327,7 +330,7 @@ class BackboneRate:
     """A rate of the backbone's own."""
 
     backbone_lr_factor: float = at_least(0, 0.1)
-    """mdd, cge: learning rate of the backbone as a multiple of that of the layers on it."""
+    """mdd, cge, oltr: learning rate of the backbone as a multiple of that of the layers on it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -404,6 +407,66 @@ class ClosedForm:
 
 
 @dataclass(frozen=True, kw_only=True)
+class VisualMemory:
+    """OLTR's second stage: attention, and centroids of classes."""
+
+    attention_after: str = ""
+    """oltr: the last stage of the network, behind which spatial attention stands: layer4 of a
+    ResNet, layer3 of resnet32. Empty: none."""
+    attention_side: int = at_least(1, 7)
+    """oltr: side of the maps there; 7 for images of 224 pixels, 8 for resnet32."""
+    fresh_layer: bool = False
+    """oltr: a new linear layer with ReLU on the features of the first stage (ImageNet-LT)."""
+    frozen_backbone: bool = False
+    """oltr: train only attention, the linear layer on pooled features, and the classifier
+    (Places-LT). Normalisation goes on by batch statistics."""
+    centroid_weight: float = at_least(0, 0.01)
+    """oltr: weight of the loss on centroids."""
+    centroid_lr_factor: float = at_least(0, 0.1)
+    """oltr: learning rate of the centroids as a multiple of the classifier's."""
+
+
+def _falling(cuts: Any) -> bool:
+    return len(cuts) == 2 and bool(cuts[0] > cuts[1] >= 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelfPacing:
+    """LFME: experts by class size, how they fade, and the curriculum of samples."""
+
+    expert_cuts: tuple[int, int] = _limited((100, 20), _falling, ", not two that fall to 1 at most")
+    """lfme: training images of a class that make it one of many, and at most those of few; the
+    experts are trained with the same data.min-images and data.max-images."""
+    expert_threshold: float = _limited(0.3, lambda value: 0 <= value < 1, ", outside [0, 1)")
+    """lfme: an expert begins to fade when the student has this share of its accuracy."""
+    expert_temperature: float = above_zero(2.0)
+    """lfme: temperature of the distillation."""
+    curriculum_epochs: int = at_least(1, 45)
+    """lfme: the epoch, from 1, at which all samples weigh the same; half of the training."""
+    curriculum_clipped: bool = False
+    """lfme: weights of samples stay at 1 from there on; in the authors' code they go on rising."""
+
+
+def cut_classes(counts: Sequence[int], cuts: tuple[int, int]) -> list[list[int]]:
+    """The classes of lfme's experts, by training images: many, medium, few.
+
+    >>> cut_classes([500, 100, 99, 20, 5, 0], (100, 20))
+    [[0, 1], [2], [3, 4]]
+    """
+    many, few = cuts
+    bounds = [(many, max(*counts, many)), (few + 1, many - 1), (1, few)]
+    groups = [[c for c, n in enumerate(counts) if low <= n <= high] for low, high in bounds]
+    for group, (low, high) in zip(groups, bounds, strict=True):
+        require(
+            bool(group),
+            f"lfme has an expert on classes of {low} to {high} training images, and no class is "
+            f"such a one; set --hyper.expert-cuts, which is {many} {few}, and the same bounds for "
+            "the experts by --data.min-images and --data.max-images",
+        )
+    return groups
+
+
+@dataclass(frozen=True, kw_only=True)
 class ValleyAverage:
     """SWAD: the average of weights in the valley of the validation loss."""
 
@@ -419,6 +482,8 @@ class ValleyAverage:
 
 @dataclass(frozen=True, kw_only=True)
 class MethodConfig(
+    SelfPacing,
+    VisualMemory,
     ValleyAverage,
     ClosedForm,
     Synthesis,

@@ -14,6 +14,7 @@ from batchformer.lab.config.training import OptimConfig
 from batchformer.lab.data.transforms.mixup import one_hot
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optimizer_step import Batch
+from batchformer.lab.models.heads import replace_classifier as replace_classifier
 from batchformer.nn.attention import Attend
 from batchformer.nn.exchange import all_reduce_, uncompiled, world_size
 from batchformer.nn.module import BatchFormer, two_streams
@@ -123,7 +124,7 @@ class Classifier(Method):
 
         Args:
             optim: has the rate of `parts`; the network has ``hyper.backbone_lr_factor`` of it, and
-                the encoder its own factor.
+                the encoder its own factor. Parts may be in the network, such as its classifier.
         """
         groups: dict[str, tuple[list[nn.Module], float]] = {
             "backbone": ([self.network], self.hyper.backbone_lr_factor),
@@ -134,6 +135,8 @@ class Classifier(Method):
             name: [p for module in modules for p in module.parameters() if p.requires_grad]
             for name, (modules, _) in groups.items()
         }
+        after = {id(p) for p in trained["model"]}
+        trained["backbone"] = [p for p in trained["backbone"] if id(p) not in after]
         return [
             {"params": trained[name], "lr": optim.lr * factor, "name": name}
             for name, (_, factor) in groups.items()
@@ -192,22 +195,6 @@ def classifier_of(network: nn.Module) -> nn.Linear:
             f"{type(found).__name__}. Start from a method that trains one, such as cross_entropy."
         )
     return found
-
-
-def replace_classifier(network: nn.Module, head: nn.Module) -> None:
-    """Replace the module that ``network.get_classifier()`` returns by `head`.
-
-    >>> from batchformer.lab.models.networks import digits_net
-    >>> network = digits_net(10)
-    >>> replace_classifier(network, nn.Linear(64, 3))
-    >>> network.fc
-    Linear(in_features=64, out_features=3, bias=True)
-    """
-    contract: Any = network
-    old = contract.get_classifier()
-    name = next(name for name, module in network.named_modules() if module is old)
-    parent, _, child = name.rpartition(".")
-    setattr(network.get_submodule(parent), child, head)
 
 
 # Class rows in the batch

@@ -7,7 +7,6 @@ probed, and all arms are probed alike.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,20 +17,15 @@ from torch.optim import Optimizer
 from batchformer.insight.relations import Relations
 from batchformer.lab.config.methods import ModuleConfig
 from batchformer.lab.config.training import OptimConfig, require
-from batchformer.lab.engine.distributed.sharding import is_sharded
 from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep
 from batchformer.lab.methods.classifier import classifier_of
+from batchformer.lab.methods.training_images import Bank, require_bank
 from batchformer.lab.methods.two_stage import OnFrozenFeatures
 from batchformer.lab.metrics.representation import log_shares, votes
 from batchformer.nn.randomness import drawing
 
 #: Standard deviation of the classifier's initial weights, by the protocol of MoCo.
 DEVIATION = 0.01
-
-#: Applies a function to every training image once, and returns the results.
-TrainingFeatures = Callable[[Callable[[Tensor], Tensor]], Tensor]
-#: Returns features (M, C) and labels (M,) of training images, by a function that makes features.
-Bank = Callable[[Callable[[Tensor], Tensor]], tuple[Tensor, Tensor]]
 
 
 class _Probe(OnFrozenFeatures):
@@ -56,7 +50,7 @@ class LinearProbe(_Probe):
     does not depend on the scale of the network.
 
     Args:
-        training_features: gives features of the training images; only for "unit".
+        bank: gives features of the training images; only for "unit".
     """
 
     length: Tensor
@@ -67,7 +61,7 @@ class LinearProbe(_Probe):
         class_counts: Tensor,
         module: ModuleConfig,
         seed: int,
-        training_features: TrainingFeatures | None = None,
+        bank: Bank | None = None,
         **options: Any,
     ) -> None:
         super().__init__(network, module, seed=seed, **options)
@@ -77,7 +71,7 @@ class LinearProbe(_Probe):
         if classifier.bias is not None:
             nn.init.zeros_(classifier.bias)
         self.scaled = self.hyper.probe_scale == "unit"
-        self.training_features = training_features
+        self.bank = bank
         if self.scaled:
             self.register_buffer("length", torch.ones(()))
 
@@ -86,18 +80,8 @@ class LinearProbe(_Probe):
         super().begin_training(updates)
         if not self.scaled:
             return
-        require(
-            self.training_features is not None,
-            "hyper.probe-scale unit measures the features of the training images, and this probe "
-            "was not given training_features",
-        )
-        require(
-            not is_sharded(self),
-            "hyper.probe-scale unit runs the whole network before the training, and this one is "
-            "sharded; set train.parallel ddp",
-        )
-        assert self.training_features is not None
-        squares = self.training_features(self._squared_lengths)
+        bank = require_bank(self, self.bank, "hyper.probe-scale unit")
+        squares = bank.features(self._squared_lengths)
         length = squares.double().mean().sqrt()
         require(
             bool(length > 0), "all features of the training images are 0; probe another network"

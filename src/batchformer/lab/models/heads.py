@@ -1,8 +1,9 @@
-"""Classifier heads, projections and embedders that torch lacks."""
+"""Classifier heads, projections and embedders that torch lacks, and how networks get them."""
 
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -48,6 +49,81 @@ class CosineClassifier(nn.Module):
             f"in_features={self.in_features}, out_features={self.out_features}, "
             f"scale={self.scale:g}"
         )
+
+
+# Networks with another classifier, and with a layer before it.
+
+
+def replace_classifier(network: nn.Module, head: nn.Module) -> None:
+    """Replace the module that ``network.get_classifier()`` returns by `head`.
+
+    >>> from batchformer.lab.models.networks import digits_net
+    >>> network = digits_net(10)
+    >>> replace_classifier(network, nn.Linear(64, 3))
+    >>> network.fc
+    Linear(in_features=64, out_features=3, bias=True)
+    """
+    parent, _, child = classifier_name(network).rpartition(".")
+    setattr(network.get_submodule(parent), child, head)
+
+
+def classifier_name(network: nn.Module) -> str:
+    """Where the module is that ``network.get_classifier()`` returns, such as ``fc``."""
+    contract: Any = network
+    head = contract.get_classifier()
+    name: str = next(name for name, module in network.named_modules() if module is head)
+    return name
+
+
+class WithFeatureLayer(nn.Module):
+    """A network with a linear layer and ReLU between its pooled features and its classifier.
+
+    It has timm's contract, and its features are those after the layer. The body loses its
+    classifier; `fc` takes its place.
+
+    Args:
+        body: a network with timm's contract.
+        width: C, channels of the layer.
+
+    >>> from batchformer.lab.models.networks import digits_net
+    >>> network = WithFeatureLayer(digits_net(10), 32)
+    >>> network.num_features, network.get_classifier()
+    (32, Linear(in_features=32, out_features=10, bias=True))
+    """
+
+    def __init__(self, body: nn.Module, width: int) -> None:
+        super().__init__()
+        contract: Any = body
+        if not hasattr(body, "forward_head"):
+            raise ValueError(
+                f"hyper.feature-layer {width} stands between pooled features and one classifier, "
+                f"and {type(body).__name__} has several; set --hyper.feature-layer 0"
+            )
+        classes = int(contract.get_classifier().out_features)
+        replace_classifier(body, nn.Identity())
+        self.body, self.num_features = body, width
+        self.layer = nn.Linear(int(contract.num_features), width)
+        self.fc = nn.Linear(width, classes)
+
+    def forward_features(self, x: Tensor) -> Tensor:
+        """What the body makes of images (N, channels, H, W) before it pools."""
+        body: Any = self.body
+        maps: Tensor = body.forward_features(x)
+        return maps
+
+    def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
+        """The body's features to logits (N, K), or to features (N, C) with `pre_logits`."""
+        body: Any = self.body
+        features = F.relu(self.layer(body.forward_head(x, pre_logits=True)))
+        return features if pre_logits else self.fc(features)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, channels, H, W) to logits (N, K)."""
+        return self.forward_head(self.forward_features(x))
+
+    def get_classifier(self) -> nn.Module:
+        """The layer from features to logits."""
+        return self.fc
 
 
 # Projections in which contrastive methods compare samples: MoCo-v2, MoCo-v3, PaCo.

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from batchformer.lab.data.files.file_lists import shorten
 from batchformer.lab.data.files.location import looked_in
+from batchformer.lab.models.heads import classifier_name
 
 Weights = Mapping[str, Tensor]
 #: Where the bottlenecks of a ResNet stride: in their first 1x1 convolution, or in the 3x3.
@@ -168,7 +169,7 @@ def fit_weights(network: nn.Module, weights: Weights, source: str) -> Fitted:
         OtherNetwork: anything but the classifier is missing or has another shape, or many of the
             weights are not in the network.
     """
-    own, head = network.state_dict(), _classifier_name(network)
+    own, head = network.state_dict(), f"{classifier_name(network)}."
     given = {name: value for name, value in weights.items() if name in own}
     other = [name for name, value in given.items() if value.shape != own[name].shape]
     # Old files lack the counters of batches, which do not affect results.
@@ -329,13 +330,6 @@ def _without_prefixes(found: Weights) -> Weights:
         if all(name.startswith(prefix) for name in weights):
             weights = {name.removeprefix(prefix): value for name, value in weights.items()}
     return weights
-
-
-def _classifier_name(network: nn.Module) -> str:
-    """The prefix of the classifier's tensors."""
-    contract: Any = network
-    head = contract.get_classifier()
-    return next(f"{name}." for name, module in network.named_modules() if module is head)
 
 
 def _shape(value: Tensor | None) -> str:

@@ -14,6 +14,8 @@ FAMILIES = (
     "small:RECIPES",
     "cifar_lt:RECIPES",
     "image_files_lt:RECIPES",
+    "oltr:RECIPES",
+    "lfme:RECIPES",
     "domains:RECIPES",
     "small:ROTATED_DIGITS",
     "zero_shot:RECIPES",

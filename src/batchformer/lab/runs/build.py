@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
+from batchformer.lab.config.consistency import source_names
 from batchformer.lab.config.data import DataConfig
 from batchformer.lab.config.methods import find_method
 from batchformer.lab.config.recipe import Recipe
@@ -25,6 +26,7 @@ from batchformer.lab.models.build import (
     models_with_weights,
     train_last_block,
 )
+from batchformer.lab.models.heads import WithFeatureLayer, classifier_name
 from batchformer.lab.models.norms import freeze_norm
 from batchformer.lab.models.weights import (
     OtherNetwork,
@@ -77,7 +79,8 @@ def build_network(recipe: Recipe, num_classes: int, experts: int | None = None) 
         freeze_norm(network)
     if recipe.convolutions == "last_block":
         train_last_block(network)
-    return network
+    width = recipe.hyper.feature_layer
+    return WithFeatureLayer(network, width) if width else network
 
 
 def take_weights(network: nn.Module, weights: Weights, source: str) -> None:
@@ -176,14 +179,21 @@ def take_given_weights(network: nn.Module, recipe: Recipe, say: Callable[[str], 
         stored = read_weights(file, stride_told=recipe.stride != "auto")
     source = _source(recipe, file)
     settled = settle_stride(recipe, {source: stored.stride} if stored.stride else {})
+    whole, tensors = network, stored.tensors
+    if isinstance(network, WithFeatureLayer) and not any(k.startswith("body.") for k in tensors):
+        # Weights of the network without this layer; their classifier has other features.
+        network = network.body
+        head = f"{classifier_name(network)}."
+        tensors = {name: value for name, value in tensors.items() if not name.startswith(head)}
     try:
-        fitted = fit_weights(network, stored.tensors, source)
+        fitted = fit_weights(network, tensors, source)
     except OtherNetwork as error:
         fitting = models_with_weights(stored.tensors, like=recipe.model)
         if not fitting:
             raise
         raise OtherNetwork(f"{error} It fits --model {' or '.join(fitting)}.") from error
-    if not fitted.classifier and find_method(recipe.method).given == "classifier":
+    with_classifier = fitted.classifier and network is whole
+    if not with_classifier and find_method(recipe.method).given == "classifier":
         raise ValueError(
             f"{recipe.method} works on a trained classifier. {fitted.words} Name weights with a "
             "classifier of these classes by --weights, or a run by --start."
@@ -291,7 +301,7 @@ def build(
     seed: int,
     task: Sizes,
     start: Weights | None = None,
-    teacher: Weights | None = None,
+    teachers: Sequence[Weights] = (),
     given: Callable[[nn.Module], None] | None = None,
 ) -> Method:
     """The method of a recipe with the initial weights of a seed.
@@ -301,15 +311,14 @@ def build(
         seed: of the weights.
         task: has the classes.
         start: the network's weights, from the run that this one starts from.
-        teacher: the teacher's weights; without them it is random until a checkpoint is loaded.
+        teachers: weights of its teachers; without them they are random until a checkpoint is
+            loaded.
         given: loads the recipe's weights into the network; without it they stay random.
     """
-    options = dict(task.method_options)
-    bank: Any = getattr(task, "bank", None)  # without images there is a network, and no bank
-    if recipe.method == "knn":
+    options, entry = dict(task.method_options), find_method(recipe.method)
+    if entry.bank:
+        bank: Any = getattr(task, "bank", None)  # without images there is a network, and no bank
         options["bank"] = bank and bank(seed, recipe.train.workers)
-    if recipe.method == "linear_probe" and bank:
-        options["training_features"] = bank(seed, recipe.train.workers).features
     if recipe.model:
         with drawing(seed, "weights"):
             network = options["network"] = build_network(recipe, task.num_classes)
@@ -320,13 +329,29 @@ def build(
         if given is not None:
             given(network)
     if recipe.teacher:
-        experts = recipe.hyper.teacher_experts
-        options["teacher"] = build_network(recipe, task.num_classes, experts)
-        if teacher is not None:
-            take_weights(options["teacher"], teacher, recipe.teacher)
+        made = build_teachers(recipe, task, teachers)
+        options["teacher"] = made if entry.teacher_classes else made[0]
     return build_method(
         recipe.method, module=recipe.module, seed=seed, hyper=recipe.hyper, **options
     )
+
+
+def build_teachers(recipe: Recipe, task: Sizes, weights: Sequence[Weights]) -> list[nn.Module]:
+    """The networks that a method learns from, with the weights of their runs if these are given."""
+    names, sizes = source_names(recipe.teacher), find_method(recipe.method).teacher_classes
+    classes: Sequence[int] = (task.num_classes,)
+    if sizes is not None:
+        classes = sizes(recipe.hyper, task.method_options["class_counts"].tolist())
+    if len(classes) != len(names):
+        sizes_in_words = ", ".join(map(str, classes))
+        raise ValueError(
+            f"{recipe.method} learns from {len(classes)} networks, of {sizes_in_words} classes, "
+            f"and --teacher names {len(names)}: {', '.join(names)}."
+        )
+    made = [build_network(recipe, size, recipe.hyper.teacher_experts) for size in classes]
+    for network, own, name in zip(made, weights, names, strict=False):
+        take_weights(network, own, name)
+    return made
 
 
 def build_untrained(

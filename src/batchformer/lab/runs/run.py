@@ -207,18 +207,18 @@ class Run:
 
     @property
     def sources(self) -> dict[str, Path]:
-        """Folders of the runs whose networks this one needs, as ``start`` and ``teacher``."""
-        return {
-            role: self._root / recipe / (arm or self.arm) / f"seed{self.seed}" / self.part
-            for role, name in self._needed.items()
-            for recipe, _, arm in [name.partition("/")]
-        }
+        """Folders of the runs whose networks this one needs, as ``start`` and ``teacher``.
 
-    @property
-    def _needed(self) -> dict[str, str]:
-        """The names of these runs in the recipe."""
-        named = {"start": self.trained.start, "teacher": self.trained.teacher}
-        return {role: name for role, name in named.items() if name}
+        Of several teachers the second is ``teacher2``, and so on.
+        """
+        folders: dict[str, Path] = {}
+        for role, name in self.trained.sources():
+            recipe, _, arm = name.partition("/")
+            number = 1 + sum(key.startswith(role) for key in folders)
+            folders[role if number == 1 else f"{role}{number}"] = (
+                self._root / recipe / (arm or self.arm) / f"seed{self.seed}" / self.part
+            )
+        return folders
 
     @property
     def _root(self) -> Path:
@@ -233,9 +233,10 @@ class Run:
         self.weights_file()
         for role, folder in self.sources.items():
             if folder == self.folder:
-                raise ValueError(f"{self.title} {own_source_message(role, self.recipe)}")
+                own = own_source_message(role.rstrip("0123456789"), self.recipe)
+                raise ValueError(f"{self.title} {own}")
         if self.sources and not self.finished:
-            for role, name in self._needed.items():
+            for role, name in self.trained.sources():
                 require_known(role, name, self._root)
             # The backbone of a detector was trained on other images.
             detection = self.recipe.task == "detection"
@@ -324,10 +325,11 @@ def _build_with_weights(
 
     def build_first() -> None:
         weights = {role: trained_network(folder) for role, folder in run.sources.items()}
+        start = weights.pop("start", None)
         given = partial(take_given_weights, recipe=trained, say=say)
         needed = trained.weights == TIMM or run.weights_file() is not None
         taken = given if needed else None
-        made.append(build(trained, run.seed, task, **weights, given=taken))
+        made.append(build(trained, run.seed, task, start, [*weights.values()], given=taken))
 
     on_rank_zero(build_first)  # if it fails, all ranks fail
     return made[0] if made else build(trained, run.seed, task)

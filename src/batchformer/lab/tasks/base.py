@@ -228,11 +228,15 @@ class LabelledTask(FixedSplit):
         raise NotImplementedError(f"{type(self).__name__} does not implement as_at_test()")
 
     def bank(self, seed: int, workers: int | None = None) -> Bank:
-        """The training images that neighbours are searched among."""
+        """The training images as they are scored, and those of the third list if it is read."""
         from batchformer.lab.tasks.features import Bank  # late: few methods search neighbours
 
-        train = self.data.train
-        return Bank(self.train_labels, seed, lambda: self.as_at_test(train, workers))
+        def images(part: Any, labels: Tensor, validation: Bank | None = None) -> Bank:
+            return Bank(labels, seed, lambda: self.as_at_test(part, workers), validation)
+
+        third = getattr(self.data, "val", None)
+        judging = None if third is None else images(third, third.labels)
+        return images(self.data.train, self.train_labels, judging)
 
     def evaluate(self, method: Method, optimizer_step: OptimizerStep, batch: int = 0) -> Evaluation:
         """Scores in percent by shots, those of features if asked for, and what figures need."""
@@ -329,13 +333,16 @@ class LongTailed(Protocol):
     def test(self) -> Sized: ...
     @property
     def train_counts(self) -> Tensor: ...
+    @property
+    def part_of(self) -> str: ...
 
 
 def split_facts(data: LongTailed) -> dict[str, Any]:
     """Name of the split, its hash and that of its training part, its sizes, and the sizes of the
-    largest and smallest class."""
+    largest and smallest class; for some classes alone, also the hash of the training part of all.
+    """
     counts = data.train_counts
-    return {
+    facts: dict[str, Any] = {
         "name": data.name,
         "split_sha256": data.split_sha256,
         "train_sha256": data.train_sha256,
@@ -344,6 +351,7 @@ def split_facts(data: LongTailed) -> dict[str, Any]:
         "largest_class": int(counts.max()),
         "smallest_class": int(counts.min()),
     }
+    return {**facts, "part_of_sha256": data.part_of} if data.part_of else facts
 
 
 def class_sizes(counts: Tensor, config: LongTailConfig) -> str:

@@ -62,11 +62,13 @@ class Bank:
         seed: of the draw.
         batches: gives all training images in order, normalised and on the device, and their labels;
             with several ranks, the images that this rank scores.
+        validation: the images of a third list, for methods that choose something by them.
     """
 
     labels: Tensor
     seed: int
     batches: Callable[[], Iterable[tuple[Tensor, Tensor]]]
+    validation: Bank | None = None
 
     @property
     def rows(self) -> Tensor:
@@ -90,7 +92,16 @@ class Bank:
 
     def features(self, extract: Extract) -> Tensor:
         """Features (M, C) of all training images, each once and in order."""
-        return torch.cat([all_rows(extract(x).float(), len(y)) for x, y in self.batches()])
+        return self.measure(extract, lambda found, _: found)
+
+    def measure(self, extract: Extract, score: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+        """Scores (M, ...) of all training images, each once and in order.
+
+        Args:
+            score: of the outputs (N, ...) of some images and their labels (N,).
+        """
+        found = ((all_rows(extract(x).float(), len(y)), y) for x, y in self.batches())
+        return torch.cat([score(rows, y.to(rows.device)) for rows, y in found])
 
 
 # Two views of an image

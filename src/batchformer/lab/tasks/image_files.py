@@ -25,6 +25,7 @@ from batchformer.lab.data.sets.long_tailed_files import (
     annotated,
     imagenet,
     list_hash,
+    only_classes_of_files,
     own_files,
     with_at_most,
 )
@@ -70,6 +71,7 @@ class ImageFileTask(LabelledTask):
             lists = lists_of(config.name, config.root, *named, config.scored_on)
             data = annotated(config.name, lists, with_val=config.meta_from == "val")
         data = with_at_most(data, config.per_class, config.seed)
+        data = only_classes_of_files(data, config.min_images, config.max_images)
         data.check_all()
         return cls(data, config, device)
 
@@ -90,7 +92,7 @@ class ImageFileTask(LabelledTask):
         """Augmented training batches, in the order of the configured sampler."""
         config, files = self.config, self.data.train
         first, second = file_views(config)
-        sampler = sampler_named(config.sampler, files.labels, seed)
+        sampler = sampler_named(config.sampler, files.labels, seed, config.per_turn)
         feed = file_feed(files, first, train, seed, self.device, second=second, sampler=sampler)
         if config.paired == "reversed":
             rare = ReversedClasses(files.labels, seed, stream=1)

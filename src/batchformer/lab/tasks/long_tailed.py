@@ -18,7 +18,7 @@ from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.data.feeds.evaluation_images import EvaluationImages
 from batchformer.lab.data.feeds.order import ClassBalanced, ReversedClasses, sampler_named
 from batchformer.lab.data.sets.digits import digits_lt
-from batchformer.lab.data.sets.images import ImageSplit, LongTailedData
+from batchformer.lab.data.sets.images import ImageSplit, LongTailedData, only_classes
 from batchformer.lab.data.transforms import (
     ColorJitter,
     Compose,
@@ -60,15 +60,17 @@ class LongTailedTask(LabelledTask):
     @classmethod
     def load(cls, config: LongTailConfig, device: torch.device) -> LongTailedTask:
         """Read the data; an error says what is missing and where it was looked for."""
+        bounds = (config.min_images, config.max_images)
         if config.name == "digits":
-            return cls(digits_lt(config.ratio, config.seed), config, device)
+            digits = digits_lt(config.ratio, config.seed)
+            return cls(only_classes(digits, *bounds), config, device)
         if config.name != "cifar10" and config.name != "cifar100":
             raise ValueError(f"ImageFileTask loads {config.name}, which is in image files")
         from batchformer.lab.data.sets.cifar import cifar_lt  # late: the digits are embedded
 
         root = None if config.root is None else Path(config.root).expanduser()
         data = cifar_lt(config.name, config.ratio, config.profile, root, config.seed)
-        return cls(data, config, device)
+        return cls(only_classes(data, *bounds), config, device)
 
     def facts(self) -> dict[str, Any]:
         """What a reader should know about the data, for the run folder."""
@@ -78,7 +80,7 @@ class LongTailedTask(LabelledTask):
         """Augmented training batches, in the order of the configured sampler."""
         part, config = self.data.train, self.config
         view, second = training_views(config)
-        sampler = sampler_named(config.sampler, part.y, seed)
+        sampler = sampler_named(config.sampler, part.y, seed, config.per_turn)
         feed = memory_feed(part, view, train, seed, self.device, second=second, sampler=sampler)
         other = seed_for(seed, "augmentation", 1)
         if config.paired == "reversed":

@@ -145,6 +145,20 @@ def test_batches_of_all_classes_hold_each_once() -> None:
         assert labels[steps.index(step)].sort().values.tolist() == [0, 1, 2]
 
 
+def test_classes_that_give_several_images_at_their_turn() -> None:
+    """Batches of four classes with three images each, as OLTR has 32 classes with four."""
+    labels = torch.arange(8).repeat_interleave(torch.tensor([20, 9, 4, 3, 2, 1, 1, 8]))
+    steps = Steps(ClassBalanced(labels, 2, per_turn=3), batch_size=12)
+    for step in range(steps.per_epoch):
+        index = steps.index(step)
+        assert labels[index][::3].unique().numel() == 4, "each class has one turn in a batch"
+        assert all(labels[turn].unique().numel() == 1 for turn in index.split(3))
+    order = ClassBalanced(labels, 2, per_turn=3).order(0)
+    for c in range(8):
+        shown = order[labels[order] == c].bincount(minlength=len(labels))[labels == c]
+        assert int(shown.max() - shown.min()) <= 1, "no image twice before all were shown"
+
+
 def test_images_repeated_three_times_by_hand() -> None:
     """Ten images in batches of four: a third of them, the last one cut off."""
     sampler = Repeated(images=10, seed=0)
@@ -175,7 +189,8 @@ def test_an_epoch_is_that_of_timms_processes_together(images: int, processes: in
 def test_samplers_by_name() -> None:
     labels = torch.tensor([0, 0, 1])
     assert sampler_named("shuffle", labels, 0) is None
-    assert isinstance(sampler_named("class_balanced", labels, 0), ClassBalanced)
+    balanced = sampler_named("class_balanced", labels, 0, per_turn=4)
+    assert isinstance(balanced, ClassBalanced) and balanced.per_turn == 4
     assert sampler_named("repeated", labels, 5) == Repeated(3, 5)
 
 

@@ -201,11 +201,14 @@ class ClassBalanced:
     >>> labels = torch.tensor([0, 0, 0, 0, 0, 1])
     >>> labels[ClassBalanced(labels, seed=0).order(epoch=0)].bincount()
     tensor([3, 3])
+    >>> labels[ClassBalanced(labels, seed=0, per_turn=2).order(epoch=0)]
+    tensor([1, 1, 0, 0, 0, 0])
     """
 
     labels: Tensor  # (M,) classes of the samples
     seed: int
     stream: int = 0  # distinguishes samplers of one run
+    per_turn: int = 1  # images of a class that follow one another, at its turn in a round
 
     @property
     def length(self) -> int:
@@ -217,10 +220,13 @@ class ClassBalanced:
         draw = generator(self.seed, "order", epoch, self.stream)
         labels = self.labels.cpu()
         classes = labels.bincount().nonzero()[:, 0]
-        rounds = -(-self.length // len(classes))
-        shown = torch.stack([_cycled((labels == c).nonzero()[:, 0], rounds, draw) for c in classes])
+        rounds, each = -(-self.length // (len(classes) * self.per_turn)), self.per_turn
+        members = ((labels == c).nonzero()[:, 0] for c in classes)
+        shown = torch.stack([_cycled(own, rounds * each, draw) for own in members])
+        shown = shown.view(-1, rounds, each).transpose(0, 1)  # (rounds, classes, each)
         turns = torch.rand(rounds, len(classes), generator=draw).argsort(1)
-        return shown.T.gather(1, turns).flatten()[: self.length]
+        picked = shown.gather(1, turns[..., None].expand(-1, -1, each))
+        return picked.flatten()[: self.length]
 
 
 @dataclass(frozen=True, eq=False)
@@ -286,11 +292,14 @@ class Repeated:
 
 
 def sampler_named(
-    name: Literal["shuffle", "class_balanced", "repeated"], labels: Tensor, seed: int
+    name: Literal["shuffle", "class_balanced", "repeated"],
+    labels: Tensor,
+    seed: int,
+    per_turn: int = 1,
 ) -> Sampler | None:
     """The sampler that a configuration names; None means every image once, shuffled."""
     if name == "class_balanced":
-        return ClassBalanced(labels, seed)
+        return ClassBalanced(labels, seed, per_turn=per_turn)
     return Repeated(len(labels), seed) if name == "repeated" else None
 
 

@@ -109,6 +109,7 @@ class LongTailedData:
     test: ImageSplit
     classes: tuple[str, ...]  # K class names in label order
     name: str
+    part_of: str = ""  # hash of the training part of which these are some classes
 
     def __post_init__(self) -> None:
         if self.train.x.shape[1:] != self.test.x.shape[1:]:
@@ -134,6 +135,43 @@ class LongTailedData:
     def train_counts(self) -> Tensor:
         """(K,) int64 number of training images of each class."""
         return torch.bincount(self.train.y, minlength=len(self.classes))
+
+
+def classes_of_size(counts: Tensor, least: int, most: int) -> Tensor:
+    """(n,) classes with `least` to `most` training images, of counts (K,); most 0: no bound.
+
+    >>> classes_of_size(torch.tensor([500, 100, 20, 5]), 20, 100)
+    tensor([1, 2])
+    """
+    chosen = counts >= max(least, 1)
+    if most:
+        chosen &= counts <= most
+    if not chosen.any():
+        raise ValueError(
+            f"no class has {least} to {most or 'any number of'} training images: they have "
+            f"{int(counts.min())} to {int(counts.max())}. Set other --data.min-images and "
+            "--data.max-images"
+        )
+    return chosen.nonzero()[:, 0]
+
+
+def only_classes(data: LongTailedData, least: int, most: int) -> LongTailedData:
+    """The images of classes of some size, numbered anew in their order; 0 and 0: all of them."""
+    if not (least or most):
+        return data
+    kept = classes_of_size(data.train_counts, least, most)
+
+    def some(part: ImageSplit) -> ImageSplit:
+        rows = torch.isin(part.y, kept).nonzero()[:, 0]
+        return ImageSplit(part.x[rows], torch.searchsorted(kept, part.y[rows]))
+
+    return LongTailedData(
+        some(data.train),
+        some(data.test),
+        tuple(data.classes[c] for c in kept.tolist()),
+        f"{data.name}_of_{least}_to_{most or 'all'}",
+        part_of=data.train_sha256,
+    )
 
 
 # Long-tailed profiles: how many images each class keeps, and which ones.

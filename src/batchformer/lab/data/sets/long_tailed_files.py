@@ -23,7 +23,7 @@ from batchformer.lab.data.sets.image_layouts import (
     ensure_lists,
     imagenet_folder,
 )
-from batchformer.lab.data.sets.images import content_hash
+from batchformer.lab.data.sets.images import classes_of_size, content_hash
 from batchformer.nn.randomness import generator
 
 #: Names of the folder of test images, in the order they are looked for.
@@ -41,6 +41,7 @@ class LongTailedFiles:
         test: images that scores are measured on, with the classes of `train`.
         val: a third part, for what is learned besides the network; None if there is none.
         split_seed: seed that split one tree into the parts; None if the parts were given.
+        part_of: hash of the training list of which these are some classes.
     """
 
     train: ImageFiles
@@ -48,6 +49,7 @@ class LongTailedFiles:
     name: str
     val: ImageFiles | None = None
     split_seed: int | None = None
+    part_of: str = ""
 
     def __post_init__(self) -> None:
         for part in filter(None, (self.test, self.val)):
@@ -121,6 +123,28 @@ def with_at_most(data: LongTailedFiles, per_class: int, seed: int) -> LongTailed
     earlier[by_class] = torch.arange(len(train)) - starts[labels[by_class]]
     rows = order[earlier < per_class].sort().values
     return dataclasses.replace(data, train=train.subset(rows))
+
+
+def only_classes_of_files(data: LongTailedFiles, least: int, most: int) -> LongTailedFiles:
+    """The images of classes of some size, numbered anew in their order; 0 and 0: all of them."""
+    if not (least or most):
+        return data
+    kept = classes_of_size(data.train_counts, least, most)
+    names = tuple(data.classes[c] for c in kept.tolist())
+
+    def some(part: ImageFiles) -> ImageFiles:
+        own = part.subset(torch.isin(part.labels, kept).nonzero()[:, 0])
+        labels = torch.searchsorted(kept, own.labels)
+        return dataclasses.replace(own, labels=labels, classes=names)
+
+    return dataclasses.replace(
+        data,
+        train=some(data.train),
+        test=some(data.test),
+        name=f"{data.name}_of_{least}_to_{most or 'all'}",
+        val=data.val and some(data.val),
+        part_of=data.train_sha256,
+    )
 
 
 def list_hash(files: ImageFiles) -> str:

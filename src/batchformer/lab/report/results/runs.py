@@ -18,6 +18,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from batchformer.lab.config.consistency import source_names
 from batchformer.lab.report.results.names import sorted_arms
 
 if TYPE_CHECKING:
@@ -114,8 +115,8 @@ class RecordedRun:
         named = {
             f"{recipe}/{arm or self.arm}/seed{self.seed}"
             for source in sources
-            if source
-            for recipe, _, arm in [source.partition("/")]
+            for name in source_names(source)
+            for recipe, _, arm in [name.partition("/")]
         }
         return frozenset({self.taken_from or self.name} | named)
 

@@ -1,0 +1,305 @@
+"""LFME: its weights of experts and samples, its loss, and a student of trained experts."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from batchformer import check
+from batchformer.lab.config.data import LongTailConfig
+from batchformer.lab.config.methods import MethodConfig
+from batchformer.lab.config.recipe import Recipe
+from batchformer.lab.config.training import OptimConfig, TrainConfig
+from batchformer.lab.engine.optimizer_step import OptimizerStep
+from batchformer.lab.losses.lfme import (
+    class_floors,
+    expert_weights,
+    experts_loss,
+    first_weights,
+    group_accuracy,
+    weights_now,
+)
+from batchformer.lab.models.build import build_model
+from batchformer.lab.recipes.small import demo
+from batchformer.lab.runs.compare import run
+from batchformer.lab.runs.load_run import restore
+from batchformer.lab.runs.source_runs import trained_network
+from batchformer.lab.tasks.features import Bank
+from batchformer.nn.randomness import drawing
+
+CPU = torch.device("cpu")
+#: Counts of the small methods are 50, 20, 10, 5, 1: two, two and one class.
+CUTS = (20, 1)
+GROUPS = [torch.tensor(group) for group in ([0, 1], [2, 3], [4])]
+
+
+def test_an_expert_fades_as_the_student_catches_up() -> None:
+    found = expert_weights(torch.tensor([0.1, 0.15, 0.25, 0.6]), torch.full((4,), 0.5))
+    assert found.tolist() == pytest.approx([1, 1, 1 / 1.4, 0], abs=1e-6)
+    for known, taught, threshold in ((0.02, 0.9, 0.1), (0.5, 0.55, 0.1), (0.3, 0.31, 0.0)):
+        below = known < threshold * taught
+        wanted = 1.0 if below else max(0.0, (1 - known / taught) / (1 - threshold))
+        got = expert_weights(torch.tensor([known]), torch.tensor([taught]), threshold)
+        assert float(got) == pytest.approx(wanted, abs=1e-6)
+    assert expert_weights(torch.zeros(2), torch.tensor([0.0, 0.4])).tolist() == [0, 1]
+
+
+def test_floors_are_ratios_of_mean_class_sizes() -> None:
+    """Groups of 230, 53 and 12 images on average have the authors' floors."""
+    counts = torch.tensor([400, 60, 60, 46, 20, 10, 6])
+    groups = [torch.tensor(group) for group in ([0, 1], [2, 3], [4, 5, 6])]
+    found = class_floors(counts, groups).tolist()
+    assert found == pytest.approx([12 / 230] * 2 + [12 / 53] * 2 + [1] * 3)
+
+
+def test_first_weights_class_by_class() -> None:
+    torch.manual_seed(0)
+    p, y = torch.rand(20), torch.arange(20) % 3
+    floors = torch.tensor([0.1, 0.5, 1.0])
+    found = first_weights(p, y, floors)
+    for c in range(3):
+        own = p[y == c].tolist()
+        low, high, floor = min(own), max(own), float(floors[c])
+        wanted = [floor + (1 - floor) * (one - low) / (high - low) for one in own]
+        assert found[y == c].tolist() == pytest.approx(wanted, abs=1e-6)
+    alike = first_weights(torch.full((4,), 0.3), torch.tensor([0, 0, 1, 2]), floors)
+    assert alike.tolist() == [1] * 4, "no spread is no reason to wait"
+
+
+def test_weights_rise_to_one_and_beyond() -> None:
+    found = [float(weights_now(torch.tensor(0.2), epoch / 45)) for epoch in (1, 45, 90)]
+    assert found == pytest.approx([0.2178, 1.0, 1.8], abs=1e-4)
+
+
+def test_distillation_sample_by_sample() -> None:
+    torch.manual_seed(0)
+    z = torch.randn(6, 5, dtype=torch.float64)
+    taught = [torch.randn(6, len(group), dtype=torch.float64) for group in GROUPS]
+    weights, total = [1.0, 0.4, 0.7], 0.0
+    for weight, t, group in zip(weights, taught, GROUPS, strict=True):
+        for row in range(6):
+            p = [math.exp(v / 2) for v in t[row].tolist()]
+            q = [math.exp(v / 2) for v in z[row, group].tolist()]
+            pairs = [(a / sum(p), b / sum(q)) for a, b in zip(p, q, strict=True)]
+            total += weight * sum(a * math.log(a / b) for a, b in pairs) / 6
+    found = experts_loss(z, taught, GROUPS, torch.tensor(weights))
+    assert float(found) == pytest.approx(total)
+    same = [z[:, group] + 3 for group in GROUPS]
+    assert float(experts_loss(z, same, GROUPS, torch.tensor(weights))) == pytest.approx(0, abs=1e-9)
+
+
+def test_each_class_of_a_group_counts_the_same() -> None:
+    right, y = torch.tensor([1, 0, 1, 1, 0]), torch.tensor([0, 0, 1, 3, 0])
+    found = group_accuracy(
+        right, y, [torch.tensor([0, 1, 2]), torch.tensor([3]), torch.tensor([4])]
+    )
+    assert found.tolist() == pytest.approx([(1 / 3 + 1) / 2, 1, 0])
+
+
+# The method
+
+
+def images() -> Bank:
+    """86 images of the five classes, with as many of each as there are counted."""
+    labels = torch.arange(5).repeat_interleave(torch.tensor([50, 20, 10, 5, 1]))
+    x = torch.randn(86, 1, 8, 8, generator=torch.Generator().manual_seed(1))
+    val = Bank(torch.arange(5), 0, lambda: [(x[[3, 52, 71, 82, 85]], torch.arange(5))])
+    return Bank(labels, 0, lambda: zip(x.split(40), labels.split(40), strict=True), val)
+
+
+def experts() -> list[Any]:
+    with drawing(7, "weights"):
+        return [build_model("digits_net", len(group)) for group in GROUPS]
+
+
+@pytest.fixture
+def student(make: Any) -> Any:
+    def made(
+        hyper: dict[str, Any] | None = None, begin: bool = True, bank: Any = None, **module: Any
+    ) -> Any:
+        options = {"teacher": experts(), "bank": bank or images()}
+        method = make("lfme", {"expert_cuts": CUTS, **(hyper or {})}, options, **module)
+        if begin:
+            method.begin_training(8)
+            method.begin_epoch(0)
+        return method
+
+    return made
+
+
+@pytest.fixture
+def indexed(batch: Any) -> dict[str, Tensor]:
+    return {**batch, "index": torch.tensor([0, 7, 13, 49, 50, 69, 70, 79, 80, 85])}
+
+
+def test_what_is_measured_before_the_training(student: Any) -> None:
+    method, bank = student(), images()
+    x, y = (torch.cat(part) for part in zip(*bank.batches(), strict=True))
+    p, right = torch.zeros(86), torch.zeros(86)
+    for expert, group in zip(experts(), GROUPS, strict=True):
+        rows = torch.isin(y, group)
+        with torch.no_grad():
+            shares = expert.eval()(x[rows]).softmax(1)
+        place = y[rows] - int(group[0])
+        p[rows] = shares.gather(1, place[:, None])[:, 0]
+        right[rows] = (shares.argmax(1) == place).float()
+    wanted = first_weights(p, y, class_floors(torch.tensor([50, 20, 10, 5, 1]), GROUPS))
+    torch.testing.assert_close(method.first, wanted)
+    assert method.first.min() < 0.2 and float(method.first[85]) == 1
+    held = [right[row] for row in (3, 52, 71, 82, 85)]
+    known = [(held[0] + held[1]) / 2, (held[2] + held[3]) / 2, held[4]]
+    assert method.known.tolist() == pytest.approx([float(one) for one in known])
+    bank = dataclasses.replace(images(), validation=None)
+    alone = student(bank=bank)
+    own = [torch.stack([right[y == c].mean() for c in group.tolist()]).mean() for group in GROUPS]
+    assert alone.known.tolist() == pytest.approx([float(one) for one in own])
+
+
+def test_weights_of_an_epoch(student: Any) -> None:
+    method = student({"curriculum_epochs": 4})
+    assert float(method.progress) == 0.25
+    assert method.weights.tolist() == [float(one > 0) for one in method.known]
+    with torch.no_grad():
+        method.known.copy_(torch.tensor([0.9, 0.8, 0.7]))
+        method.network.fc.bias[1] = 1e6  # the student answers one class, one of two with many
+    method.train().begin_epoch(5)
+    assert method.weights.tolist() == pytest.approx([(1 - 0.5 / 0.9) / 0.7, 1, 1])
+    assert float(method.progress) == 1.5 and int(method.measured) == 5
+    assert method.training and method.network.training
+    clipped = student({"curriculum_epochs": 4, "curriculum_clipped": True})
+    clipped.begin_epoch(5)
+    assert float(clipped.progress) == 1
+
+
+def test_both_streams_learn_from_the_same_experts(student: Any, indexed: Any, quiet: Any) -> None:
+    method = quiet(student(heads=2, dropout=0.0))
+    method.weights.copy_(torch.tensor([1.0, 0.5, 0.2]))
+    assert not any(part.training for part in method.experts.modules())
+    with torch.no_grad():
+        taught = [expert(indexed["x"]) for expert in method.experts]
+        v = weights_now(method.first[indexed["index"]], 1 / 45)[:, None]
+        plain = method.features(indexed["x"])
+        total = torch.zeros(())
+        for rows in (plain, method.encoder(plain)):
+            z = v * method.network.fc(rows)
+            total += F.cross_entropy(z, indexed["y"])
+            total += experts_loss(z, taught, GROUPS, method.weights)
+    torch.testing.assert_close(method.step(indexed)["loss"], total / 2)
+
+
+@pytest.mark.parametrize("module", [{}, {"enabled": False}, {"streams": "mixed_only"}], ids=str)
+def test_every_parameter_of_the_student_is_trained_once(
+    student: Any, indexed: Any, module: Any, assert_trained_once: Any
+) -> None:
+    method = student(**module)
+    assert_trained_once(method, indexed)
+    assert not any(p.requires_grad for p in method.experts.parameters())
+
+
+@pytest.mark.parametrize("train", [{"precision": "bf16"}, {"accumulate": 2}], ids=str)
+def test_half_precision_and_accumulation(student: Any, indexed: Any, train: Any) -> None:
+    method = student().train()
+    places = {key: value.data_ptr() for key, value in method.state_dict().items()}
+    step = OptimizerStep(TrainConfig(batch_size=10, **train), CPU)
+    losses = method.update(indexed, method.optimizers(OptimConfig()), step)
+    method.begin_epoch(1)
+    assert losses["loss"].isfinite() and losses["loss"].dtype == torch.float32
+    assert all(v.isfinite().all() for v in method.parameters())
+    # As a captured update must; what changes with the epoch is in tensors.
+    assert {key: value.data_ptr() for key, value in method.state_dict().items()} == places
+    assert method.why_eager() is None and method.phase() is None
+
+
+@pytest.mark.parametrize("streams", ["shared", "mixed_only"])
+def test_check_passes(student: Any, batch: Any, streams: str) -> None:
+    method = student(streams=streams)
+    main = method.optimizers(OptimConfig())["main"]
+    found = check(method, batch["x"], main, mixed_only=streams == "mixed_only")
+    assert found.passed, str(found)
+
+
+def test_arms_begin_alike_and_predict_alike(student: Any, batch: Any) -> None:
+    own, other = (student(enabled=enabled).eval() for enabled in (True, False))
+    state = own.state_dict()
+    assert all(torch.equal(state[key], value) for key, value in other.state_dict().items())
+    with torch.no_grad():
+        assert torch.equal(own.predict(batch["x"]), other.predict(batch["x"]))
+
+
+def test_resumed_equals_unbroken(student: Any, assert_resumes: Any) -> None:
+    """It is stopped inside an epoch, whose weights were measured at its beginning."""
+    assert_resumes(lambda: student(begin=False), optim=OptimConfig(lr=0.1))
+
+
+def test_without_training_images_it_is_refused(make: Any) -> None:
+    method = make("lfme", {"expert_cuts": CUTS}, {"teacher": experts()})
+    method.begin_epoch(3)  # a network that is loaded to predict is not measured
+    with pytest.raises(ValueError, match="lfme measures the training images before the training"):
+        method.begin_training(1)
+
+
+# Runs: three experts on the digits, and their student
+
+
+def digits(name: str, **changes: Any) -> Recipe:
+    train = TrainConfig(batch_size=32, updates=4, figures=False)
+    return dataclasses.replace(demo(), name=name, train=train, **changes)
+
+
+def expert(name: str, least: int, most: int) -> Recipe:
+    data = LongTailConfig(name="digits", ratio=50.0, min_images=least, max_images=most)
+    return digits(name, method="cross_entropy", data=data)
+
+
+def of(teacher: str, cuts: tuple[int, int] = (50, 10)) -> Recipe:
+    hyper = MethodConfig(expert_cuts=cuts, curriculum_epochs=1)
+    return digits("student", method="lfme", hyper=hyper, teacher=teacher)
+
+
+def test_a_student_of_runs(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"root": tmp_path, "device": CPU, "quiet": True}
+    bounds = {"many": (50, 0), "medium": (11, 49), "few": (0, 10)}
+    for name, (least, most) in bounds.items():
+        run(expert(name, least, most), "baseline", 0, **options)
+    listed = "many/baseline, medium/baseline, few/baseline"
+    folder = run(of(listed), "batchformer", 0, **options)
+    method, _, _ = restore(folder, CPU)
+    assert [int(one.fc.out_features) for one in method.experts] == [3, 3, 4]  # type: ignore
+    for name, network in zip(bounds, method.experts, strict=True):  # type: ignore[arg-type]
+        source = trained_network(tmp_path / f"{name}/baseline/seed0")
+        found = network.state_dict()
+        assert all(torch.equal(found[key], value) for key, value in source.items())
+    for wrong, words in {
+        "many/baseline,few/baseline": r"learns from 3 networks, of 3, 3, 4 classes, .*names 2",
+        "few/baseline,medium/baseline,few/baseline": "few/baseline does not fit",
+        "many/baseline,medium/baseline,student": "would be its own teacher",
+        "many/baseline,medium/baseline,small": r"--teacher small: There is no recipe 'small'",
+        "many,medium/baseline,few/baseline": "batchformer train many --arm batchformer --seed 1",
+    }.items():
+        seed = 1 if "--seed 1" in words else 0
+        recipe = dataclasses.replace(of(wrong), name="student" if "own" in words else "other")
+        with pytest.raises((ValueError, FileNotFoundError), match=words):
+            run(recipe, "batchformer", seed, **options)
+
+
+def test_settings_that_make_no_sense() -> None:
+    with pytest.raises(ValueError, match=r"lfme learns from trained experts; name the run of each"):
+        of("")
+    with pytest.raises(ValueError, match=r"has one teacher, and --teacher names 2"):
+        digits("taught", method="ride", teacher="demo,demo")
+    with pytest.raises(ValueError, match=r"hyper\.expert-cuts is \(20, 100\), not two that fall"):
+        MethodConfig(expert_cuts=(20, 100))
+    with pytest.raises(ValueError, match=r"teacher is '\.\./b', which is no place"):
+        of("a,../b,c")
+
+
+def test_a_group_without_classes_is_answered_with_what_to_set(make: Any) -> None:
+    with pytest.raises(ValueError, match=r"classes of 100 to 100 .*set --hyper\.expert-cuts"):
+        make("lfme", None, {"teacher": experts()})
