@@ -22,6 +22,7 @@ from batchformer.lab.runs.run import build, load_task
 from batchformer.plug.check import check
 from smoke import CPU, save_tail, tiny
 
+pytestmark = pytest.mark.usefixtures("one_block")
 #: Another ratio changes numbers alone, and six experts train as the teacher of three.
 NAMES = [
     name
