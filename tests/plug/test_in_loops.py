@@ -115,8 +115,7 @@ def gradients(model: nn.Module, loss: Tensor) -> dict[str, Tensor]:
 # Compilers.
 
 
-# The control's graph is that of one head.
-@pytest.mark.parametrize("name", [name for name in COMPILED if name != "the control"])
+@pytest.mark.parametrize("name", COMPILED)
 def test_one_graph_serves_every_ragged_batch(name: str) -> None:
     model, batch = COMPILED[name](0.5)
     counter = CompileCounter()
