@@ -184,6 +184,11 @@ TORCHVISION = {
     ),
     "efficientnet": Family(small_efficientnet, images(32), ("classifier.1",)),
     "squeezenet1_0": Family(lambda: tv.squeezenet1_0(num_classes=K), images(48), ("classifier.1",)),
+    "googlenet without aux": Family(
+        lambda: tv.googlenet(num_classes=K, aux_logits=False, init_weights=False),
+        images(32),
+        ("fc",),
+    ),
     "fcn segmentation": Family(small_fcn, images(32), ("classifier.4",)),
 }
 BY_HAND = {
