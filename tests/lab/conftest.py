@@ -50,13 +50,11 @@ def three_angles() -> Iterator[None]:
         cache.cache_clear()
 
 
-@pytest.fixture(scope="module")
-def one_block() -> Iterator[None]:
+@pytest.fixture
+def one_block(monkeypatch: pytest.MonkeyPatch) -> None:
     """ResNets for CIFAR with one block in each stage, of the usual five."""
     stage = networks._stage
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(networks, "_stage", lambda a, b, blocks, stride: stage(a, b, 1, stride))
-        yield
+    monkeypatch.setattr(networks, "_stage", lambda a, b, blocks, stride: stage(a, b, 1, stride))
 
 
 #: What gives weights their first values.
