@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Generator
+import os
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,17 @@ def pytest_collection_finish() -> None:
 def pytest_unconfigure() -> None:
     """Let the interpreter end as it would have."""
     gc.unfreeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _unflushed() -> Iterator[None]:
+    """Leave files to the system: a run flushes a dozen, and no test cuts the power.
+
+    Processes that tests start do flush theirs.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda handle: None)
+        yield
 
 
 @pytest.fixture(scope="session")
