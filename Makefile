@@ -4,7 +4,8 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 # Two workers of one thread each: tests are many and small. A file is one worker's, so that what its
-# tests share is made once.
+# tests share is made once. Files come in their order, which ends with short ones: xdist's own order,
+# by number of tests, would end with files of one long test.
 export OMP_NUM_THREADS ?= 1
 
 .PHONY: demo test test-lowest-torch lint format results bench soak docs wheel release-check clean
@@ -13,7 +14,7 @@ demo: $(STAMP)
 	$(BIN)/batchformer demo
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not gpu"
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow and not gpu"
 
 # The private names of torch that we use, the encoder and `attach` on the lowest torch that
 # pyproject.toml allows. TORCH_INDEX may name an index of smaller wheels.

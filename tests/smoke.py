@@ -23,17 +23,15 @@ from batchformer.lab.tasks.base import Task
 
 CPU = torch.device("cpu")
 #: Networks that are trained in place of larger ones of their kind; test_networks.py builds those.
+#: timm has those that begin with "test" for tests: a ResNet of four stages, a ViT of six blocks.
 SMALLER = {
     "resnet18_small": "resnet32",
-    "resnet50": "resnet18",
-    "resnet152": "resnet18",
-    "resnet50.tv_in1k": "resnet18.tv_in1k",
-    "resnet101.tv_in1k": "resnet18.tv_in1k",
-    "resnet152.tv_in1k": "resnet18.tv_in1k",
+    **{f"resnet{depth}": "test_resnet" for depth in (18, 50, 101, 152)},
+    **{f"resnet{depth}.tv_in1k": "test_resnet" for depth in (18, 50, 101, 152)},
     "ride_resnet50": "ride_resnet10",
-    "deit_small_patch16_224": "deit_tiny_patch16_224",
-    "deit_base_patch16_224": "deit_tiny_patch16_224",
-    "vit_small_patch16_224": "vit_tiny_patch16_224",
+    "ride_resnext50": "ride_resnet10",
+    **{f"deit_{size}_patch16_224": "test_vit" for size in ("tiny", "small", "base")},
+    **{f"vit_{size}_patch16_224": "test_vit" for size in ("tiny", "small")},
 }
 
 

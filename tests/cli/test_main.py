@@ -98,6 +98,10 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+#: Draws the figures of a page, which take most of its time.
+DRAWN = "batchformer.lab.report.page.html.sections_of"
+
+
 def results_in(root: Path) -> dict[Path, int]:
     return {path: path.stat().st_mtime_ns for path in root.rglob("result.json")}
 
@@ -116,14 +120,20 @@ def test_a_comparison_ends_with_a_table_and_a_page(
         assert words in out
 
 
-def test_two_seeds_are_too_few(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_seeds_are_too_few(
+    runs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(DRAWN, lambda *_: [])
     cli.main(["compare", "demo", "--seeds", "2", "--runs", str(runs), *QUICK])
     out = capsys.readouterr().out
     assert "too few seeds" in out and "not reliable" not in out
 
 
 def test_the_first_arm_is_the_one_compared_with(
-    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    runs: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     arms = ["--arms", "batchformer_self", "batchformer"]
     cli.main(["compare", "demo", "--seeds", "3", "--runs", str(runs), *arms, *QUICK])
@@ -135,6 +145,7 @@ def test_the_first_arm_is_the_one_compared_with(
     assert "to batchformer_<wbr>self, same seeds" in (runs / "demo/report.html").read_text()
 
     page = tmp_path / "page.html"
+    monkeypatch.setattr(DRAWN, lambda *_: [])
     report = ["report", *(str(runs / "demo" / arm) for arm in arms[1:]), "--to", str(page)]
     for against, difference, said in (
         ([], "batchformer - batchformer_self", "no finished baseline and is compared with"),
@@ -148,7 +159,7 @@ def test_the_first_arm_is_the_one_compared_with(
 
 
 def test_a_sweep_ends_with_a_table_and_a_page_and_can_be_reported_again(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = ["--levels", "1", "2", "--runs", str(tmp_path), *QUICK]
     cli.main(["sweep", "demo_layers", "--seeds", "3", "--together", "3", *options])
@@ -159,7 +170,9 @@ def test_a_sweep_ends_with_a_table_and_a_page_and_can_be_reported_again(
         assert words in out, words
     before = results_in(tmp_path)
     assert len(before) == 9
-    cli.main(["sweep", "demo_layers", "--seeds", "1", *options])
+    with monkeypatch.context() as patch:
+        patch.setattr(DRAWN, lambda *_: [])
+        cli.main(["sweep", "demo_layers", "--seeds", "1", *options])
     again = " ".join(capsys.readouterr().out.split())
     assert results_in(tmp_path) == before, "nothing is trained again"
     cli.main(["report", str(tmp_path), "--to", str(tmp_path / "page.html")])

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import subprocess
-import sys
+import os
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ from batchformer.lab.models.build import build_model
 from batchformer.lab.recipes.small import demo
 from batchformer.lab.runs.compare import run as train
 from batchformer.lab.runs.launch import RECORD, runs_of_comparison
+from soak.processes import finish, start
 
 CPU = torch.device("cpu")
 
@@ -56,9 +56,12 @@ def test_a_report_of_half_a_comparison_says_what_is_missing(
 
 
 def test_whoever_reads_only_the_first_lines_has_the_page(half: Path, tmp_path: Path) -> None:
-    page = tmp_path / "read.html"
-    report = f"{sys.executable} -m batchformer report {half} --to {page}"
-    subprocess.run(f"{report} | head -n 1", shell=True, check=True, capture_output=True)
+    page, pipe = tmp_path / "read.html", tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reporting = start(["report", str(half), "--to", str(page)], pipe)
+    with pipe.open() as said:
+        assert said.readline()
+    finish(reporting)
     assert page.read_text().endswith("</html>")
 
 

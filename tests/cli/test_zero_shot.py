@@ -64,7 +64,7 @@ def rows_of(table: Path) -> list[dict[str, str]]:
 def compared(table: Path, tree: Path, vectors: Path, *more: str) -> list[str]:
     """A comparison of a few updates with a small network."""
     command = ["compare", "my_pairs_cge", "--data.table", str(table), "--data.root", str(tree)]
-    command += ["--data.vectors", str(vectors), "--data.size", "32", "--model", "resnet32"]
+    command += ["--data.vectors", str(vectors), "--data.size", "32", "--model", "test_resnet"]
     command += ["--weights", "", "--hyper.graph-hidden", "16", "--seeds", "1"]
     command += ["--train.batch-size", "6", "--train.updates", "2", "--train.eval-every", "1"]
     return [*command, "--train.workers", "0", "--quiet", "--device", "cpu", *more]
@@ -129,7 +129,7 @@ def test_check_on_pairs(
     table: Path, tree: Path, vectors: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = ["check", "my_pairs_cge", "--data.table", str(table), "--data.root", str(tree)]
-    command += ["--data.vectors", str(vectors), "--data.size", "32", "--model", "resnet32"]
+    command += ["--data.vectors", str(vectors), "--data.size", "32", "--model", "test_resnet"]
     command += ["--hyper.graph-hidden", "16", "--train.batch-size", "6", "--train.workers", "0"]
     cli.main([*command, "--device", "cpu"])
     assert "BatchFormer is acting." in capsys.readouterr().out

@@ -41,7 +41,7 @@ def test_three_lines(tmp_path: Path, loader: DataLoader[Any]) -> None:
     import timm
 
     torch.manual_seed(0)
-    model = timm.create_model("resnet18", num_classes=4)
+    model = timm.create_model("test_resnet", num_classes=4)
     bf.attach(model, verbose=False)
     optimizer = torch.optim.SGD(bf.param_groups(model, lr=0.01))
     images, labels = next(iter(loader))

@@ -9,6 +9,7 @@ import torch
 from batchformer.lab.data.sets.digits import rotated_digits
 from batchformer.lab.data.sets.domains import DomainImages
 from batchformer.lab.data.sets.images import ImageSplit
+from batchformer.lab.models import networks
 from batchformer.lab.recipes.paper import ROWS, PaperRow
 from batchformer.lab.runs.run import load_task
 from batchformer.lab.tasks import domains
@@ -47,6 +48,13 @@ def three_angles() -> Iterator[None]:
         yield
     for cache in caches:
         cache.cache_clear()
+
+
+@pytest.fixture
+def one_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ResNets for CIFAR with one block in each stage, of the usual five."""
+    stage = networks._stage
+    monkeypatch.setattr(networks, "_stage", lambda a, b, blocks, stride: stage(a, b, 1, stride))
 
 
 #: What gives weights their first values.

@@ -14,20 +14,7 @@ from batchformer import attach, detach, export
 from batchformer.lab.models.norms import freeze_norm
 from batchformer.plug.classifier import AttachError
 from batchformer.plug.export import plain_state_dict, same_bits
-
-
-class Net(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem, self.body = nn.Linear(6, 8), nn.Linear(8, 8)
-        self.norm, self.fc = nn.BatchNorm1d(8), nn.Linear(8, 5)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.fc(self.norm(self.body(self.stem(x))).relu())
-        return out
-
-
-X = torch.randn(7, 6, generator=torch.Generator().manual_seed(0))
+from normed_net import Net, X
 
 
 def test_detach_restores_objects_classes_and_keys() -> None:

@@ -11,16 +11,20 @@ import pytest
 import timm
 import torch
 import torchvision.models as tv
+from timm.models.levit import LevitDistilled
 from torch import Tensor, nn
+from torchvision.models.resnet import BasicBlock
 
 from batchformer import attach, export
 
 BUILD: dict[str, Callable[[], nn.Module]] = {
-    "torchvision resnet18": lambda: tv.resnet18(num_classes=5),
+    "torchvision resnet": lambda: tv.ResNet(BasicBlock, [1, 1, 1, 1], num_classes=5),
     "timm vit": lambda: timm.create_model(
         "vit_tiny_patch16_224", img_size=32, depth=2, num_classes=5
     ),
-    "timm levit": lambda: timm.create_model("levit_128s", img_size=64, num_classes=5),
+    "timm levit": lambda: LevitDistilled(
+        img_size=64, embed_dim=(16, 24), key_dim=8, depth=(1, 1), num_heads=(2, 3), num_classes=5
+    ),
 }
 X = torch.randn(3, 3, 64, 64, generator=torch.Generator().manual_seed(0))
 
@@ -78,14 +82,14 @@ def test_torch_export_takes_the_plain_copy_at_any_batch_size(name: str) -> None:
 def test_torch_export_takes_the_attached_model_in_eval(
     options: dict[str, Any], strict: bool
 ) -> None:
-    model = trained("torchvision resnet18", **options).eval()
+    model = trained("torchvision resnet", **options).eval()
     program = torch.export.export(model, (X,), strict=strict)
     torch.testing.assert_close(program.module()(X), model(X))
     computed = [node.target for node in program.graph.nodes if node.op == "call_function"]
     assert torch.ops.aten.layer_norm.default not in computed, "BatchFormer is not in the graph"
 
 
-@pytest.mark.parametrize("name", ["torchvision resnet18", "timm vit"])
+@pytest.mark.parametrize("name", ["torchvision resnet", "timm vit"])
 def test_onnx_gives_the_same_numbers(name: str, tmp_path: Path) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
@@ -99,7 +103,7 @@ def test_onnx_gives_the_same_numbers(name: str, tmp_path: Path) -> None:
 
 
 def test_torchscript_takes_the_plain_copy(tmp_path: Path) -> None:
-    plain = export(trained("torchvision resnet18"), example=X)
+    plain = export(trained("torchvision resnet"), example=X)
     path = str(tmp_path / "model.pt")
     torch.jit.save(torch.jit.script(plain), path)
     loaded = torch.jit.load(path)  # type: ignore[no-untyped-call]
@@ -108,13 +112,13 @@ def test_torchscript_takes_the_plain_copy(tmp_path: Path) -> None:
 
 
 def test_torchscript_traces_the_attached_model_in_eval() -> None:
-    model = trained("torchvision resnet18").eval()
+    model = trained("torchvision resnet").eval()
     traced = torch.jit.trace(model, X)  # type: ignore[no-untyped-call]
     torch.testing.assert_close(traced(X), model(X))
 
 
 def test_a_compiled_and_attached_model_exports_plain() -> None:
-    model = trained("torchvision resnet18")
+    model = trained("torchvision resnet")
     compiled: Any = torch.compile(model, backend="eager")
     plain = export(compiled, example=X)
     assert type(plain) is tv.ResNet

@@ -14,6 +14,9 @@ import torch
 import torch.nn.functional as F
 import torchvision.models as tv
 from torch import Tensor, nn
+from torchvision.models._utils import IntermediateLayerGetter
+from torchvision.models.efficientnet import MBConvConfig
+from torchvision.models.segmentation.fcn import FCNHead
 
 from batchformer import BatchFormer, attach, check, detach, export, match
 from batchformer.plug.classifier import AttachError, output_tensors
@@ -100,13 +103,26 @@ class Ages(Mlp):
 
 
 def narrow_vgg() -> Any:
-    model = tv.vgg11_bn(num_classes=2, init_weights=False)
-    # The published width of 4096 means 100 million parameters in BatchFormer; 64 tests the same.
-    widths = {(512 * 49, 4096): (512 * 49, 64), (4096, 4096): (64, 64), (4096, 2): (64, K)}
-    for index, layer in enumerate(model.classifier):
-        if isinstance(layer, nn.Linear):
-            model.classifier[index] = nn.Linear(*widths[layer.in_features, layer.out_features])
+    features = tv.vgg.make_layers([16, "M", 512, "M"], batch_norm=True)
+    with torch.device("meta"):  # the published width of 4096 means 100 million parameters
+        model = tv.VGG(features, num_classes=2, init_weights=False)
+    for index, widths in {0: (512 * 49, 64), 3: (64, 64), 6: (64, K)}.items():
+        model.classifier[index] = nn.Linear(*widths)
     return model
+
+
+def small_densenet() -> nn.Module:
+    return tv.DenseNet(4, (2, 2, 2, 2), num_init_features=8, num_classes=K)
+
+
+def small_efficientnet() -> nn.Module:
+    stages = [MBConvConfig(1, 3, 1, 32, 16, 1), MBConvConfig(6, 3, 2, 16, 24, 1)]
+    return tv.EfficientNet(stages, dropout=0.2, num_classes=K)
+
+
+def small_fcn() -> nn.Module:
+    backbone = IntermediateLayerGetter(tv.resnet18(), {"layer4": "out"})
+    return tv.segmentation.FCN(backbone, FCNHead(512, K))
 
 
 def weight_normed() -> nn.Module:
@@ -137,25 +153,25 @@ def from_timm(name: str, **options: Any) -> Callable[[], nn.Module]:
 
 
 SMALL_VIT = {"img_size": 32, "depth": 2}
-SMALL_SWIN = {"img_size": 56, "depths": (1, 1, 1, 1)}
+SMALL_SWIN = {"img_size": 56, "depths": (1, 1, 1, 1), "embed_dim": 24, "num_heads": (1, 1, 2, 2)}
 TIMM = {
     "timm resnet18": Family(from_timm("resnet18"), images(32), ("fc",)),
     "timm vit": Family(from_timm("vit_tiny_patch16_224", **SMALL_VIT), images(32), ("head",)),
     "timm convnext": Family(from_timm("convnext_atto"), images(32), ("head.fc",)),
-    "timm efficientnet": Family(from_timm("efficientnet_b0"), images(32), ("classifier",)),
+    "timm efficientnet": Family(from_timm("test_efficientnet"), images(32), ("classifier",)),
     "timm swin": Family(
         from_timm("swin_tiny_patch4_window7_224", **SMALL_SWIN), images(56), ("head.fc",)
     ),
     "timm mobilenetv3": Family(from_timm("mobilenetv3_small_050"), images(32), ("classifier",)),
-    "timm levit": Family(from_timm("levit_128s"), images(224), ("head", "head_dist")),
+    "timm levit": Family(from_timm("levit_128s", img_size=64), images(64), ("head", "head_dist")),
     "timm distilled deit": Family(
         from_timm("deit_tiny_distilled_patch16_224", **SMALL_VIT), images(32), ("head", "head_dist")
     ),
 }
 TORCHVISION = {
     "resnet18": Family(lambda: tv.resnet18(num_classes=K), images(32), ("fc",)),
-    "vgg11_bn": Family(narrow_vgg, images(32), ("classifier.6",)),
-    "densenet121": Family(lambda: tv.densenet121(num_classes=K), images(32), ("classifier",)),
+    "vgg": Family(narrow_vgg, images(32), ("classifier.6",)),
+    "densenet": Family(small_densenet, images(32), ("classifier",)),
     "vision transformer": Family(
         lambda: tv.VisionTransformer(32, 8, 2, 2, 32, 64, num_classes=K),
         images(32),
@@ -166,20 +182,14 @@ TORCHVISION = {
         images(32),
         ("head",),
     ),
-    "efficientnet_b0": Family(
-        lambda: tv.efficientnet_b0(num_classes=K), images(32), ("classifier.1",)
-    ),
+    "efficientnet": Family(small_efficientnet, images(32), ("classifier.1",)),
     "squeezenet1_0": Family(lambda: tv.squeezenet1_0(num_classes=K), images(48), ("classifier.1",)),
     "googlenet without aux": Family(
         lambda: tv.googlenet(num_classes=K, aux_logits=False, init_weights=False),
         images(32),
         ("fc",),
     ),
-    "fcn segmentation": Family(
-        lambda: tv.segmentation.fcn_resnet50(weights_backbone=None, num_classes=K),
-        images(32),
-        ("classifier.4",),
-    ),
+    "fcn segmentation": Family(small_fcn, images(32), ("classifier.4",)),
 }
 BY_HAND = {
     "sequential": Family(
@@ -336,11 +346,11 @@ def test_multi_label_and_regression_losses_take_matched_targets() -> None:
 @pytest.mark.parametrize(
     ("build", "at", "width"),
     [
-        (from_timm("swin_tiny_patch4_window7_224", **SMALL_SWIN), "layers.2.blocks.0", 384),
+        (from_timm("swin_tiny_patch4_window7_224", **SMALL_SWIN), "layers.2.blocks.0", 96),
         (TORCHVISION["swin"].build, "features.3", 32),
         (from_timm("convnext_atto"), "stages.3.blocks.0", 320),
         (from_timm("vit_tiny_patch16_224", **SMALL_VIT), "blocks.1", 192),
-        (from_timm("levit_128s"), "stages.2", 256),
+        (TIMM["timm levit"].build, "stages.2", 256),
         (lambda: tv.resnet18(num_classes=K), "layer4", 256),
         (Conv1dNet, "second", 8),
     ],
@@ -443,7 +453,7 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str | None, str]] = {
         "first layer instead",
     ),
     "a dictionary that runs its children": (
-        lambda: tv.densenet121(num_classes=K),
+        small_densenet,
         "features.denseblock4",
         "a training pass fails",
     ),
@@ -490,13 +500,13 @@ def test_the_last_layer_inside_a_container_still_works_by_name() -> None:
 
 
 def test_caches_filled_in_eval_do_not_outlive_a_check() -> None:
-    model = attach(timm.create_model("levit_128s", num_classes=K), verbose=False)
-    x = torch.randn(N, 3, 224, 224)
+    build, inputs, _ = TIMM["timm levit"]
+    model, x = attach(build(), verbose=False), inputs()
     assert check(model, x)  # runs in eval, where LeViT remembers its attention biases
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(1.5)
-    fresh = timm.create_model("levit_128s", num_classes=K)
+    fresh = build()
     fresh.load_state_dict(detach(copy.deepcopy(model)).state_dict())
     assert equal(outputs_of(model.eval(), x), outputs_of(fresh.eval(), x))
 

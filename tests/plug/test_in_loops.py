@@ -17,6 +17,7 @@ import timm
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch import distributed as dist
 from torch._dynamo.testing import CompileCounter
 from torch.optim.swa_utils import AveragedModel
 from torch.utils.checkpoint import checkpoint
@@ -136,7 +137,8 @@ def test_one_graph_serves_every_ragged_batch(name: str) -> None:
     assert counter.frame_count == 3, "back in training, nothing is compiled anew"
 
 
-@pytest.mark.parametrize("name", COMPILED)
+# One head is below: a whole step, and inductor.
+@pytest.mark.parametrize("name", [name for name in COMPILED if name != "one head"])
 def test_compiled_is_eager_in_value_and_gradient(name: str) -> None:
     model, batch = COMPILED[name](0.0)
     x, twin = batch(5), copy.deepcopy(model)
@@ -230,10 +232,12 @@ def test_bfloat16_autocast_trains_and_leaves_eval_alone() -> None:
         assert torch.equal(after, fresh.eval()(x)) and after.shape == before.shape
 
 
-def vit_steps(steps: int, *, device: str, dtype: torch.dtype) -> Tensor:
-    """Losses of a ViT-S with BatchFormer before each of its twelve blocks."""
+def vit_steps(steps: int, *, device: str, dtype: torch.dtype, width: int = 384) -> Tensor:
+    """Losses of a ViT, of ViT-S by its width, with BatchFormer before each of twelve blocks."""
     torch.manual_seed(0)
-    model = timm.create_model("vit_small_patch16_224", img_size=64, num_classes=5).to(device)
+    model = timm.create_model(
+        "vit_small_patch16_224", img_size=64, num_classes=5, embed_dim=width
+    ).to(device)
     attach(model, at=[f"blocks.{index}" for index in range(12)], verbose=False)
     assert sum(isinstance(module, BatchFormer) for module in model.modules()) == 12
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
@@ -256,7 +260,7 @@ def vit_steps(steps: int, *, device: str, dtype: torch.dtype) -> Tensor:
 
 
 def test_twelve_insertions_stay_finite_for_a_few_steps() -> None:
-    assert vit_steps(3, device="cpu", dtype=torch.bfloat16).isfinite().all()
+    assert vit_steps(3, device="cpu", dtype=torch.bfloat16, width=48).isfinite().all()
 
 
 @pytest.mark.slow
@@ -404,7 +408,12 @@ def test_a_state_dict_goes_round_into_attached_and_plain(name: str, tmp_path: Pa
 
 LOAD = """
 import sys, torch
-model, x, trained, evaluated = torch.load(sys.argv[1], weights_only=False)
+plain, attached = sys.argv[1:]
+sys.modules["batchformer"] = None  # importing it would fail
+model, x, evaluated = torch.load(plain, weights_only=False)
+assert torch.equal(model(x), evaluated)
+del sys.modules["batchformer"]
+model, x, trained, evaluated = torch.load(attached, weights_only=False)
 assert torch.equal(model.train()(x), trained) and len(trained) == 2 * len(x)
 assert torch.equal(model.eval()(x), evaluated)
 import batchformer
@@ -413,76 +422,46 @@ kept = batchformer.detach(model)
 assert type(kept[2]) is torch.nn.Linear and len(kept.train()(x)) == len(x)
 """
 
-LOAD_PLAIN = """
-import sys, torch
-sys.modules["batchformer"] = None  # importing it would fail
-model, x, evaluated = torch.load(sys.argv[1], weights_only=False)
-assert torch.equal(model(x), evaluated)
-"""
-
-
-def in_fresh_process(script: str, *args: str) -> subprocess.Popen[str]:
-    environment = os.environ | {"PYTHONPATH": SOURCE, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-W", "ignore", "-c", script, *args]
-    return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
-
-
-def finish(*processes: subprocess.Popen[str]) -> None:
-    try:
-        for process in processes:
-            _, errors = process.communicate(timeout=120)
-            assert process.returncode == 0, errors
-    finally:  # a rank whose partner failed would wait for it
-        for process in processes:
-            process.kill()
-            process.communicate()
-
 
 def test_pickles_open_in_a_fresh_process(tmp_path: Path) -> None:
+    files = tmp_path / "plain.pt", tmp_path / "attached.pt"
     model, x = attached_mlp(0.0), vectors(4)
     trained = model(x).detach()
-    torch.save((model, x, trained, model.eval()(x).detach()), tmp_path / "attached.pt")
+    torch.save((model, x, trained, model.eval()(x).detach()), files[1])
     plain = export(model)
-    torch.save((plain, x, plain(x).detach()), tmp_path / "plain.pt")
-    finish(
-        in_fresh_process(LOAD, str(tmp_path / "attached.pt")),
-        in_fresh_process(LOAD_PLAIN, str(tmp_path / "plain.pt")),
-    )
+    torch.save((plain, x, plain(x).detach()), files[0])
+    environment = os.environ | {"PYTHONPATH": SOURCE}
+    command = [sys.executable, "-W", "ignore", "-c", LOAD, *map(str, files)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
 
 
 # Ranks.
 
-RANK = """
-import os, sys, torch, torch.distributed as dist
-from torch import nn
-from batchformer import attach
-rank, folder = int(sys.argv[1]), sys.argv[2]
-dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
-torch.manual_seed(0)
-model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4))
-attach(model, dropout=0.0, verbose=False)
-ranked = nn.parallel.DistributedDataParallel(model)
-for step, sizes in enumerate(((1, 4), (3, 5), (4, 1))):
-    n = sizes[rank]
-    x = torch.randn(n, 8, generator=torch.Generator().manual_seed(10 * step + rank))
-    model.zero_grad()
-    out = model(x)
-    assert len(out) == 2 * n
-    out.square().mean().backward()
-    alone = {k: p.grad.clone() for k, p in model.named_parameters()}
-    model.zero_grad()
-    ranked(x).square().mean().backward()
-    shared = {k: p.grad.clone() for k, p in model.named_parameters()}
-    torch.save((n, alone, shared), f"{folder}/{step}-{rank}.pt")
-dist.barrier()
-dist.destroy_process_group()
-# gloo's threads may outlive the group, and an interpreter that ends beside them is aborted.
-os._exit(0)
-"""
+
+def train_as(rank: int, folder: Path) -> None:
+    """Save gradients of three steps: this rank's, and those that DDP averaged."""
+    store = f"file://{folder}/store"
+    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=2)
+    torch.manual_seed(0)
+    model = attached_mlp(0.0)
+    ranked = nn.parallel.DistributedDataParallel(model)
+    for step, sizes in enumerate(((1, 4), (3, 5), (4, 1))):
+        n = sizes[rank]
+        x = torch.randn(n, 8, generator=torch.Generator().manual_seed(10 * step + rank))
+        out = model(x)
+        assert len(out) == 2 * n
+        alone = gradients(model, out.square().mean())
+        shared = gradients(model, ranked(x).square().mean())
+        torch.save((n, alone, shared), folder / f"{step}-{rank}.pt")
+    dist.barrier()
+    dist.destroy_process_group()
 
 
-def test_ranks_of_one_and_four_samples_do_not_stall_and_agree(tmp_path: Path) -> None:
-    finish(*(in_fresh_process(RANK, str(rank), str(tmp_path)) for rank in range(2)))
+def test_ranks_of_one_and_four_samples_do_not_stall_and_agree(
+    run_ranks: Callable[[str, Path, int], None], tmp_path: Path
+) -> None:
+    run_ranks(__file__, tmp_path, 2)
     for step in range(3):
         both = [torch.load(tmp_path / f"{step}-{rank}.pt", weights_only=True) for rank in range(2)]
         for key in both[0][1]:
@@ -492,3 +471,9 @@ def test_ranks_of_one_and_four_samples_do_not_stall_and_agree(tmp_path: Path) ->
                 torch.testing.assert_close(shared[key], average)
                 if n == 1 and ".batchformer." in key:
                     assert not alone[key].any(), "one sample has nothing to say of attention"
+
+
+if __name__ == "__main__":
+    train_as(int(sys.argv[2]), Path(sys.argv[1]))
+    # gloo's threads may outlive the group, and an interpreter that ends beside them is aborted.
+    os._exit(0)

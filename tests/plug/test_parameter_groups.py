@@ -8,23 +8,9 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
 
 from batchformer import attach, detach, match, param_groups
-
-
-class Net(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem, self.body = nn.Linear(6, 8), nn.Linear(8, 8)
-        self.norm, self.fc = nn.BatchNorm1d(8), nn.Linear(8, 5)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.fc(self.norm(self.body(self.stem(x))).relu())
-        return out
-
-
-X = torch.randn(7, 6, generator=torch.Generator().manual_seed(0))
+from normed_net import Net, X
 
 
 def test_an_optimizer_built_before_is_extended_or_the_omission_is_loud() -> None:

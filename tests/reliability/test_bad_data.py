@@ -41,7 +41,7 @@ def images(tmp_path: Path) -> Path:
 
 
 def on_images(root: Path, *more: object) -> list[str]:
-    options = ("--data.size", 32, "--model", "resnet32", "--train.batch-size", 4)
+    options = ("--data.size", 32, "--model", "test_resnet", "--train.batch-size", 4)
     length = ("--train.updates", 8, "--train.eval-every", 1, "--train.log-every", 1)
     own = ("--data.root", root, "--device", "cpu", "--quiet", "--runs", root.parent / "runs")
     command = ("train", "my_folder", *own, *options, *length, "--train.workers", 0, *more)

@@ -12,7 +12,7 @@ from torch import Tensor
 from batchformer.insight.classes import Classes
 
 
-class TestImages(Protocol):
+class LabelledImages(Protocol):
     """M labelled test images."""
 
     @property

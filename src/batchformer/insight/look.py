@@ -14,7 +14,7 @@ from batchformer.insight import draws
 from batchformer.insight.cam import grad_cam
 from batchformer.insight.class_sums import AttentionSums, InfluenceSums, without_self
 from batchformer.insight.gradient import BatchInfluence, influence
-from batchformer.insight.images import TestImages
+from batchformer.insight.images import LabelledImages
 from batchformer.insight.measures import principal_axes, reliability, separation_and_spread
 from batchformer.insight.relations import Relations
 from batchformer.plug.preserve import preserve_state
@@ -35,7 +35,7 @@ Tell = Callable[[int, int], None]
 
 def look(
     relations: Relations,
-    images: TestImages,
+    images: LabelledImages,
     *,
     network: nn.Module,
     seed: int = 0,
@@ -88,7 +88,7 @@ def look(
 class CountedImages:
     """The same images; ``tell`` is called after each of ``total`` batches was worked on."""
 
-    def __init__(self, images: TestImages, tell: Tell, total: int) -> None:
+    def __init__(self, images: LabelledImages, tell: Tell, total: int) -> None:
         self.classes, self.labels = images.classes, images.labels
         self.thumbnails = images.thumbnails
         self.images, self.tell, self.total, self.done = images, tell, total, 0
@@ -100,7 +100,9 @@ class CountedImages:
             self.tell(self.done, self.total)
 
 
-def look_cam(relations: Relations, images: TestImages, network: nn.Module, layer: str) -> Arrays:
+def look_cam(
+    relations: Relations, images: LabelledImages, network: nn.Module, layer: str
+) -> Arrays:
     """Measure only Grad-CAM, at a layer of this name, or at the ``released`` one.
 
     The network is left as it was. Returns the arrays that begin with ``cam_`` in
@@ -118,7 +120,7 @@ def measured_rows(labels: Tensor, most: int, seed: int) -> Tensor:
 
 
 def measure(
-    relations: Relations, images: TestImages, rows: Tensor, batch: int, steps: int
+    relations: Relations, images: LabelledImages, rows: Tensor, batch: int, steps: int
 ) -> Arrays:
     """Calibration and features of any network; with BatchFormer also attention and influence."""
     size = nearly_equal(len(rows), batch)
@@ -164,7 +166,9 @@ def _projection(features: Tensor, labels: Tensor, rows: Tensor) -> Arrays:
     }
 
 
-def _cam(relations: Relations, images: TestImages, network: nn.Module, layer: str | None) -> Arrays:
+def _cam(
+    relations: Relations, images: LabelledImages, network: nn.Module, layer: str | None
+) -> Arrays:
     shot = images.classes.shot_of_class
     rows = draws.by_shots(images.labels, shot, CAM, draws.generator_of(draws.CAM))
     labels = images.labels[rows]
@@ -186,7 +190,7 @@ def _cam(relations: Relations, images: TestImages, network: nn.Module, layer: st
     }
 
 
-def _explored(relations: Relations, images: TestImages) -> Arrays:
+def _explored(relations: Relations, images: LabelledImages) -> Arrays:
     """Batches with the class frequencies of training, with all pairs of samples."""
     counts, draw = images.classes.train_counts, draws.generator_of(draws.EXPLORED)
     rows = draws.like_training(images.labels, counts, EXPLORED, EXPLORED_SAMPLES, draw)

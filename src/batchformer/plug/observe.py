@@ -47,7 +47,7 @@ class Pass:
     outputs: list[Tensor]
     calls: list[tuple[BatchFormer, Tensor, Tensor]]
     noisy: bool = False
-    states: tuple[str, ...] = ()
+    states: tuple[Any, ...] = ()
     rows: list[Tensor] = field(default_factory=list)
     row_names: list[str] = field(default_factory=list)
 

@@ -191,8 +191,10 @@ def own_generators(model: nn.Module) -> list[Any]:
     numpy: Any = sys.modules.get("numpy")
     if numpy is not None:
         kinds += (numpy.random.Generator, numpy.random.RandomState)
-    values = (value for part in _with_attributes(model) for value in vars(part).values())
-    return list({id(value): value for value in values if isinstance(value, kinds)}.values())
+    values = [value for part in _with_attributes(model) for value in vars(part).values()]
+    # Asked of each class once: there are few, and a check asks in every pass.
+    drawing = {kind for kind in {type(value) for value in values} if issubclass(kind, kinds)}
+    return list({id(value): value for value in values if type(value) in drawing}.values())
 
 
 def _own_states(model: nn.Module) -> list[tuple[Callable[[Any], Any], Any]]:
@@ -209,11 +211,19 @@ def _own_states(model: nn.Module) -> list[tuple[Callable[[Any], Any], Any]]:
     return states
 
 
-def random_states(model: nn.Module) -> tuple[str, ...]:
+def random_states(model: nn.Module) -> tuple[Any, ...]:
     """All random states that a model may draw from, for comparison with those after a pass."""
     devices = {parameter.device for parameter in model.parameters()}
-    states = (*_states(devices), *_own_states(model))
-    return tuple(str(s.tolist() if isinstance(s, Tensor) else s) for _, s in states)
+    return tuple(_comparable(s) for _, s in (*_states(devices), *_own_states(model)))
+
+
+def _comparable(state: Any) -> Any:
+    """The state of one generator, such that ``==`` compares all of its numbers."""
+    if isinstance(state, Tensor):
+        return bytes(state.tolist())
+    if isinstance(state, tuple):  # of Python, or of NumPy with an array in it
+        return tuple(part.tobytes() if hasattr(part, "tobytes") else part for part in state)
+    return str(state)
 
 
 #: From this many elements of parameters on, a pass without values is faster on the CPU.

@@ -24,6 +24,7 @@ from batchformer.lab.runs.compare import compare, run
 from batchformer.lab.runs.load_run import restore
 from batchformer.lab.runs.run import load_task
 
+pytestmark = pytest.mark.usefixtures("one_block")
 CPU = torch.device("cpu")
 SIZES = {"ant": 7, "bee": 4, "cow": 3}
 

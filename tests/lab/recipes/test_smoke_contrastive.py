@@ -28,6 +28,7 @@ from batchformer.lab.tasks.long_tailed import LongTailedTask
 from lab_runs import metrics_of
 from smoke import CPU, moved_parts, save_noise, save_tail, scores, tiny, two_updates
 
+pytestmark = pytest.mark.usefixtures("one_block")
 LEARN = [name for name in RECIPES if find_recipe(name).task == "contrastive"]
 ON_FEATURES = [name for name in RECIPES if find_recipe(name).method in ("linear_probe", "knn")]
 CLASSES = 6
@@ -64,7 +65,8 @@ def small(name: str, root: Path) -> Recipe:
         data["size"] = SIDE
     # The last maps of a ResNet are 1 x 1 here, and two rows are too few to normalise them by.
     parts = 1 if place in TREES else min(2, recipe.hyper.norm_parts)
-    hyper = dataclasses.replace(recipe.hyper, norm_parts=parts)
+    hidden = min(64, recipe.hyper.projection_hidden)
+    hyper = dataclasses.replace(recipe.hyper, norm_parts=parts, projection_hidden=hidden)
     return tiny(dataclasses.replace(recipe, hyper=hyper), data, {"batch_size": 4})
 
 
@@ -132,11 +134,11 @@ def test_probes_begin_with_the_features_of_another_run(name: str, root: Path) ->
 
 @pytest.fixture(scope="module")
 def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Learnt for 40 updates, probed for 4 epochs, compared with neighbours: three arms."""
+    """Learnt for 16 updates, probed for 2 epochs, compared with neighbours: three arms."""
     place = tmp_path_factory.mktemp("digits")
     short: dict[str, dict[str, int]] = {
-        "digits_moco_v3": {"updates": 40, "eval_every": 20, "log_every": 20},
-        "digits_moco_v3_probe": {"epochs": 4},
+        "digits_moco_v3": {"updates": 16, "eval_every": 8, "log_every": 8},
+        "digits_moco_v3_probe": {"epochs": 2},
         "digits_moco_v3_knn": {},
     }
     for arm in ("baseline", "batchformer", "random_weights"):

@@ -29,6 +29,7 @@ from batchformer.lab.tasks.base import Task
 from batchformer.lab.tasks.domains import read_domains
 from smoke import CPU, moved_parts, parts_of, save_noise, scores, tiny, two_updates
 
+pytestmark = pytest.mark.usefixtures("one_block")
 NAMES = [name for name in RECIPES if find_recipe(name).task == "domains"]
 #: The same with a larger network, which test_networks.py builds.
 LARGER = ("pacs_irm_resnet50", "pacs_vrex_resnet50", "pacs_swad_resnet50")

@@ -60,6 +60,7 @@ def trained(name: str, arm: str, root: Path) -> Path:
     return run(recipe, arm, 0, root=root / "runs", device=CPU, quiet=True)
 
 
+@pytest.mark.usefixtures("one_block")
 @pytest.mark.parametrize("name", NAMES)
 def test_two_updates_of_both_arms(name: str, root: Path) -> None:
     for arm in ("baseline", "batchformer"):
@@ -92,6 +93,7 @@ def test_its_check_passes(name: str, streams: str, root: Path) -> None:
     assert found.passed, str(found)
 
 
+@pytest.mark.usefixtures("one_block")
 @pytest.mark.parametrize("name", ["ldam", "ride", "paco", "bbn", "crt", "lws", "tau_norm", "balms"])
 def test_arms_of_a_method_begin_alike_and_all_step(name: str, root: Path) -> None:
     recipe = small(f"cifar100_lt_{name}", root)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -58,9 +59,8 @@ class OpenedPage:
         self.context.close()
 
 
-@pytest.fixture
-def open_page(browser: Any) -> Iterator[Callable[..., OpenedPage]]:
-    """Opens a file in a context with these options; what was opened is checked at the end."""
+@contextmanager
+def pages_of(browser: Any) -> Iterator[Callable[..., OpenedPage]]:
     pages: list[OpenedPage] = []
 
     def opened(path: Path, **options: Any) -> OpenedPage:
@@ -70,3 +70,17 @@ def open_page(browser: Any) -> Iterator[Callable[..., OpenedPage]]:
     yield opened
     for page in pages:
         page.close()
+
+
+@pytest.fixture
+def open_page(browser: Any) -> Iterator[Callable[..., OpenedPage]]:
+    """Opens a file in a context with these options; what was opened is checked at the end."""
+    with pages_of(browser) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def open_shared_page(browser: Any) -> Iterator[Callable[..., OpenedPage]]:
+    """The same for a page of all tests of a file."""
+    with pages_of(browser) as opened:
+        yield opened

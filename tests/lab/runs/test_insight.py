@@ -169,7 +169,7 @@ def test_a_person_is_told_that_figures_are_measured_and_how_far(
 
 
 def test_figures_can_be_left_out_which_is_recorded_and_reported(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recipe = short(demo(), figures=False)
     folder = run(recipe, "batchformer", 0, root=tmp_path, device=CPU)
@@ -184,6 +184,7 @@ def test_figures_can_be_left_out_which_is_recorded_and_reported(
     # A run with figures is the same run; and they can be measured later.
     assert run(short(demo()), "batchformer", 0, root=tmp_path, device=CPU, quiet=True) == folder
     insight_of(folder, CPU)
+    monkeypatch.setattr("batchformer.lab.report.page.html.sections_of", lambda *_: [])
     print_report([folder], page)
     assert words not in " ".join(capsys.readouterr().out.split())
 

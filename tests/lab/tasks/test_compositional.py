@@ -117,23 +117,18 @@ def test_training_batches_have_the_numbers_of_the_world(table: Path) -> None:
 
 
 @pytest.mark.parametrize("memory", [False, True])
-@pytest.mark.parametrize(
-    ("size", "drop_last", "sizes"),
-    [
+def test_the_last_batch_is_kept_unless_it_has_a_single_sample(table: Path, memory: bool) -> None:
+    made = task(table, memory=memory)
+    assert len(made.data.train) == 12
+    for size, drop_last, sizes in (
         (5, False, [5, 5, 2]),
         (5, True, [5, 5]),
         (11, False, [11]),  # one sample is left, which has nobody to attend to
         (12, False, [12]),
-    ],
-)
-def test_the_last_batch_is_kept_unless_it_has_a_single_sample(
-    table: Path, size: int, drop_last: bool, sizes: list[int], memory: bool
-) -> None:
-    made = task(table, memory=memory)
-    assert len(made.data.train) == 12
-    feed = made.feed(TrainConfig(batch_size=size, drop_last=drop_last, workers=0), 1)
-    assert feed.per_epoch == len(sizes)
-    assert [len(feed.batch(step)["y"]) for step in range(feed.per_epoch)] == sizes
+    ):
+        feed = made.feed(TrainConfig(batch_size=size, drop_last=drop_last, workers=0), 1)
+        assert feed.per_epoch == len(sizes)
+        assert [len(feed.batch(step)["y"]) for step in range(feed.per_epoch)] == sizes
 
 
 def test_words_are_attributes_then_objects(table: Path) -> None:

@@ -154,7 +154,7 @@ def test_neighbours_report_what_the_training_reports(name: str, root: Path) -> N
     compared = find_recipe("my_folder_knn" if "folder" in name else "digits_moco_v3_knn")
     if "folder" in name:
         changes: dict[str, Any] = {"root": str(root), "size": 32}
-        small: dict[str, Any] = {"model": "resnet18_small"}
+        small: dict[str, Any] = {"model": "test_resnet"}
         small["hyper"] = dataclasses.replace(learnt.hyper, projection_hidden=16, dim=4)
         learnt = dataclasses.replace(learnt, data=learnt.data_with(**changes), **small)
         compared = dataclasses.replace(

@@ -22,6 +22,7 @@ import transformers
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 from torch.utils.checkpoint import checkpoint
+from torchvision.models.resnet import BasicBlock
 
 from batchformer import BatchFormer, attach, check, param_groups, two_streams
 from batchformer.nn.encoder import EncoderWeights, batch_former
@@ -290,12 +291,16 @@ attached("segmentation", segmenter, images(16), example=torch.randn(3, 3, 16, 16
 # Libraries.
 
 
+def small_resnet() -> tv.ResNet:
+    return tv.ResNet(BasicBlock, [1, 1, 1, 1], num_classes=K)
+
+
 def from_timm(name: str, **options: Any) -> Build:
     return lambda: timm.create_model(name, num_classes=K, **options)
 
 
 VIT = {"img_size": 32, "depth": 2, "embed_dim": 48, "num_heads": 2}
-attached("timm resnet", from_timm("resnet10t"), images())
+attached("timm resnet", from_timm("test_resnet"), images())
 attached("timm vit", from_timm("vit_tiny_patch16_224", **VIT), images())
 attached(
     "timm vit with stochastic depth",
@@ -312,8 +317,8 @@ attached(
     from_timm("deit_tiny_distilled_patch16_224", img_size=32, depth=1),
     images(),
 )
-attached("torchvision resnet", lambda: tv.resnet18(num_classes=K), images())
-attached("torchvision resnet, inside", lambda: tv.resnet18(num_classes=K), images(), at="layer4")
+attached("torchvision resnet", small_resnet, images())
+attached("torchvision resnet, inside", small_resnet, images(), at="layer4")
 attached(
     "torchvision vit",
     lambda: tv.VisionTransformer(32, 8, 2, 2, 32, 64, dropout=0.1, num_classes=K),
@@ -327,7 +332,11 @@ attached(
     images(),
 )
 attached("torchvision squeezenet", lambda: tv.squeezenet1_1(num_classes=K), images(48))
-attached("torchvision shufflenet", lambda: tv.shufflenet_v2_x0_5(num_classes=K), images())
+attached(
+    "torchvision shufflenet",
+    lambda: tv.ShuffleNetV2([1, 1, 1], [8, 16, 32, 64, 64], num_classes=K),
+    images(),
+)
 
 TINY = {
     "hidden_size": 16,

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from batchformer.insight.images import TestImages
+from batchformer.insight.images import LabelledImages
 from batchformer.insight.look import (
     BATCH,
     MEASURED,
@@ -84,7 +84,7 @@ def cam_of(folder: Path, device: torch.device, layer: str) -> Arrays:
 
 def insight_arrays(
     method: Method,
-    images: TestImages | None,
+    images: LabelledImages | None,
     seed: int,
     untrained: Callable[[], Method] | None = None,
     tell: Tell = lambda done, total: None,
@@ -127,7 +127,7 @@ def save_insight(measure_arrays: Callable[[], Arrays | None], folder: Path, titl
 
 def look_untrained(
     relations: Relations,
-    images: TestImages,
+    images: LabelledImages,
     *,
     seed: int = 0,
     measured: int = MEASURED,
@@ -166,7 +166,7 @@ def look_untrained(
     }
 
 
-def _measure_norms(relations: Relations, images: TestImages, rows: Tensor, batch: int) -> None:
+def _measure_norms(relations: Relations, images: LabelledImages, rows: Tensor, batch: int) -> None:
     module: nn.Module = relations.module
     module.train()
     with recalibrate_norms(module) as norms:

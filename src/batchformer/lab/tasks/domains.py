@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from batchformer.insight.classes import Classes
-from batchformer.insight.images import TestImages
+from batchformer.insight.images import LabelledImages
 from batchformer.lab.config.data import EACH, DomainConfig
 from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.data.feeds import framing
@@ -192,7 +192,7 @@ class DomainTask:
         """The rows of the target that are scored."""
         return self.split.target_all if self.config.scored_on == "all" else self.split.target_in
 
-    def shown(self, workers: int | None = None) -> TestImages | None:
+    def shown(self, workers: int | None = None) -> LabelledImages | None:
         """The scored images of the target, for figures; shots are counted in the sources."""
         part, _ = self.data.joined({self.config.target: self._target_rows})
         classes = Classes.by_shots(self.data.classes, self.method_options["class_counts"])

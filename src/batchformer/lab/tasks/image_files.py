@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from batchformer.insight.classes import Classes
-from batchformer.insight.images import TestImages
+from batchformer.insight.images import LabelledImages
 from batchformer.lab.config.data import LongTailConfig
 from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.data.feeds import framing
@@ -124,7 +124,7 @@ class ImageFileTask(LabelledTask):
         for read in evaluation_batches(part, *view, size, self.device, workers, sharded=True):
             yield read["x"], read["y"]
 
-    def shown(self, workers: int | None = None) -> TestImages | None:
+    def shown(self, workers: int | None = None) -> LabelledImages | None:
         """Test images, for figures."""
         data, view = self.data, view_at_test(self.config)
         classes = Classes.by_shots(data.classes, data.train_counts, self.config.shots)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from batchformer.insight.classes import Classes
-from batchformer.insight.images import TestImages
+from batchformer.insight.images import LabelledImages
 from batchformer.lab.config.data import LongTailConfig
 from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.data.feeds.evaluation_images import EvaluationImages
@@ -110,7 +110,7 @@ class LongTailedTask(LabelledTask):
         for x, y in scored_batches(part, self._normalise, batch or TEST_BATCH, self.device):
             yield x, y.to(self.device)
 
-    def shown(self, workers: int | None = None) -> TestImages | None:
+    def shown(self, workers: int | None = None) -> LabelledImages | None:
         """Test images, for figures."""
         data = self.data
         classes = Classes.by_shots(data.classes, data.train_counts, self.config.shots)

@@ -117,6 +117,16 @@ def page_file(tmp_path_factory: pytest.TempPathFactory, insight: Insight) -> Pat
     return path
 
 
+START_AGAIN = """() => {
+    document.querySelectorAll('.explorer [aria-pressed=true]').forEach(tile => tile.click());
+    document.querySelectorAll('.explorer input[value=attends]').forEach(e => e.click());
+    for (const select of document.querySelectorAll('.explorer select')) {
+        select.selectedIndex = 0;
+        select.dispatchEvent(new Event('change', {bubbles: true}));
+    }
+}"""
+
+
 class Opened:
     """The page; ``explorer`` is that of the first recipe."""
 
@@ -125,6 +135,13 @@ class Opened:
         for explorer in range(3):
             page.locator(".explorer.live").nth(explorer).wait_for()
         self.explorer = page.locator(".explorer").first
+
+    def start_again(self) -> None:
+        """Put all controls back, keep no sample, and go to the first explorer."""
+        self.page.emulate_media(media="screen", color_scheme="light", reduced_motion="reduce")
+        self.page.mouse.move(0, 0)
+        self.page.evaluate(START_AGAIN)
+        self.go_to(0)
 
     def tile(self, sample: int) -> Any:
         return self.explorer.locator(".samples button").nth(sample)
@@ -165,30 +182,29 @@ class Opened:
         return str(self.explorer.locator(f"[data-part={part}]").text_content())
 
 
-Opener = Callable[..., Opened]
 SWITCHES = [
     (0, 5, "attends", "mean"),
-    (0, 42, "attends", "2"),
     (0, 17, "moves", ""),
-    (0, 63, "moved", ""),
-    (1, 0, "attended", "mean"),
     (1, 31, "attended", "3"),
     (1, 5, "attends", "0"),
-    (1, 17, "moves", ""),
     (1, 8, "moved", ""),
 ]
 """Batch, sample, relation and head."""
 
 
+DESK = {"viewport": {"width": 1280, "height": 1400}, "reduced_motion": "reduce"}
+
+
+@pytest.fixture(scope="module")
+def desk(open_shared_page: Callable[..., Any], page_file: Path) -> Opened:
+    return Opened(open_shared_page(page_file, **DESK).page)
+
+
 @pytest.fixture
-def opened(open_page: Callable[..., Any], page_file: Path) -> Opener:
-    """Opens the page, by default on a desk."""
-
-    def on_desk(**options: Any) -> Opened:
-        desk = {"viewport": {"width": 1280, "height": 1400}, "reduced_motion": "reduce"}
-        return Opened(open_page(page_file, **{**desk, **options}).page)
-
-    return on_desk
+def page(desk: Opened) -> Opened:
+    """The page on a desk, opened once; controls are where they are at first."""
+    desk.start_again()
+    return desk
 
 
 def expected(insight: Insight, batch: int, sample: int, mode: str, head: str) -> NDArray[Any]:
@@ -203,9 +219,8 @@ def expected(insight: Insight, batch: int, sample: int, mode: str, head: str) ->
 
 
 def test_the_list_and_the_tiles_hold_the_numbers_of_the_arrays(
-    opened: Opener, insight: Insight
+    page: Opened, insight: Insight
 ) -> None:
-    page = opened()
     for batch, sample, mode, head in SWITCHES:
         page.select("batch", str(batch))
         page.mode(mode)
@@ -235,8 +250,7 @@ def test_the_list_and_the_tiles_hold_the_numbers_of_the_arrays(
             assert page.text("share") == "No other sample is of its class."
 
 
-def test_hovering_lights_up_what_is_attended_to(opened: Opener, insight: Insight) -> None:
-    page = opened()
+def test_hovering_lights_up_what_is_attended_to(page: Opened, insight: Insight) -> None:
     page.tile(7).hover()
     values = expected(insight, 0, 7, "attends", "mean")
     values[7] = 0
@@ -256,9 +270,8 @@ def test_hovering_lights_up_what_is_attended_to(opened: Opener, insight: Insight
 
 
 def test_bars_are_as_long_as_numbers_are_large_also_that_of_the_sample_itself(
-    opened: Opener, insight: Insight
+    page: Opened, insight: Insight
 ) -> None:
-    page = opened()
     weights = insight["batch_attention"][0].astype(float).mean(0)
     others = np.where(np.eye(SAMPLES, dtype=bool), 0, weights).max(1)
     sample = int((np.diag(weights) - others).argmax())
@@ -270,8 +283,7 @@ def test_bars_are_as_long_as_numbers_are_large_also_that_of_the_sample_itself(
     np.testing.assert_allclose(bars, weights[sample, listed] / weights[sample, sample], rtol=1e-6)
 
 
-def test_the_summary_says_it_in_words(opened: Opener, insight: Insight) -> None:
-    page = opened()
+def test_the_summary_says_it_in_words(page: Opened, insight: Insight) -> None:
     labels, predictions = insight["batch_labels"][0], insight["batch_predictions"][0]
     wrong = int(np.flatnonzero((labels != predictions) & (labels < 16) & (predictions < 16))[0])
     page.tile(wrong).hover()
@@ -286,8 +298,7 @@ def test_the_summary_says_it_in_words(opened: Opener, insight: Insight) -> None:
     assert page.explorer.locator("[data-part=summary]").get_attribute("aria-live") == "polite"
 
 
-def test_a_click_keeps_a_sample_until_it_is_let_go(opened: Opener) -> None:
-    page = opened()
+def test_a_click_keeps_a_sample_until_it_is_let_go(page: Opened) -> None:
     page.tile(3).click()
     assert page.tile(3).get_attribute("aria-pressed") == "true"
     assert page.text("summary").startswith("Kept: Sample 4 of 64")
@@ -301,8 +312,10 @@ def test_a_click_keeps_a_sample_until_it_is_let_go(opened: Opener) -> None:
     assert page.chosen() == 3
 
 
-def test_the_keyboard_reaches_everything(opened: Opener, insight: Insight) -> None:
-    page = opened()
+def test_the_keyboard_reaches_everything(
+    open_page: Callable[..., Any], page_file: Path, insight: Insight
+) -> None:
+    page = Opened(open_page(page_file, **DESK).page)  # untouched
     press = page.page.keyboard.press
     stops = page.explorer.locator(".samples button[tabindex='0']")
     assert stops.count() == 1
@@ -334,8 +347,7 @@ def test_the_keyboard_reaches_everything(opened: Opener, insight: Insight) -> No
     assert not page.explorer.locator(".samples button:focus").count()
 
 
-def test_filters_dim_the_others(opened: Opener, insight: Insight) -> None:
-    page = opened()
+def test_filters_dim_the_others(page: Opened, insight: Insight) -> None:
     labels = insight["batch_labels"][0]
     shots = insight["shot_of_class"][labels]
 
@@ -356,8 +368,7 @@ def test_filters_dim_the_others(opened: Opener, insight: Insight) -> None:
     assert page.with_class("dimmed") == np.flatnonzero(labels != label).tolist()
 
 
-def test_arms_and_batches_can_be_changed(opened: Opener, insight: Insight) -> None:
-    page = opened()
+def test_arms_and_batches_can_be_changed(page: Opened, insight: Insight) -> None:
     arms = page.explorer.locator("select[data-part=arm] option").all_text_contents()
     assert arms == ["batchformer, seed 0", "batchformer_frozen, seed 0"]
     other = simulated(1)
@@ -371,8 +382,7 @@ def test_arms_and_batches_can_be_changed(opened: Opener, insight: Insight) -> No
         page.page.mouse.move(0, 0)
 
 
-def test_tiles_show_the_images_of_the_batch(opened: Opener, insight: Insight) -> None:
-    page = opened()
+def test_tiles_show_the_images_of_the_batch(page: Opened, insight: Insight) -> None:
     page.select("batch", "1")
     script = """(() => { const {width, height} = e;
         const {data} = e.getContext('2d').getImageData(0, 0, width, height);
@@ -384,8 +394,9 @@ def test_tiles_show_the_images_of_the_batch(opened: Opener, insight: Insight) ->
     np.testing.assert_allclose([row[2:] for row in found], images.mean((1, 2)), atol=3)
 
 
-def test_a_phone(opened: Opener, insight: Insight) -> None:
-    page = opened(viewport={"width": 360, "height": 740}, has_touch=True, is_mobile=True)
+def test_a_phone(open_page: Callable[..., Any], page_file: Path, insight: Insight) -> None:
+    phone = {"viewport": {"width": 360, "height": 740}, "has_touch": True, "is_mobile": True}
+    page = Opened(open_page(page_file, **phone, reduced_motion="reduce").page)
     assert page.page.evaluate("document.documentElement.scrollWidth") == 360
     outside = """root => [...root.querySelectorAll('*')].filter(element =>
         element.getBoundingClientRect().right > 360.5).map(element => element.outerHTML)"""
@@ -413,22 +424,22 @@ def test_a_phone(opened: Opener, insight: Insight) -> None:
     assert box["y"] + box["height"] <= 740.5
 
 
-def test_light_and_dark_are_those_of_the_page(opened: Opener) -> None:
-    def brightness(page: Opened, selector: str, value: str) -> float:
+def test_light_and_dark_are_those_of_the_page(page: Opened) -> None:
+    def brightness(selector: str, value: str) -> float:
         script = f"e => getComputedStyle(e).{value}.match(/[0-9.]+/g).slice(0, 3).map(Number)"
         return float(np.mean(page.explorer.locator(selector).first.evaluate(script)) / 255)
 
-    light, dark = opened(color_scheme="light"), opened(color_scheme="dark")
-    for selector in (".summary", "li strong", "select", ".samples b:not(:empty)"):
-        assert brightness(light, selector, "color") < 0.4, selector
-        assert brightness(dark, selector, "color") > 0.6, selector
-    for selector in ("select", ".samples b:not(:empty)"):
-        assert brightness(light, selector, "backgroundColor") > 0.9, selector
-        assert brightness(dark, selector, "backgroundColor") < 0.2, selector
+    for dark in (False, True):
+        page.page.emulate_media(color_scheme="dark" if dark else "light")
+        for selector in (".summary", "li strong", "select", ".samples b:not(:empty)"):
+            found = brightness(selector, "color")
+            assert found > 0.6 if dark else found < 0.4, selector
+        for selector in ("select", ".samples b:not(:empty)"):
+            found = brightness(selector, "backgroundColor")
+            assert found < 0.2 if dark else found > 0.9, selector
 
 
-def test_two_explorers_leave_each_other_alone(opened: Opener) -> None:
-    page = opened()
+def test_two_explorers_leave_each_other_alone(page: Opened) -> None:
     ids = page.page.evaluate("[...document.querySelectorAll('[id]')].map(e => e.id)")
     assert len(ids) == len(set(ids))
     before = page.chosen(), page.listed()
@@ -442,8 +453,8 @@ def test_two_explorers_leave_each_other_alone(opened: Opener) -> None:
     assert page.explorer.locator("input:checked").get_attribute("value") == "attends"
 
 
-def test_samples_of_one_shot_group_that_act_on_no_other(opened: Opener) -> None:
-    page = opened().go_to(1)
+def test_samples_of_one_shot_group_that_act_on_no_other(page: Opened) -> None:
+    page.go_to(1)
     page.tile(30).hover()
     assert [(sample, number) for sample, _, number in page.listed()] == [(30, "100.0%")]
     assert page.text("summary").endswith("It attends to no other sample.")
@@ -464,8 +475,8 @@ def test_samples_of_one_shot_group_that_act_on_no_other(opened: Opener) -> None:
     assert page.with_class("dimmed") == np.flatnonzero(labels != labels[3]).tolist()
 
 
-def test_what_is_alike_is_not_ranked(opened: Opener) -> None:
-    page = opened().go_to(2)
+def test_what_is_alike_is_not_ranked(page: Opened) -> None:
+    page.go_to(2)
     for sample in (2, 6):
         for mode, said in (("attends", "It attends to"), ("attended", "It is attended by")):
             page.mode(mode)
@@ -489,14 +500,13 @@ def test_what_is_alike_is_not_ranked(opened: Opener) -> None:
     assert page.text("summary").endswith("It attends most to 4 samples alike (3.1% each).")
 
 
-def test_motion_is_for_those_who_want_it(opened: Opener) -> None:
-    script = "e => getComputedStyle(e).transitionDuration"
-    assert opened(reduced_motion="no-preference").tile(0).evaluate(script) == "0.12s"
-    assert opened(reduced_motion="reduce").tile(0).evaluate(script) == "0s"
+def test_motion_is_for_those_who_want_it(page: Opened) -> None:
+    for wanted, duration in (("no-preference", "0.12s"), ("reduce", "0s")):
+        page.page.emulate_media(reduced_motion=wanted)
+        assert page.tile(0).evaluate("e => getComputedStyle(e).transitionDuration") == duration
 
 
-def test_paper_shows_the_grid(opened: Opener) -> None:
-    page = opened()
+def test_paper_shows_the_grid(page: Opened) -> None:
     page.page.emulate_media(media="print")
     assert page.tile(0).is_visible()
     assert page.tile(63).is_visible()
