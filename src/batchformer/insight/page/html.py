@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import TYPE_CHECKING
 
 from batchformer.insight.figures.canvas import inline_svg
@@ -14,20 +16,77 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 
+COLUMN = 486
+"""Pixels of a figure in one of two columns."""
+ENDS_TOGETHER = 150.0
+"""Pixels by which columns may differ before figures change places."""
+
+
 @dataclass(frozen=True)
 class Section:
-    """One figure of a page; ``html`` is trusted markup without references to other files."""
+    """One figure of a page.
+
+    Args:
+        html: trusted markup without references to other files.
+        note: the caption.
+        details: further text, which is folded away.
+        tables: trusted markup, which is folded away with it.
+        wide: it stands below the others, as wide as the page.
+    """
 
     title: str
     html: str
     note: str
+    details: str = ""
+    tables: str = ""
+    wide: bool = False
 
 
 def section_of(figure: CaptionedFigure, ident: str) -> Section:
     """A figure and its tables for a page; its ids begin with ``ident``."""
     svg = inline_svg(figure.draw(), figure.caption.alternative, ident)
-    tables = [table_html(table) for table in figure.tables]
-    return Section(figure.title, "\n".join([svg, *tables]), figure.caption.note)
+    tables = "\n".join(filter(None, map(table_html, figure.tables)))
+    return Section(figure.title, svg, figure.caption.note, figure.caption.details, tables)
+
+
+def in_blocks(sections: Sequence[Section]) -> list[list[Section]]:
+    """The sections that share two columns, and every wide one by itself.
+
+    What is wide stands above the columns if it comes first, else below them.
+    """
+    columns = in_two_columns([section for section in sections if not section.wide])
+    wide = [[section] for section in sections if section.wide]
+    above = bool(sections) and sections[0].wide
+    return [*(wide if above else []), *([columns] if columns else []), *([] if above else wide)]
+
+
+def in_two_columns(sections: Sequence[Section]) -> list[Section]:
+    """The sections in an order in which two columns, one filled after the other, end together.
+
+    The first stays first, and few others change places. Heights are estimates. Of three, the page
+    gives the last a row of its own.
+    """
+    if len(sections) < 4:
+        return list(sections)
+    heights = [_height(section) for section in sections]
+
+    def gap_and_moves(others: tuple[int, ...]) -> tuple[float, int]:
+        left = {0, *others}
+        gap = abs(sum(h if i in left else -h for i, h in enumerate(heights)))
+        moves = sum(i not in left and j in left for i, j in combinations(range(len(heights)), 2))
+        return max(gap, ENDS_TOGETHER), moves
+
+    rest = range(1, len(sections))
+    left = {0, *min((some for n in rest for some in combinations(rest, n - 1)), key=gap_and_moves)}
+    order = sorted(range(len(sections)), key=lambda i: i not in left)
+    return [sections[i] for i in order]
+
+
+def _height(section: Section) -> float:
+    """About how many pixels a section is high in a column."""
+    box = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', section.html)
+    drawn = COLUMN * float(box[2]) / float(box[1]) if box else COLUMN / 2
+    return drawn + 130 + 22 * (len(section.note) // 65 + 1)
 
 
 def environment(*packages: str) -> Environment:
@@ -46,7 +105,7 @@ def environment(*packages: str) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters["typeset"] = typeset
+    made.filters |= {"typeset": typeset, "in_blocks": in_blocks}
     return made
 
 

@@ -390,7 +390,7 @@ def sweep_headline(comparison: SweepComparison) -> str:
     if not tested:
         return f"Too few seeds for a verdict on {sweep.factor}: an interval needs {FEWEST_SEEDS}."
     against = f"{sweep.factor} {sweep.reference}"
-    sentences = [f"Points of {label} compared with {against}."]
+    sentences = [f"Percentage points of {label} compared with {against}."]
     standing = {cell: d for cell, d in tested.items() if d.outcome in ("gain", "loss") and d.stands}
     undone = {
         cell: d for cell, d in tested.items() if d.outcome in ("gain", "loss") and not d.stands
