@@ -375,4 +375,4 @@ def test_the_words_name_the_images_that_were_seen() -> None:
     key = "batchformer", 0
     kept = {key: simulated_insight(*key, batches=8, samples=64)}
     data = known(gather(group_of(kept, {key: {"correct": np.zeros(600)}})))
-    assert "On 512 of the 600 test images in batches" in attention.caption(data).text
+    assert "On 512 of the 600 test samples in batches" in attention.caption(data).text

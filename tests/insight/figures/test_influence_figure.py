@@ -167,7 +167,7 @@ def test_training_images_stand_along_the_axis(classes: int, ticks: int) -> None:
     assert len(labels) == ticks and labels[0] == "1,000"
     places = axes.get_xticks().tolist()
     assert labels == [f"{1001 - place:,.0f}" for place in places]
-    assert axes.get_xlabel() == "Training images of the class"
+    assert axes.get_xlabel() == "Training samples of the class"
 
 
 @pytest.mark.parametrize("measure", ["abs", "l2"])
@@ -408,7 +408,7 @@ def test_where_gradients_follow_accuracy_the_words_and_tables_say_so() -> None:
     note = influence.caption(data).text
     assert "holds here" in note and "mostly it is harder classes" in note
     assert note.index("holds here") < note.index("a loss would change by no more than about")
-    assert "of the gradient on 2,560 test images, mean over" in note
+    assert "of the gradient on 2,560 test samples, mean over" in note
     whole, partial, of_accuracy, _ = influence.tables(data)
     assert (whole.rows[0][-1], partial.rows[0][-1]) == ("holds", "not settled")
     assert partial.rows[0][2] == f"{found.controlled.partial.rho:.2f}"

@@ -137,7 +137,7 @@ def test_the_words_name_bins_seeds_and_errors() -> None:
     mean = np.mean([error_of(drawn(s)) for s in range(2)])
     errors = f"baseline {mean:.1f}%, batchformer {error_of(drawn(7)):.1f}%."
     assert said.text.endswith(f"Expected calibration error from the same bins: {errors}")
-    assert f"{BINS} bins of confidence on 200 test images, seeds (baseline 2, b" in said.text
+    assert f"{BINS} bins of confidence on 200 test samples, seeds (baseline 2, b" in said.text
     assert "below it, it is too sure, above it not sure enough" in said.text
     assert f"fewer than {FEWEST} predictions" in said.text
     assert said.alternative == f"Line plot. {said.text}"
@@ -218,9 +218,9 @@ def test_a_part_of_the_test_images_is_called_so_beside_another_error(
     data = known(gather(group_of({key: sums(drawn(0))}, figures, scores=scores)))
     note = reliability.caption(data).text
     part = whole > 200
-    assert ("on 200 of the 201 test images" in note) == part
-    assert ("on 200 test images" in note) != part
-    assert ("table of results is of all test images" in note) == (part and tabled)
+    assert ("on 200 of the 201 test samples" in note) == part
+    assert ("on 200 test samples" in note) != part
+    assert ("table of results is of all test samples" in note) == (part and tabled)
 
 
 def test_four_intervals_fit_beside_one_another() -> None:

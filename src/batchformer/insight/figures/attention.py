@@ -110,7 +110,7 @@ class Attention:
     by_arm: dict[str, AttentionOfArm]
     main: str
     names: tuple[str, ...] = ()
-    images: str = "test images"
+    images: str = "test samples"
 
     @property
     def groups(self) -> list[int]:
@@ -256,7 +256,7 @@ def _axes_of_classes(axes: Axes, data: Attention) -> None:
             label.set_parse_math(False)
     axes.tick_params(colors=INK, labelsize=SMALL, length=3)
     axes.tick_params(axis="x", labelrotation=90 if named else 0)
-    what = "" if named else ": training images"
+    what = "" if named else ": training samples"
     axes.set_ylabel(f"From{what}", fontsize=SMALL, color=INK)
     axes.set_xlabel(f"To{what}", fontsize=SMALL, color=INK)
 
@@ -348,8 +348,8 @@ def caption(data: Attention) -> Caption:
     )
     own = found.shares["others of its class"]
     note = (
-        f"Who attends to whom with {data.main}, {maps} from the most to the least training images. "
-        f"Colours are ratios to uniform attention. "
+        f"Who attends to whom{f' with {data.main}' if len(data.by_arm) > 1 else ''}, {maps} from "
+        f"the most to the least training samples. Colours are ratios to uniform attention. "
     )
     note += (
         "Here attention is uniform, so the map is blank."

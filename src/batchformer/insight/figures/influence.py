@@ -127,7 +127,7 @@ class InfluenceByClass:
     measure: Measure
     on: On
     cumulative: bool
-    images: str = "test images"
+    images: str = "test samples"
 
 
 def make(
@@ -296,7 +296,7 @@ def draw(data: InfluenceByClass) -> Figure:
     most = MOST_TICKS if len(data.counts) <= MOST_TICKS else 5
     ticks, labels = count_ticks(data.counts.tolist(), most)
     every[-1].set_xticks([tick + 1 for tick in ticks], labels)
-    every[-1].set_xlabel("Training images of the class", fontsize=TEXT, color=INK)
+    every[-1].set_xlabel("Training samples of the class", fontsize=TEXT, color=INK)
     return drawn
 
 
@@ -344,7 +344,8 @@ def caption(data: InfluenceByClass) -> Caption:
     )
     details = (
         f"It is the {measured} of the gradient on {data.images}, mean over the samples of a class "
-        f"and over {over}. {len(data.counts):,} classes from the most to the least training images."
+        f"and over {over}. {len(data.counts):,} classes from the most to the least training "
+        f"samples."
     )
     if data.window > 1:
         details += f" The line is a running mean over {data.window} classes."
@@ -372,6 +373,8 @@ def claim_words(data: InfluenceByClass) -> str:
         word = HELD[found.correlation.holds] if found.learnt else "has no verdict"
         by_word.setdefault(word, []).append(arm)
     said = "; ".join(f"{word} for {' and '.join(arms)}" for word, arms in by_word.items())
+    if len(data.by_arm) == 1:
+        (said,) = by_word
     return f"The paper's claim that a rarer class has the larger gradient {said}."
 
 

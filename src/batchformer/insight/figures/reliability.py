@@ -199,7 +199,7 @@ def caption(data: Reliability) -> Caption:
         details += f" Expected calibration error from the same bins: {said}."
         if data.seen.part and data.elsewhere:
             details += (
-                " The ECE in the table of results is of all test images, and so another number."
+                " The ECE in the table of results is of all test samples, and so another number."
             )
     return Caption.of("Line plot.", note, details)
 

@@ -167,13 +167,16 @@ def _record(run: TrainedNetwork) -> InsightArrays | None:
     shapes = {
         "train_counts": names.shape,
         "shot_of_class": names.shape,
-        "batch_thumbnails": (batches, samples),
         "batch_labels": (batches, samples),
         "batch_predictions": (batches, samples),
         "batch_attention": (batches, heads, samples, samples),
         "batch_gradient": (batches, samples, samples),
     }
     found = {"classes": names}
+    shown = "batch_captions" if "batch_captions" in run.insight else "batch_thumbnails"
+    if (array := run.insight.get(shown)) is None or array.shape[:2] != (batches, samples):
+        return None
+    found[shown] = array
     for name, shape in shapes.items():
         array = run.insight.get(name)
         if array is None or array.shape[: len(shape)] != shape or not np.isfinite(array).all():
@@ -202,9 +205,13 @@ def _batch(record: InsightArrays, b: int, sprites: dict[str, int]) -> dict[str, 
     """One batch, its picture added to ``sprites``; None where the run kept fewer."""
     if b >= len(record["batch_labels"]):
         return None
-    picture = sprite(record["batch_thumbnails"][b])
+    if "batch_captions" in record:
+        shown = {"sprite": -1 - b, "captions": record["batch_captions"][b].tolist()}
+    else:
+        picture = sprite(record["batch_thumbnails"][b])
+        shown = {"sprite": sprites.setdefault(picture, len(sprites))}
     return {
-        "sprite": sprites.setdefault(picture, len(sprites)),
+        **shown,
         "labels": record["batch_labels"][b].tolist(),
         "predictions": record["batch_predictions"][b].tolist(),
         "attention": packed(record["batch_attention"][b], "f2"),

@@ -89,7 +89,7 @@ def test_figures_of_relations_come_in_this_order_and_may_lie_in_parts(
     assert "in the part cartoon of each run" in said["Feature space"]
     assert "in the part" not in said["Training"]
     assert not any("sketch" in note for note in said.values())
-    assert "512 of the 700 test images" in said["Attention between samples"], "of the part itself"
+    assert "512 of the 700 test samples" in said["Attention between samples"], "of the part itself"
     for section in made:
         if section.title in of_parts:
             # The words for those who cannot see a figure name the number of images.
