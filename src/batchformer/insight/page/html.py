@@ -20,6 +20,8 @@ COLUMN = 486
 """Pixels of a figure in one of two columns."""
 ENDS_TOGETHER = 150.0
 """Pixels by which columns may differ before figures change places."""
+EMPTY = 250.0
+"""Pixels by which they may differ before the last figure gets a row of its own."""
 
 
 @dataclass(frozen=True)
@@ -50,36 +52,40 @@ def section_of(figure: CaptionedFigure, ident: str) -> Section:
 
 
 def in_blocks(sections: Sequence[Section]) -> list[list[Section]]:
-    """The sections that share two columns, and every wide one by itself.
+    """The sections that share two columns, and those that have a row of their own.
 
-    What is wide stands above the columns if it comes first, else below them.
+    What is wide has one: above the columns if it comes first, else below them. So has the last of
+    the others where columns would not end together, as with three figures of one size.
     """
-    columns = in_two_columns([section for section in sections if not section.wide])
+    narrow = [section for section in sections if not section.wide]
+    columns, gap = in_two_columns(narrow)
+    blocks = [columns] if columns else []
+    if len(narrow) > 2 and gap > EMPTY:
+        blocks = [in_two_columns(narrow[:-1])[0], narrow[-1:]]
     wide = [[section] for section in sections if section.wide]
-    above = bool(sections) and sections[0].wide
-    return [*(wide if above else []), *([columns] if columns else []), *([] if above else wide)]
+    return [*wide, *blocks] if sections and sections[0].wide else [*blocks, *wide]
 
 
-def in_two_columns(sections: Sequence[Section]) -> list[Section]:
-    """The sections in an order in which two columns, one filled after the other, end together.
+def in_two_columns(sections: Sequence[Section]) -> tuple[list[Section], float]:
+    """An order in which two columns, one filled after the other, end nearly together; their gap.
 
-    The first stays first, and few others change places. Heights are estimates. Of three, the page
-    gives the last a row of its own.
+    The first stays first, and few others change places. Heights are estimates, in pixels.
     """
-    if len(sections) < 4:
-        return list(sections)
+    if len(sections) < 2:
+        return list(sections), 0.0
     heights = [_height(section) for section in sections]
 
-    def gap_and_moves(others: tuple[int, ...]) -> tuple[float, int]:
-        left = {0, *others}
-        gap = abs(sum(h if i in left else -h for i, h in enumerate(heights)))
+    def gap(left: set[int]) -> float:
+        return abs(sum(h if i in left else -h for i, h in enumerate(heights)))
+
+    def gap_and_moves(left: set[int]) -> tuple[float, int]:
         moves = sum(i not in left and j in left for i, j in combinations(range(len(heights)), 2))
-        return max(gap, ENDS_TOGETHER), moves
+        return max(gap(left), ENDS_TOGETHER), moves
 
     rest = range(1, len(sections))
-    left = {0, *min((some for n in rest for some in combinations(rest, n - 1)), key=gap_and_moves)}
+    left = min(({0, *some} for n in rest for some in combinations(rest, n - 1)), key=gap_and_moves)
     order = sorted(range(len(sections)), key=lambda i: i not in left)
-    return [sections[i] for i in order]
+    return [sections[i] for i in order], gap(left)
 
 
 def _height(section: Section) -> float:
