@@ -156,8 +156,8 @@ def table_captions(values: Tensor, columns: Sequence[str] | None = None) -> list
 
     Distances are in standard deviations of the column; the farthest value comes first.
 
-    >>> table_captions(torch.tensor([[1.0, 5.0], [1.0, 9.0], [1.5, 5.0]]), ["age", "size"])
-    ['size 5, age 1', 'size 9, age 1', 'age 1.5, size 5']
+    >>> table_captions(torch.tensor([[1.0, 5.0], [1.0, 9.0], [4.0, 6.0]]), ["age", "size"])
+    ['size 5, age 1', 'size 9, age 1', 'age 4, size 6']
     """
     names = [f"column {i + 1}" for i in range(values.shape[1])] if columns is None else columns
     if len(names) != values.shape[1]:
