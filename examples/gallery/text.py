@@ -14,7 +14,9 @@ import importlib
 import inspect
 import pkgutil
 import re
+import tempfile
 import zlib
+from pathlib import Path
 
 import matplotlib.pyplot as plt
 import torch
@@ -23,6 +25,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from transformers import BertConfig, BertForSequenceClassification
 
 import batchformer as bf
+from batchformer.insight import look_at
 
 PACKAGES = ["unittest", "email", "asyncio", "logging", "xml", "json", "concurrent", "wsgiref"]
 
@@ -130,3 +133,18 @@ axis.legend()
 plt.show()
 for name, values in scores.items():
     print(f"{name}: mean over classes {sum(values) / len(values):.1f}%")
+
+# %%
+# Which texts attend to which? ``look_at`` writes a page with batches to click into. Here the model
+# is called by keywords, so the loader gives dicts; ``captions`` are the texts that the page shows.
+
+loader = [
+    {"input_ids": ids, "attention_mask": (ids > 0).long(), "labels": labels}
+    for ids, labels in zip(x[test].split(64), y[test].split(64), strict=True)
+]
+captions = [text for found in texts for text in found[::4]]
+seen = look_at(model, loader, PACKAGES, captions=captions, train_counts=counts)
+page = seen.page(Path(tempfile.mkdtemp()) / "texts.html")
+print(f"{page.name}: {page.stat().st_size / 1e6:.1f} MB")
+first = seen.arrays["batch_captions"][0, 0]
+print(f"The first text of the first batch: {first[:60]} ...")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 import warnings
@@ -140,8 +139,8 @@ def test_the_first_arm_is_the_one_compared_with(
     out = " ".join(capsys.readouterr().out.split())
     assert "batchformer - batchformer_self" in out
     assert "This table holds 5 comparisons" in out
-    assert re.search(r"batchformer compared with batchformer_self(:| is| differs)", out)
-    assert "nothing to compare" not in out and "baseline" not in out
+    assert "batchformer - batchformer_self: " in out
+    assert "Nothing to compare" not in out and "baseline" not in out
     assert "to batchformer_<wbr>self, same seeds" in (runs / "demo/report.html").read_text()
 
     page = tmp_path / "page.html"

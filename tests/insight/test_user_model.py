@@ -131,5 +131,5 @@ def test_what_cannot_be_looked_at_is_refused(loader: DataLoader[Any]) -> None:
         look_at(elsewhere, loader)
     with pytest.raises(TypeError, match="the loader gives dict"):
         look_at(own_network(), [{"x": torch.zeros(2, 3, 8, 8)}])
-    with pytest.raises(ValueError, match="two or more images"):
+    with pytest.raises(ValueError, match="two or more samples"):
         look_at(own_network(), [])

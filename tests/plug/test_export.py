@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+import gc
+import io
 import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +19,8 @@ from timm.models.levit import LevitDistilled
 from torch import Tensor, nn
 from torchvision.models.resnet import BasicBlock
 
-from batchformer import attach, export
+from batchformer import attach, detach, export
+from batchformer.plug import example
 
 BUILD: dict[str, Callable[[], nn.Module]] = {
     "torchvision resnet": lambda: tv.ResNet(BasicBlock, [1, 1, 1, 1], num_classes=5),
@@ -123,6 +128,62 @@ def test_a_compiled_and_attached_model_exports_plain() -> None:
     plain = export(compiled, example=X)
     assert type(plain) is tv.ResNet
     assert torch.equal(plain(X), model.eval()(X))
+
+
+class Pair(nn.Module):
+    """A model of two inputs, for which no batch can be guessed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(4, 8), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor, shift: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.body(x) + shift)
+        return logits
+
+
+def test_the_example_of_attach_is_remembered_beside_the_model() -> None:
+    batch = (torch.randn(1000, 4), torch.randn(1000, 8))
+    model = attach(Pair(), example=batch, verbose=False)
+    alive = [weakref.ref(part) for part in batch]
+    held = [part.untyped_storage().data_ptr() for part in batch]
+    kept = example._REMEMBERED[model]
+    assert [len(part) for part in kept.args] == [2, 2]
+    assert not {part.untyped_storage().data_ptr() for part in kept.args} & set(held)
+    assert all(part.untyped_storage().nbytes() < 100 for part in kept.args), "not the whole batch"
+    del batch
+    gc.collect()
+    assert all(reference() is None for reference in alive)
+    assert type(export(model)) is Pair
+    assert type(export(model.double())) is Pair, "in the dtype that the model has now"
+    # Nothing of it travels: a copy asks for an example, as any model does.
+    file = io.BytesIO()
+    torch.save(model, file)
+    assert len(file.getvalue()) < 30_000
+    other = copy.deepcopy(model)
+    assert other not in example._REMEMBERED
+    with pytest.raises(ValueError, match="Pass example="):
+        export(other)
+    detach(model)
+    assert model not in example._REMEMBERED
+    gone = weakref.ref(
+        attach(Pair(), example=(torch.randn(2, 4), torch.randn(2, 8)), verbose=False)
+    )
+    gc.collect()
+    assert gone() is None
+
+
+def test_an_example_that_the_model_no_longer_accepts_is_not_insisted_on() -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 3))
+    attach(model, example=torch.randn(3, 4), verbose=False)
+    model[0] = nn.Linear(6, 8)
+    assert export(model)(torch.randn(2, 6)).shape == (2, 3)
+
+
+def test_a_failed_guess_is_told_once() -> None:
+    with pytest.raises(ValueError, match="No guessed input was accepted by Pair") as told:
+        attach(Pair())
+    assert told.value.__cause__ is None and told.value.__context__ is None
 
 
 def test_what_differs_in_eval_is_not_exported() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -22,8 +22,9 @@ class LabelledImages(Protocol):
     def labels(self) -> Tensor:
         """(M,) int64 on the CPU."""
 
-    def batches(self, rows: Tensor, size: int) -> Iterator[Tensor]:
-        """Normalised images (N, channels, H, W) of these rows on the device, N at a time."""
+    def batches(self, rows: Tensor, size: int) -> Iterator[Any]:
+        """What the network is called with, such as normalised images (N, channels, H, W), of these
+        rows on the device, N at a time."""
 
     def thumbnails(self, rows: Tensor, side: int) -> Tensor:
         """(n, h, w, 3) uint8 on the CPU, at most `side` high and wide."""

@@ -43,6 +43,7 @@ def look(
     measured: int = MEASURED,
     batch: int = BATCH,
     steps: int = STEPS,
+    captions: Sequence[str] | None = None,
     tell: Tell = lambda done, total: None,
 ) -> Arrays:
     """Look at a network, and leave it as it was: modes, buffers, gradients and random states.
@@ -62,6 +63,8 @@ def look(
         measured: images, at most.
         batch: samples of a batch, at most; batches are nearly equal.
         steps: S, others of each sample whose images are measured; 0: none.
+        captions: a text for each sample that is no image: there are then no thumbnails and no
+            Grad-CAM.
         tell: is called after each batch with how many of how many were looked at.
 
     Returns:
@@ -79,9 +82,10 @@ def look(
         explored = EXPLORED if relations.encoder is not None else 0
         counted = CountedImages(images, tell, batches_of(len(rows), batch) + 1 + explored)
         found |= measure(relations, counted, rows, batch, steps)
-        found |= _cam(relations, counted, network, layer)
+        if captions is None:
+            found |= _cam(relations, counted, network, layer)
         if relations.encoder is not None:
-            found |= _explored(relations, counted)
+            found |= _explored(relations, counted, captions)
     return found
 
 
@@ -93,7 +97,7 @@ class CountedImages:
         self.thumbnails = images.thumbnails
         self.images, self.tell, self.total, self.done = images, tell, total, 0
 
-    def batches(self, rows: Tensor, size: int) -> Iterator[Tensor]:
+    def batches(self, rows: Tensor, size: int) -> Iterator[Any]:
         for batch in self.images.batches(rows, size):
             yield batch
             self.done += 1
@@ -138,7 +142,7 @@ def measure(
         predictions.append(highest.indices.cpu())
         if attention is not None and len(y) > 1:
             # At most N - 1 steps: the next one would be the sample itself.
-            seen = influence(relations, plain, y.to(x.device), min(steps, len(y) - 1))
+            seen = influence(relations, plain, y.to(plain.device), min(steps, len(y) - 1))
             attention.add(seen.attention, y, seen.to_context)
             gradients.add(seen, y, relations, x)
     every = torch.cat(features)
@@ -190,7 +194,9 @@ def _cam(
     }
 
 
-def _explored(relations: Relations, images: LabelledImages) -> Arrays:
+def _explored(
+    relations: Relations, images: LabelledImages, captions: Sequence[str] | None = None
+) -> Arrays:
     """Batches with the class frequencies of training, with all pairs of samples."""
     counts, draw = images.classes.train_counts, draws.generator_of(draws.EXPLORED)
     rows = draws.like_training(images.labels, counts, EXPLORED, EXPLORED_SAMPLES, draw)
@@ -200,10 +206,15 @@ def _explored(relations: Relations, images: LabelledImages) -> Arrays:
     for x, y in zip(images.batches(rows.flatten(), rows.shape[1]), labels, strict=True):
         plain = relations.features(x)
         predictions.append(relations.classify(plain).argmax(1).cpu())
-        seen.append(influence(relations, plain, y.to(x.device)))
-    small = images.thumbnails(rows.flatten(), SIDE)
+        seen.append(influence(relations, plain, y.to(plain.device)))
+    if captions is None:
+        small = images.thumbnails(rows.flatten(), SIDE)
+        shown = {"batch_thumbnails": small.view(*rows.shape, *small.shape[1:]).numpy()}
+    else:
+        texts = np.array([captions[int(row)] for row in rows.flatten()])
+        shown = {"batch_captions": texts.reshape(rows.shape)}
     return {
-        "batch_thumbnails": small.view(*rows.shape, *small.shape[1:]).numpy(),
+        **shown,
         "batch_labels": labels.numpy(),
         "batch_predictions": torch.stack(predictions).numpy(),
         "batch_attention": _stacked([one.attention.cpu() for one in seen]).astype(np.float16),

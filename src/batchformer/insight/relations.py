@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -20,7 +21,8 @@ class Relations:
 
     Args:
         module: holds all of the parts; it is put into eval while it is looked at, and put back.
-        features: images (N, ...) to pooled features (N, C), or (N, E, C) of E experts.
+        features: N samples, such as images (N, ...), to pooled features (N, C), or (N, E, C) of E
+            experts.
         classify: features to logits (N, K).
         loss: of logits (N, K) and labels (N,), a scalar: the mean over rows.
         encoder: BatchFormer; None for a baseline.
@@ -30,7 +32,7 @@ class Relations:
     """
 
     module: nn.Module
-    features: Callable[[Tensor], Tensor]
+    features: Callable[[Any], Tensor]
     classify: Callable[[Tensor], Tensor]
     loss: Callable[[Tensor, Tensor], Tensor]
     encoder: BatchFormer | None = None

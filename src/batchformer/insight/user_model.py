@@ -1,11 +1,10 @@
-"""look_at: what any image classifier of a user does with its batch, for figures and a page."""
+"""look_at: what any classifier of a user does with its batch, for figures and a page."""
 
 from __future__ import annotations
 
 import html
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +14,16 @@ from torch import Tensor, nn
 
 from batchformer.insight.classes import Classes
 from batchformer.insight.images import thumbnails
-from batchformer.insight.look import look
+from batchformer.insight.look import STEPS, look
 from batchformer.insight.record import FILE, InsightArrays, save
 from batchformer.insight.relations import Relations
+from batchformer.insight.samples import Captions, Inputs, Samples, call, collect
 from batchformer.plug.classifier import find_classifiers, output_tensors, trace
 from batchformer.plug.example import find_batch
 from batchformer.plug.insertion import RECORD, Attachment, WithBatchFormer, unwrap
 from batchformer.plug.preserve import preserve_state
 
-#: Images that are looked at, at most: all of them are held in memory.
+#: Samples that are looked at, at most: all of them are held in memory.
 MOST = 1024
 
 
@@ -64,6 +64,8 @@ def look_at(
     loader: Iterable[Any],
     classes: Sequence[str] | None = None,
     *,
+    captions: Captions | None = None,
+    columns: Sequence[str] | None = None,
     train_counts: Sequence[int] | Tensor | None = None,
     loss: Callable[[Tensor, Tensor], Tensor] = F.cross_entropy,
     most: int = MOST,
@@ -72,27 +74,35 @@ def look_at(
 ) -> Insight:
     """Look at a trained model with BatchFormer attached, or without, for its figures.
 
-    The model is left as it was. The normalisation of the images is not known, so thumbnails are
-    stretched from the darkest to the brightest value of the images shown together.
+    The model is left as it was. Images (N, channels, H, W) are shown as thumbnails; their
+    normalisation is not known, so thumbnails are stretched from the darkest to the brightest value
+    of the images shown together. Of other samples the page shows their captions.
 
     Args:
-        model: an image classifier; BatchFormer, if attached, stands before its classifier.
-        loader: gives (images, labels), of test images; shuffled or not.
+        model: a classifier; BatchFormer, if attached, stands before it.
+        loader: test samples, shuffled or not: (images, labels), (features, labels), or dicts of
+            tensors with ``labels``, as Hugging Face gives them.
         classes: K names; by default numbers.
-        train_counts: (K,) training images of each class; by default those of the loader.
+        captions: a text for each sample, in the order of the loader; or a function from a batch's
+            inputs to its texts, such as ``lambda b: tokenizer.batch_decode(b["input_ids"])``. By
+            default strings in the batch, else token ids, or the values of a table's row that are
+            farthest from the mean of their column.
+        columns: names of a table's columns, for these captions.
+        train_counts: (K,) training samples of each class; by default those of the loader.
         loss: of logits (N, K) and labels (N,), a scalar.
-        most: images that are taken of the loader, at most.
-        layer: for Grad-CAM, ``released`` for that of the paper's code; by default the last one
-            with maps.
+        most: samples that are taken of the loader, at most.
+        layer: of images, for Grad-CAM, ``released`` for that of the paper's code; by default the
+            last one with maps.
         seed: of the order in batches.
     """
     inner = unwrap(model)
-    images, labels = _collected(loader, most)
+    samples = collect(loader, most, captions, columns)
+    labels = samples.labels
     device = next((p.device for p in inner.parameters()), torch.device("cpu"))
-    relations = relations_of(inner, images[:3].to(device), loss)
+    relations = relations_of(inner, samples.at(slice(3), device), loss)
     with preserve_state(inner), torch.no_grad():
         inner.eval()
-        width = relations.classify(relations.features(images[:2].to(device))).shape[1]
+        width = relations.classify(relations.features(samples.at(slice(2), device))).shape[1]
     names = tuple(map(str, range(width))) if classes is None else tuple(classes)
     if len(names) != width or int(labels.max()) >= width:
         raise ValueError(
@@ -101,14 +111,24 @@ def look_at(
         )
     counted = train_counts is not None
     counts = torch.as_tensor(train_counts) if counted else torch.bincount(labels, minlength=width)
-    shown = _Loaded(Classes.by_shots(names, counts.long()), images, labels, device)
-    return Insight(look(relations, shown, network=inner, seed=seed, layer=layer))
+    shown = _Loaded(Classes.by_shots(names, counts.long()), samples, device)
+    steps = STEPS if samples.differentiable else 0
+    return Insight(
+        look(
+            *(relations, shown),
+            network=inner,
+            seed=seed,
+            layer=layer,
+            steps=steps,
+            captions=samples.captions,
+        )
+    )
 
 
 def relations_of(
-    model: nn.Module, example: Tensor, loss: Callable[[Tensor, Tensor], Tensor]
+    model: nn.Module, example: Inputs, loss: Callable[[Tensor, Tensor], Tensor]
 ) -> Relations:
-    """Find features, classifier and encoder of a model with one batch (N, ...) that it accepts.
+    """Find features, classifier and encoder of a model with one batch that it accepts.
 
     Raises:
         ValueError: it has no single classifier, or BatchFormer stands elsewhere.
@@ -125,11 +145,11 @@ def relations_of(
     encoder = attached._place.encoder if attached is not None else None
     axis = encoder.batch_axis if encoder is not None else 0
 
-    def features(x: Tensor) -> Tensor:
+    def features(x: Inputs) -> Tensor:
         heard: list[Tensor] = []
         handle = head.register_forward_pre_hook(lambda _, args: heard.append(args[0]))
         try:
-            model(x)
+            call(model, x)
         finally:
             handle.remove()
         return heard[0].movedim(axis, 0)
@@ -140,7 +160,7 @@ def relations_of(
 
     with preserve_state(model), torch.no_grad():
         model.eval()
-        outputs = output_tensors(model(example))
+        outputs = output_tensors(call(model, example))
         again = classify(features(example))
     alike = len(outputs) == 1 and outputs[0].shape == again.shape and again.ndim == 2
     if len(places) > 1 or not alike or not torch.allclose(outputs[0], again, atol=1e-4):
@@ -155,41 +175,24 @@ def relations_of(
 
 @dataclass(frozen=True, eq=False)
 class _Loaded:
-    """Images (M, channels, H, W) of a loader, as it gave them."""
+    """Samples of a loader, for :func:`look`."""
 
     classes: Classes
-    images: Tensor
-    labels: Tensor
+    samples: Samples
     device: torch.device
 
-    def batches(self, rows: Tensor, size: int) -> Iterator[Tensor]:
+    @property
+    def labels(self) -> Tensor:
+        return self.samples.labels
+
+    def batches(self, rows: Tensor, size: int) -> Iterator[Inputs]:
         for part in torch.split(rows, size):
-            yield self.images[part].to(self.device)
+            yield self.samples.at(part, self.device)
 
     def thumbnails(self, rows: Tensor, side: int) -> Tensor:
-        some = self.images[rows].float()
+        images = self.samples.inputs
+        assert isinstance(images, Tensor), "only images have thumbnails"
+        some = images[rows].float()
         low, high = some.min(), some.max()
         stretched = ((some - low) / (high - low).clamp_min(1e-12) * 255).round().to(torch.uint8)
         return thumbnails(stretched[:, :3] if stretched.shape[1] > 3 else stretched, side)
-
-
-def _collected(loader: Iterable[Any], most: int) -> tuple[Tensor, Tensor]:
-    """Images and labels of the first batches, on the CPU."""
-    images, labels, held = [], [], 0
-    for batch in islice(loader, most):
-        if held >= most:
-            break
-        if not isinstance(batch, (tuple, list)) or len(batch) < 2:
-            raise TypeError(
-                f"look_at(): the loader gives {type(batch).__name__}. Use a loader that gives "
-                "(images, labels)."
-            )
-        images.append(batch[0].detach().cpu())
-        labels.append(torch.as_tensor(batch[1]).cpu().long())
-        held += len(labels[-1])
-    if held < 2 or images[0].ndim != 4:
-        shape = tuple(images[0].shape) if images else "nothing"
-        raise ValueError(
-            f"look_at() needs two or more images (N, channels, H, W), and the loader gives {shape}."
-        )
-    return torch.cat(images)[:most], torch.cat(labels)[:most]

@@ -6,7 +6,7 @@ The classifier is found by following the gradient graph back from the outputs of
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -148,10 +148,10 @@ def find_and_trace(model: nn.Module, example: Any, axis: int) -> tuple[Batch, Tr
         batch = find_batch(model, example, axis)
         return batch, trace(model, batch)
     with _with_graph(model):
-        try:
+        # Training may need targets, or fail for a reason that is told later.
+        with suppress(ValueError):
             return guess(model, lambda batch: _traced_and_trained(model, batch))
-        except ValueError:  # training may need targets, or fail for a reason that is told later
-            return guess(model, lambda batch: _traced(model, batch))
+        return guess(model, lambda batch: _traced(model, batch))
 
 
 def _traced_and_trained(model: nn.Module, batch: Batch) -> Trace:

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -221,6 +222,41 @@ def guess(model: nn.Module, run: Callable[[Batch], T]) -> tuple[Batch, T]:
         f"No guessed input was accepted by {type(model).__name__}. Pass example=, one small batch "
         f"as the model is called with it (a tensor, a tuple, or a dict of keywords).{reason}"
     )
+
+
+#: Two samples of the example that ``attach`` was given, for ``export``. They lie beside the model,
+#: so that no state dict, pickle or copy of it has them, and go when it goes.
+_REMEMBERED: WeakKeyDictionary[nn.Module, Batch] = WeakKeyDictionary()
+
+
+def remember(model: nn.Module, batch: Batch) -> None:
+    """Keep two samples of a batch of tensors; they share no memory with it."""
+    parts = (*batch.args, *batch.kwargs.values())
+    tensors = [part for part in parts if isinstance(part, Tensor)]
+    rest = [part for part in parts if not isinstance(part, Tensor)]
+    of_samples = all(t.ndim > batch.axis and t.shape[batch.axis] == batch.rows for t in tensors)
+    if of_samples and all(part is None or isinstance(part, (bool, int, float)) for part in rest):
+        few = batch.head(2).mapped(lambda part: part.detach().cpu().clone(), list)
+        _REMEMBERED[model] = few
+
+
+def remembered(model: nn.Module) -> Batch | None:
+    """The samples of :func:`remember`, on the model's device and in its dtype."""
+    batch = _REMEMBERED.get(model)
+    if batch is None:
+        return None
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), None)
+
+    def moved(part: Tensor) -> Tensor:
+        return part.to(device, dtype if part.is_floating_point() else None)
+
+    return batch.mapped(moved, list)
+
+
+def forget(model: nn.Module) -> None:
+    """Drop what :func:`remember` kept."""
+    _REMEMBERED.pop(model, None)
 
 
 def _guesses(model: nn.Module) -> Iterator[Batch]:

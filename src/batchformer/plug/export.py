@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from batchformer.plug.classifier import CHILD, AttachError, output_tensors
-from batchformer.plug.example import find_batch
+from batchformer.plug.example import Batch, find_batch, forget, remembered
 from batchformer.plug.insertion import (
     RECORD,
     Attachment,
@@ -48,6 +48,7 @@ def _remove_all(inner: nn.Module, caller: str) -> None:
         remove(module)
     for part in inner.modules():  # the attached model may be a submodule of this one
         part.__dict__.pop(RECORD, None)
+        forget(part)
 
 
 @overload
@@ -64,7 +65,8 @@ def export(model: nn.Module | Mapping[str, Any], example: Any = None) -> Any:
 
     Args:
         model: an attached model, or its state dict.
-        example: one small batch as the model is called with it, if none can be guessed.
+        example: one small batch as the model is called with it. By default it is that of
+            ``attach``, or guessed; a copy or a loaded model has none of ``attach``.
 
     Raises:
         RuntimeError: copy and original give different outputs on the example batch.
@@ -78,7 +80,8 @@ def export(model: nn.Module | Mapping[str, Any], example: Any = None) -> Any:
         _remove_all(plain, "export")
         plain.eval()
     record: Attachment | None = inner.__dict__.get(RECORD)
-    batch = find_batch(plain, example, record.input_axis if record else 0)
+    batch = _accepted(plain, remembered(inner)) if example is None else None
+    batch = batch or find_batch(plain, example, record.input_axis if record else 0)
     with preserve_state(inner), torch.no_grad():
         expected = output_tensors(batch.run(inner.eval()))
         outputs = output_tensors(batch.run(plain))
@@ -88,6 +91,18 @@ def export(model: nn.Module | Mapping[str, Any], example: Any = None) -> Any:
             "something besides BatchFormer acts in eval. Run check(model, batch) to find it."
         )
     return plain
+
+
+def _accepted(model: nn.Module, batch: Batch | None) -> Batch | None:
+    """The batch, if there is one and the model runs on it."""
+    if batch is None:
+        return None
+    with preserve_state(model), torch.no_grad():
+        try:
+            batch.run(model.eval())
+        except Exception:  # the model may have changed since it was attached
+            return None
+    return batch
 
 
 def plain_state_dict(state_dict: Mapping[str, Any]) -> dict[str, Any]:

@@ -280,7 +280,7 @@ def test_the_words_and_tables_of_every_arm() -> None:
     assert same.measured.mean > 2 * same.uniform
     assert np.diagonal(found.ratio).min() > np.median(found.ratio)
     said = attention.caption(data)
-    assert f"to others of its class {100 * same.measured.mean:.1f}%" in said.note
+    assert f"to others of its class {100 * same.measured.mean:.1f}%" in said.text
     assert said.alternative.startswith("Heat maps.")
     shares, *flows = attention.tables(data)
     assert len(shares.rows) == 6 and len(flows) == 2
@@ -321,7 +321,7 @@ def test_attention_to_oneself_alone_can_be_drawn() -> None:
 def test_a_thousand_classes_are_a_hundred_bins() -> None:
     data = known(gather(simulated_group("batchformer", classes=1000, batches=2)))
     assert data.by_arm["batchformer"].ratio.shape == (100, 100)
-    assert data.together == 10 and "up to 10 classes" in attention.caption(data).note
+    assert data.together == 10 and "up to 10 classes" in attention.caption(data).text
     assert list(data.counts) == sorted(data.counts, reverse=True)
 
 
@@ -345,7 +345,7 @@ def test_one_ignored_class_does_not_wash_out_the_others(few: float, end: str) ->
     image: Any = attention.draw(data).axes[0].images[0]
     assert image.colorbar.extend == end
     assert image.get_clim()[1] < 2, "the ratio of the ignored class is 2 ** -12"
-    assert ("colour of the end" in attention.caption(data).note) == (end == "min")
+    assert ("colour of the end" in attention.caption(data).text) == (end == "min")
 
 
 def test_uniform_attention_is_said_in_words_and_drawn_once() -> None:
@@ -353,9 +353,10 @@ def test_uniform_attention_is_said_in_words_and_drawn_once() -> None:
     trace = weights_of((slice(5, 8), 1 + 6.2e-5), heads=slice(1, 2))
     data = gathered(record([(LABELS, weights_of())]), record([(LABELS, trace)]))
     assert data.by_arm["batchformer"].deviation == pytest.approx(6.2e-5)
-    note = attention.caption(data).note
-    assert "Attention is uniform: in no head of any seed does a cell differ from it by " in note
-    assert "more than 0.007%" in note
+    note = attention.caption(data).text
+    assert "Here attention is uniform, so the map is blank." in note
+    assert "In no head of any seed does a cell differ from uniform attention by more" in note
+    assert "than 0.007%" in note
     figure = attention.draw(data)
     figure.canvas.draw()
     assert titles(figure) == ["Every head", "Between shot groups"]
@@ -364,7 +365,7 @@ def test_uniform_attention_is_said_in_words_and_drawn_once() -> None:
 
 def test_attention_that_is_not_uniform_in_one_head_is_not_called_so() -> None:
     data = gathered(record([(LABELS, weights_of((slice(5, 8), 1.05), heads=slice(1, 2)))]))
-    assert "Attention is uniform" not in attention.caption(data).note
+    assert "Attention is uniform" not in attention.caption(data).text
     figure = attention.draw(data)
     assert not figure.axes[0].texts
     assert "Mean over heads" in titles(figure) and "Head 2" in titles(figure)
@@ -374,4 +375,4 @@ def test_the_words_name_the_images_that_were_seen() -> None:
     key = "batchformer", 0
     kept = {key: simulated_insight(*key, batches=8, samples=64)}
     data = known(gather(group_of(kept, {key: {"correct": np.zeros(600)}})))
-    assert "on 512 of the 600 test images in batches" in attention.caption(data).note
+    assert "On 512 of the 600 test samples in batches" in attention.caption(data).text

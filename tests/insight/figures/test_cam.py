@@ -192,11 +192,11 @@ def example(rule: Rule = "seed", grouped: bool = True) -> Cams:
 @pytest.mark.parametrize("grouped", [False, True])
 def test_the_words_say_how_images_were_chosen(rule: Rule, grouped: bool) -> None:
     said = cam.caption(example(rule, grouped))
-    assert "3 test images" in said.note and "at layer4.2, seed 3" in said.note
-    assert ("the first" in said.note) == (rule == "seed")
-    assert ("changes most between the arms" in said.note) == (rule == "change")
-    assert ("of each shot group" in said.note) == grouped
-    assert (" 24 " in said.note) and said.note in said.alternative
+    assert "3 test images" in said.text and "at layer4.2, seed 3" in said.text
+    assert ("the first" in said.text) == (rule == "seed")
+    assert ("changes most between the arms" in said.text) == (rule == "change")
+    assert ("of each shot group" in said.text) == grouped
+    assert (" 24 " in said.text) and said.text in said.alternative
     means = f"baseline {(12.34 + 50) / 3:.1f}%; batch_former {(50 + 70 + 0.04) / 3:.1f}%."
     assert said.alternative.endswith(f"Mean confidence: {means}")
 

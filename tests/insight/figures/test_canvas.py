@@ -22,15 +22,26 @@ from batchformer.insight.figures.canvas import (
     SHOT_COLOURS,
     SHOT_MARKERS,
     WIDTH,
+    Mark,
     cells,
     count_ticks,
     ink_on,
     inline_svg,
     legend,
+    mark_legend,
     new_figure,
     new_grid,
     title,
 )
+
+
+@pytest.mark.parametrize("name", ["", "airplane ", "a class of a long name "])
+def test_a_legend_of_ten_marks_is_no_wider_than_the_figure(name: str) -> None:
+    figure, _ = new_grid(1, 1, [2.0])
+    mark_legend(figure, [Mark(f"{name}{i}", "#1f7ac4", "o") for i in range(10)])
+    figure.draw_without_rendering()
+    (made,) = figure.legends
+    assert made.get_window_extent().width <= figure.bbox.width
 
 
 def drawn() -> Figure:

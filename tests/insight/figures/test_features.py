@@ -196,7 +196,7 @@ def test_every_shot_group_has_its_colour_in_every_panel() -> None:
 
 def test_arms_without_a_common_seed_are_said_to_be_so() -> None:
     data = gathered({("baseline", 0): features(0), ("batchformer", 1): features(1)})
-    assert "the first seed of each arm" in feature_space.caption(data).note
+    assert "the first seed of each arm" in feature_space.caption(data).text
 
 
 def test_an_empty_group_has_no_number() -> None:
@@ -246,5 +246,5 @@ def test_one_shot_group_is_all_classes() -> None:
     assert separation.columns == ("separation", "n", "all classes")
     assert separation.rows == [("baseline", "1", value)]
     said = feature_space.caption(data)
-    assert "Spread:" not in said.note, "it is 1 by definition"
+    assert "Spread:" not in said.text, "it is 1 by definition"
     assert said.alternative.endswith(f"baseline: separation all classes {value}.")

@@ -124,8 +124,8 @@ def test_a_dot_is_the_mean_of_neighbours_where_there_are_many_classes(classes: i
     found = points(axes.lines[0])
     assert len(found) <= 200
     assert found == pytest.approx(np.array(expected), nan_ok=True)
-    said = influence.caption(data).note
-    assert (f"the mean of up to {together} classes" in said) == (together > 1)
+    said = influence.caption(data).text
+    assert (f"a dot is a mean of up to {together} classes" in said) == (together > 1)
     assert f"{classes:,} classes from" in said
 
 
@@ -155,7 +155,7 @@ def test_every_arm_has_panels_of_its_own(window: int, cumulative: bool) -> None:
             up_to = [np.mean(own[: i + 1]) / scale for i in range(12)]
             assert points(summed.lines[0])[:, 1] == pytest.approx(up_to)
     assert next(panels, None) is None
-    note = influence.caption(data).note
+    note = influence.caption(data).text
     assert ("running mean over 3 classes" in note) == (window > 1)
     assert ("cumulative mean is over all classes" in note) == cumulative
 
@@ -167,7 +167,7 @@ def test_training_images_stand_along_the_axis(classes: int, ticks: int) -> None:
     assert len(labels) == ticks and labels[0] == "1,000"
     places = axes.get_xticks().tolist()
     assert labels == [f"{1001 - place:,.0f}" for place in places]
-    assert axes.get_xlabel() == "Training images of the class"
+    assert axes.get_xlabel() == "Training samples of the class"
 
 
 @pytest.mark.parametrize("measure", ["abs", "l2"])
@@ -182,11 +182,11 @@ def test_the_words_say_what_was_measured_and_whether_the_claim_holds(
         "batchformer_self": InfluenceOfArm(np.zeros(3), UNKNOWN, 1),
     }
     said = influence.caption(of(arms, measure=measure, on=on))
-    assert ("length of the gradient" in said.note) == (measure == "l2")
-    assert ("mean absolute value of the gradient" in said.note) == (measure == "abs")
-    assert ("moves the pooled features" in said.note) == (on == "features")
-    assert ("moves the input images" in said.note) == (on == "images")
-    assert "(batchformer 3, batchformer_frozen 2, mine 5, batchformer_self 1)" in said.note
+    assert ("length of the gradient" in said.text) == (measure == "l2")
+    assert ("mean absolute value of the gradient" in said.text) == (measure == "abs")
+    assert ("moves the pooled features" in said.text) == (on == "features")
+    assert ("moves the input images" in said.text) == (on == "images")
+    assert "(batchformer 3, batchformer_frozen 2, mine 5, batchformer_self 1)" in said.text
     for sentence in (
         r"batchformer: the paper's claim [\w ]+ holds here \(.* -0\.70, 95% interval \[-0\.80, "
         r"-0\.60\] over 3 seeds",
@@ -194,7 +194,7 @@ def test_the_words_say_what_was_measured_and_whether_the_claim_holds(
         r"mine: the paper's claim [\w ]+ is not settled here",
         r"batchformer_self: no order to speak of",
     ):
-        assert re.search(sentence, said.note) and re.search(sentence, said.alternative), sentence
+        assert re.search(sentence, said.text) and re.search(sentence, said.alternative), sentence
     assert said.alternative.startswith("Dot plot. batchformer: ")
 
 
@@ -251,7 +251,7 @@ def test_the_figure_comes_with_its_words_and_folded_tables() -> None:
     assert shown.title == "Influence by gradient"
     assert shown.tables == () and len(shown.folded_tables) == 2
     assert shown.folded_tables[-1].rows[0] == ("500", "1.000e-07")
-    assert "input images" in shown.caption.note
+    assert "input images" in shown.caption.text
     svg = ElementTree.fromstring(inline_svg(shown.draw(), shown.caption.alternative, "i"))
     assert svg.get("aria-label") == shown.caption.alternative
     assert HOSTILE in shown.caption.alternative
@@ -405,10 +405,10 @@ def test_where_gradients_follow_accuracy_the_words_and_tables_say_so() -> None:
     assert found.controlled is not None
     assert found.correlation.holds is True and found.controlled.of_accuracy.holds is True
     assert found.controlled.partial.rho == pytest.approx(0, abs=0.25)
-    note = influence.caption(data).note
+    note = influence.caption(data).text
     assert "holds here" in note and "mostly it is harder classes" in note
     assert note.index("holds here") < note.index("a loss would change by no more than about")
-    assert "of the gradient on 2,560 test images, mean over" in note
+    assert "of the gradient on 2,560 test samples, mean over" in note
     whole, partial, of_accuracy, _ = influence.tables(data)
     assert (whole.rows[0][-1], partial.rows[0][-1]) == ("holds", "not settled")
     assert partial.rows[0][2] == f"{found.controlled.partial.rho:.2f}"
@@ -419,4 +419,4 @@ def test_noise_settles_nothing() -> None:
     data = known(
         gather(looked_at(gradient_abs=lambda seed: np.random.default_rng(seed).random(CLASSES)))
     )
-    assert "is not settled here" in influence.caption(data).note
+    assert "is not settled here" in influence.caption(data).text

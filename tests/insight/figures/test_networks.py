@@ -38,9 +38,9 @@ def test_counts_are_broadcast_and_nothing_over_nothing_is_unknown() -> None:
 @pytest.mark.parametrize(
     ("images", "looked_at", "words"),
     [
-        (96, True, "96 of the 400 test images"),
-        (400, True, "400 test images"),
-        (96, False, "96 test images"),
+        (96, True, "96 of the 400 test samples"),
+        (400, True, "400 test samples"),
+        (96, False, "96 test samples"),
     ],
 )
 def test_a_part_is_told_from_the_whole_where_that_is_known(

@@ -136,11 +136,11 @@ def test_the_words_name_bins_seeds_and_errors() -> None:
     said = reliability.caption(data)
     mean = np.mean([error_of(drawn(s)) for s in range(2)])
     errors = f"baseline {mean:.1f}%, batchformer {error_of(drawn(7)):.1f}%."
-    assert said.note.endswith(f"Expected calibration error from the same bins: {errors}")
-    assert f"{BINS} bins, on 200 test images, all seeds together (baseline 2, b" in said.note
-    assert "below it, it is too sure, above it not sure enough" in said.note
-    assert f"fewer than {FEWEST} predictions" in said.note
-    assert said.alternative == f"Line plot. {said.note}"
+    assert said.text.endswith(f"Expected calibration error from the same bins: {errors}")
+    assert f"{BINS} bins of confidence on 200 test samples, seeds (baseline 2, b" in said.text
+    assert "below it, it is too sure, above it not sure enough" in said.text
+    assert f"fewer than {FEWEST} predictions" in said.text
+    assert said.alternative == f"Line plot. {said.text}"
 
 
 def test_the_table_of_bins_leaves_out_the_empty_ones() -> None:
@@ -156,7 +156,7 @@ def test_the_table_of_bins_leaves_out_the_empty_ones() -> None:
 def test_runs_without_a_prediction_have_no_number_and_no_error_is_spoken_of() -> None:
     data = gathered({("baseline", 0): sums([])}, by_shots=True)
     assert data.groups == [0] and data.by_arm["baseline"].ece == [None] * 4
-    assert "calibration error" not in reliability.caption(data).note
+    assert "calibration error" not in reliability.caption(data).text
     assert [table.rows for table in reliability.tables(data)] == [[("baseline", "1", "")]]
     assert reliability.bins_table(data).rows == []
     reliability.draw(data).canvas.draw()
@@ -216,11 +216,11 @@ def test_a_part_of_the_test_images_is_called_so_beside_another_error(
     scores = {"all": 50.0} | ({"ece": 9.0} if tabled else {})
     figures = {key: {"correct": np.zeros(whole, bool)}}
     data = known(gather(group_of({key: sums(drawn(0))}, figures, scores=scores)))
-    note = reliability.caption(data).note
+    note = reliability.caption(data).text
     part = whole > 200
-    assert ("on 200 of the 201 test images" in note) == part
-    assert ("on 200 test images" in note) != part
-    assert ("table of results is of all test images" in note) == (part and tabled)
+    assert ("on 200 of the 201 test samples" in note) == part
+    assert ("on 200 test samples" in note) != part
+    assert ("table of results is of all test samples" in note) == (part and tabled)
 
 
 def test_four_intervals_fit_beside_one_another() -> None:

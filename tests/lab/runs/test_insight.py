@@ -95,7 +95,7 @@ def test_a_network_that_learnt_nothing_gets_no_verdict(tmp_path: Path) -> None:
     run(recipe, "batchformer", 0, root=tmp_path, device=CPU, quiet=True)
     data = gather(one_group(find_runs(tmp_path)))
     assert data is not None
-    said = influence.caption(data).note
+    said = influence.caption(data).text
     assert "no verdict on the paper's claim" in said and "Before training it is" in said
 
 

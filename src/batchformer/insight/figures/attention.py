@@ -110,7 +110,7 @@ class Attention:
     by_arm: dict[str, AttentionOfArm]
     main: str
     names: tuple[str, ...] = ()
-    images: str = "test images"
+    images: str = "test samples"
 
     @property
     def groups(self) -> list[int]:
@@ -256,7 +256,7 @@ def _axes_of_classes(axes: Axes, data: Attention) -> None:
             label.set_parse_math(False)
     axes.tick_params(colors=INK, labelsize=SMALL, length=3)
     axes.tick_params(axis="x", labelrotation=90 if named else 0)
-    what = "" if named else ": training images"
+    what = "" if named else ": training samples"
     axes.set_ylabel(f"From{what}", fontsize=SMALL, color=INK)
     axes.set_xlabel(f"To{what}", fontsize=SMALL, color=INK)
 
@@ -346,24 +346,32 @@ def caption(data: Attention) -> Caption:
     seeds = (
         f"mean over {found.seeds} seeds; heads are of the first" if found.seeds > 1 else "1 seed"
     )
+    own = found.shares["others of its class"]
     note = (
-        f"Attention of {data.main} on {data.images} in batches of {data.batch:.0f}, {maps} from "
-        f"the most to the least training images ({seeds}). Colours are ratios to uniform attention."
+        f"Who attends to whom{f' with {data.main}' if len(data.by_arm) > 1 else ''}, {maps} from "
+        f"the most to the least training samples. Colours are ratios to uniform attention. "
     )
+    note += (
+        "Here attention is uniform, so the map is blank."
+        if found.uniform
+        else f"A sample gives {100 * own.measured.mean:.1f}% to others of its class; uniform "
+        f"attention gives {100 * own.uniform:.1f}%."
+    )
+    details = f"On {data.images} in batches of {data.batch:.0f} ({seeds})."
     if found.uniform:
-        note += (
-            f" Attention is uniform: in no head of any seed does a cell differ from it by more "
-            f"than {at_most(found.deviation)}, so the map is blank and heads are not drawn one by "
-            f"one. What BatchFormer mixes in is then the same for every sample of a batch."
+        details += (
+            f" In no head of any seed does a cell differ from uniform attention by more than "
+            f"{at_most(found.deviation)}, so heads are not drawn one by one. What BatchFormer "
+            f"mixes in is then the same for every sample of a batch."
         )
     drawn = [found.ratio, *([found.heads] if len(found.heads) > 1 else [])]
     if any(any(beyond(ratio, reach_of(ratio, found.pairs))) for ratio in drawn):
-        note += (
-            f" They reach as far as the cells that hold {100 * WITHIN:.0f}% of this attention "
+        details += (
+            f" Colours reach as far as the cells that hold {100 * WITHIN:.0f}% of this attention "
             f"need; more extreme cells have the colour of the end."
         )
     if len(data.groups) > 1:
-        note += (
+        details += (
             " Between shot groups the percentage is the part of a sample's attention that goes to "
             "others of that group."
         )
@@ -371,7 +379,7 @@ def caption(data: Attention) -> Caption:
         f"to {target} {100 * share.measured.mean:.1f}% (uniform {100 * share.uniform:.1f}%)"
         for target, share in found.shares.items()
     )
-    return Caption(f"{note} A sample gives {said}.", f"Heat maps. {note} A sample gives {said}.")
+    return Caption.of("Heat maps.", note, f"{details} A sample gives {said}.")
 
 
 def tables(data: Attention) -> list[FigureTable]:

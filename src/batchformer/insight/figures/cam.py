@@ -259,15 +259,15 @@ def caption(data: Cams) -> Caption:
     )
     note = (
         f"Grad-CAM of the plain network for the true class at {data.layer}, seed {data.seed}: "
-        f"light is where evidence lies. {total} test images, {chosen}. Below each, the confidence "
-        f"of the true class, and whether it is the answer."
+        f"light is where evidence lies. Below each image, the confidence of the true class, and "
+        f"whether it is the answer."
     )
     means = "; ".join(
         f"{arm} {number(np.mean([p.confidence[arm] for p in _all(data)]).item(), 1)}%"
         for arm in data.arms
     )
-    alternative = f"Images with heat maps. {note} Mean confidence: {means}."
-    return Caption(note, alternative)
+    details = f"{total} test images, {chosen}. Mean confidence: {means}."
+    return Caption.of("Images with heat maps.", note, details)
 
 
 def tables(data: Cams) -> list[FigureTable]:

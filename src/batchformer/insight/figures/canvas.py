@@ -54,7 +54,7 @@ DIVERGING, SEQUENTIAL = "RdBu_r", "Blues"
 
 
 LONGEST_NAME = 16
-LEGEND_LETTERS, MARK_LETTERS = 52, 4
+LEGEND_LETTERS, MARK_LETTERS = 52, 5
 """Letters of a legend's line, and those that a mark and the space around it take."""
 
 

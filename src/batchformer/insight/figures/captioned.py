@@ -24,18 +24,36 @@ class FigureTable:
 
 @dataclass(frozen=True)
 class Caption:
-    """The text below a figure, and the one in place of it for readers who cannot see it."""
+    """The text below a figure, and the one in place of it for readers who cannot see it.
+
+    Args:
+        note: what is plotted and what to see, in at most four lines of a page.
+        alternative: for readers who cannot see the figure.
+        details: the numbers and how they were measured, which a page folds away.
+    """
 
     note: str
     alternative: str
+    details: str = ""
+
+    @classmethod
+    def of(cls, kind: str, note: str, details: str = "", said: str = "") -> Caption:
+        """A caption whose alternative names the kind of plot and adds what only eyes would see."""
+        parts = (kind, note, details, said)
+        return cls(note, " ".join(part for part in parts if part), details)
+
+    @property
+    def text(self) -> str:
+        """The note and the details."""
+        return f"{self.note} {self.details}".rstrip()
 
 
 @dataclass(frozen=True)
 class CaptionedFigure:
     """A figure that can be drawn, for a page, a file or a terminal.
 
-    A page shows its ``tables`` below it and leaves out ``folded_tables``, which are long or can be
-    read off the figure.
+    A page folds its ``tables`` away with the details of the caption. It leaves out
+    ``folded_tables``, which are long or can be read off the figure; a terminal prints all.
     """
 
     title: str

@@ -197,8 +197,8 @@ def caption(data: FeatureSpace) -> Caption:
     which = "the first seed of each arm" if data.seed is None else f"seed {data.seed}"
     meant = " ".join(f"{name.capitalize()}: {MEASURES[name]}." for name in _measured(data))
     note = (
-        f"Plain features of {samples:,} test images on their two principal axes, {which}; large "
-        f"marks are class means. Every panel has axes of its own. {meant}"
+        f"Plain features of {samples:,} test samples on their two principal axes, {which}; large "
+        f"marks are class means. Every panel has axes of its own."
     )
     columns = _columns(data)
     said = "; ".join(
@@ -210,7 +210,7 @@ def caption(data: FeatureSpace) -> Caption:
         )
         for arm, found in data.by_arm.items()
     )
-    return Caption(note, f"Scatter plots. {note} {said}.")
+    return Caption.of("Scatter plots.", note, meant, f"{said}.")
 
 
 def _columns(data: FeatureSpace) -> dict[int, str]:

@@ -29,6 +29,7 @@ from batchformer.insight.figures.text import (
     in_powers,
     interval,
     number,
+    over_seeds,
     power_of_ten,
     seeds,
 )
@@ -51,6 +52,7 @@ MOST_POINTS = 200
 MOST_OF_IT = 0.5
 """Where accuracy held fixed leaves less than this part of a correlation, most of it is gone."""
 BEFORE = "The same before training, a control"
+HELD = {True: "holds", None: "is not settled", False: "does not hold"}
 EXACT = 1 - 1e-9
 """Rank correlations above this mean the same order."""
 
@@ -125,7 +127,7 @@ class InfluenceByClass:
     measure: Measure
     on: On
     cumulative: bool
-    images: str = "test images"
+    images: str = "test samples"
 
 
 def make(
@@ -294,7 +296,7 @@ def draw(data: InfluenceByClass) -> Figure:
     most = MOST_TICKS if len(data.counts) <= MOST_TICKS else 5
     ticks, labels = count_ticks(data.counts.tolist(), most)
     every[-1].set_xticks([tick + 1 for tick in ticks], labels)
-    every[-1].set_xlabel("Training images of the class", fontsize=TEXT, color=INK)
+    every[-1].set_xlabel("Training samples of the class", fontsize=TEXT, color=INK)
     return drawn
 
 
@@ -332,20 +334,23 @@ def _power(values: NDArray[Any]) -> int:
 def caption(data: InfluenceByClass) -> Caption:
     """What is plotted, and whether the paper's claim holds, arm by arm."""
     measured = "mean absolute value" if data.measure == "abs" else "length"
-    over = ", ".join(f"{arm} {found.seeds}" for arm, found in data.by_arm.items())
+    over = over_seeds({arm: found.seeds for arm, found in data.by_arm.items()})
     what = "the pooled features" if data.on == "features" else "the input images"
-    note = (
-        f"How far the loss of a sample moves {what} of the others in its batch: {measured} of the "
-        f"gradient on {data.images}, mean over the samples of a class and over seeds ({over}). "
-        f"{len(data.counts):,} classes from the most to the least training images."
-    )
     together = _together(len(data.counts))
-    if together > 1:
-        note += f" A dot is the mean of up to {together} classes."
+    dot = f"mean of up to {together} classes" if together > 1 else "class"
+    note = (
+        f"How far the loss of a sample moves {what} of the others in its batch; a dot is a {dot}. "
+        f"{claim_words(data)}"
+    )
+    details = (
+        f"It is the {measured} of the gradient on {data.images}, mean over the samples of a class "
+        f"and over {over}. {len(data.counts):,} classes from the most to the least training "
+        f"samples."
+    )
     if data.window > 1:
-        note += f" The line is a running mean over {data.window} classes."
+        details += f" The line is a running mean over {data.window} classes."
     if data.cumulative:
-        note += (
+        details += (
             " The cumulative mean is over all classes at least as frequent, as the code of the "
             "paper draws it."
         )
@@ -358,7 +363,19 @@ def caption(data: InfluenceByClass) -> Caption:
             *control_words(found),
         )
     )
-    return Caption(f"{note} {said}", f"Dot plot. {said}")
+    return Caption(note, f"Dot plot. {said}", f"{details} {said}")
+
+
+def claim_words(data: InfluenceByClass) -> str:
+    """Whether the paper's claim holds, in a sentence for all arms."""
+    by_word: dict[str, list[str]] = {}
+    for arm, found in data.by_arm.items():
+        word = HELD[found.correlation.holds] if found.learnt else "has no verdict"
+        by_word.setdefault(word, []).append(arm)
+    said = "; ".join(f"{word} for {' and '.join(arms)}" for word, arms in by_word.items())
+    if len(data.by_arm) == 1:
+        (said,) = by_word
+    return f"The paper's claim that a rarer class has the larger gradient {said}."
 
 
 def verdict_words(arm: str, found: InfluenceOfArm, counts: NDArray[Any]) -> str:
@@ -375,7 +392,7 @@ def verdict_words(arm: str, found: InfluenceOfArm, counts: NDArray[Any]) -> str:
             f"({found.learning.words}; {ranked})."
         )
     else:
-        held = {True: "holds", None: "is not settled", False: "does not hold"}[whole.holds]
+        held = HELD[whole.holds]
         opposite = ", the opposite does" if whole.holds is False else ""
         said = f"{claim} {held} here{opposite} ({ranked})."
     return f"{arm}: {said} {_before(found)}"

@@ -154,11 +154,11 @@ class ImageCount:
         """The words of a caption.
 
         >>> ImageCount(4096, 10_000).words, ImageCount(300, 300).words
-        ('4,096 of the 10,000 test images', '300 test images')
+        ('4,096 of the 10,000 test samples', '300 test samples')
         """
         if self.part:
-            return f"{self.images:,} of the {self.whole:,} test images"
-        return f"{self.images:,} test images"
+            return f"{self.images:,} of the {self.whole:,} test samples"
+        return f"{self.images:,} test samples"
 
 
 def image_count(group: NetworkGroup, images: int) -> ImageCount:

@@ -26,7 +26,7 @@ from batchformer.insight.figures.networks import (
     image_count,
     safe_divide,
 )
-from batchformer.insight.figures.text import mean_with_interval, number
+from batchformer.insight.figures.text import mean_with_interval, number, over_seeds
 from batchformer.insight.intervals import Summary, summary_of_known
 from batchformer.insight.record import SHOTS
 
@@ -179,13 +179,16 @@ def _dress(above: Axes, below: Axes, name: str) -> None:
 
 def caption(data: Reliability) -> Caption:
     """What is plotted, and the expected calibration errors."""
-    over = ", ".join(f"{arm} {found.seeds}" for arm, found in data.by_arm.items())
+    over = over_seeds({arm: found.seeds for arm, found in data.by_arm.items()})
     bins = next(iter(data.by_arm.values())).count.shape[1]
     note = (
-        f"Accuracy of predictions by their confidence, {bins} bins, on {data.seen.words}, all "
-        f"seeds together ({over}). On the thin line a network is right as often as it is sure; "
-        f"below it, it is too sure, above it not sure enough. Pale marks are of fewer than "
-        f"{FEWEST} predictions; the steps show how many lie in each bin."
+        f"Accuracy of predictions by their confidence. On the thin line a network is right as "
+        f"often as it is sure; below it, it is too sure, above it not sure enough. Pale marks are "
+        f"of fewer than {FEWEST} predictions."
+    )
+    details = (
+        f"{bins} bins of confidence on {data.seen.words}, {over} together. The steps show how many "
+        f"predictions lie in each bin."
     )
     said = ", ".join(
         f"{arm} {number(total.mean, DECIMALS)}%"
@@ -193,10 +196,12 @@ def caption(data: Reliability) -> Caption:
         if (total := found.ece[0]) is not None
     )
     if said:
-        note += f" Expected calibration error from the same bins: {said}."
+        details += f" Expected calibration error from the same bins: {said}."
         if data.seen.part and data.elsewhere:
-            note += " The ECE in the table of results is of all test images, and so another number."
-    return Caption(note, f"Line plot. {note}")
+            details += (
+                " The ECE in the table of results is of all test samples, and so another number."
+            )
+    return Caption.of("Line plot.", note, details)
 
 
 def tables(data: Reliability) -> list[FigureTable]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from batchformer.insight.intervals import Summary
 
@@ -55,6 +56,17 @@ def seeds(n: int) -> str:
     ('1 seed', '3 seeds')
     """
     return f"{n} seed" + ("" if n == 1 else "s")
+
+
+def over_seeds(counts: Mapping[str, int]) -> str:
+    """Over how many seeds means are, by arm where arms differ.
+
+    >>> over_seeds({"a": 5, "b": 5}), over_seeds({"a": 4, "b": 3})
+    ('5 seeds', 'seeds (a 4, b 3)')
+    """
+    if len(set(counts.values())) == 1:
+        return seeds(next(iter(counts.values())))
+    return f"seeds ({', '.join(f'{arm} {n}' for arm, n in counts.items())})"
 
 
 def power_of_ten(value: float) -> str:

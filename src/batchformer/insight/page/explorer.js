@@ -117,7 +117,7 @@
     const verdict = right ? "predicted right" : `predicted as ${short(arm.classes[predicted][0])}`;
     return (
       `${pinned === null ? "" : "Kept: "}Sample ${chosen + 1} of ${n}, ${short(name)} ` +
-      `(${counted(classOf(chosen), "training image")}), ${verdict}. ${strongestOf(found)}`
+      `(${counted(classOf(chosen), "training sample")}), ${verdict}. ${strongestOf(found)}`
     );
   }
 
@@ -144,6 +144,11 @@
   }
 
   function picture(i) {
+    if (batch.captions) {
+      const words = element("span", batch.captions[i]);
+      words.className = "caption";
+      return words;
+    }
     const canvas = element("canvas");
     const sprite = sprites[batch.sprite];
     const wide = sprite.naturalWidth / data.columns;
@@ -159,10 +164,12 @@
     const remark = j === chosen ? ", itself" : same(j) ? ", same class" : "";
     const name = element("strong", about.name);
     name.title = about.name;
-    const facts = element("small", `${counted(about, "image")}${remark}`);
+    const facts = element("small", `${counted(about, "sample")}${remark}`);
     const number = element("b", percent(shown[j]));
     if (gradient) number.append(element("small", values[j].toExponential(1)));
-    const item = element("li", picture(j), element("span", name, facts), number);
+    const words = element("span", name, facts);
+    if (batch.captions) words.append(element("small", batch.captions[j]));
+    const item = element("li", ...(batch.captions ? [] : [picture(j)]), words, number);
     item.dataset.sample = j;
     item.style.setProperty("--strength", values[j] / longest);
     return item;
@@ -174,7 +181,8 @@
     tiles.forEach((tile, i) => {
       const { name, shot } = classOf(i);
       const told = pinned === null ? [] : [percent(found.shown[i])];
-      const label = [`Sample ${i + 1}`, name, ...(shot ? [shot] : []), ...told].join(", ");
+      const text = batch.captions ? [batch.captions[i]] : [];
+      const label = [`Sample ${i + 1}`, name, ...(shot ? [shot] : []), ...told, ...text].join(", ");
       tile.setAttribute("aria-label", label);
       tile.setAttribute("aria-pressed", i === pinned);
       tile.classList.toggle("chosen", i === chosen);
@@ -185,7 +193,8 @@
       tile.lastChild.textContent = found.order.includes(i) ? percent(found.shown[i]) : "";
     });
     picks.head.disabled = Boolean(found.gradient);
-    part("summary").textContent = summaryOf(found);
+    const quoted = batch.captions ? [element("q", batch.captions[chosen])] : [];
+    part("summary").replaceChildren(...quoted, summaryOf(found));
     part("share").replaceChildren(...shareOf(found));
     part("unit").textContent = unitOf(found);
     // The sample itself may be in the list, and have more than every other.

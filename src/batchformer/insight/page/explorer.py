@@ -29,6 +29,14 @@ QUALITY = 88
 """Of WebP: a fifth of the bytes of PNG on small photographs, and no difference to be seen."""
 
 
+EXPLORER_DETAILS = (
+    "Attention is averaged over layers; what a sample gives adds up to 100%. The gradient is the "
+    "mean absolute value of the derivative of one sample's loss by another's feature, in percent "
+    "of what is found over all others. Weights within 1% of one another are called alike and are "
+    "not ranked."
+)
+
+
 @dataclass(frozen=True)
 class Explorer:
     """What one explorer holds.
@@ -55,7 +63,8 @@ def explorer_section(group: NetworkGroup, prefix: str) -> Section | None:
     found = explorer_of(group)
     if found is None:
         return None
-    return Section("Inside a batch", explorer_html(found, prefix), explorer_words(found))
+    html = explorer_html(found, prefix)
+    return Section("Inside a batch", html, explorer_note(found), EXPLORER_DETAILS, wide=True)
 
 
 def explorer_of(group: NetworkGroup) -> Explorer | None:
@@ -99,17 +108,14 @@ def explorer_html(found: Explorer, prefix: str) -> str:
     )
 
 
-def explorer_words(found: Explorer) -> str:
-    """What is shown, of which runs, and what the numbers are."""
+def explorer_note(found: Explorer) -> str:
+    """What is shown, and of which runs."""
     runs = ", ".join(f"{arm['name']} seed {arm['seed']}" for arm in found.arms)
     shown = max(len(arm["batches"]) for arm in found.arms)
     cut = f", the first {shown} of {found.batches}" if shown < found.batches else ""
     return (
-        f"Batches of test images ({runs}{cut}), drawn so that classes are as frequent as in "
-        f"training, and seen without dropout. Attention is averaged over layers; what a sample "
-        f"gives adds up to 100%. The gradient is the mean absolute value of the derivative of one "
-        f"sample's loss by another's feature, in percent of what is found over all others. Weights "
-        f"within 1% of one another are called alike and are not ranked."
+        f"Batches of test samples ({runs}{cut}), drawn so that classes are as frequent as in "
+        f"training, and seen without dropout."
     )
 
 
@@ -161,13 +167,16 @@ def _record(run: TrainedNetwork) -> InsightArrays | None:
     shapes = {
         "train_counts": names.shape,
         "shot_of_class": names.shape,
-        "batch_thumbnails": (batches, samples),
         "batch_labels": (batches, samples),
         "batch_predictions": (batches, samples),
         "batch_attention": (batches, heads, samples, samples),
         "batch_gradient": (batches, samples, samples),
     }
     found = {"classes": names}
+    shown = "batch_captions" if "batch_captions" in run.insight else "batch_thumbnails"
+    if (array := run.insight.get(shown)) is None or array.shape[:2] != (batches, samples):
+        return None
+    found[shown] = array
     for name, shape in shapes.items():
         array = run.insight.get(name)
         if array is None or array.shape[: len(shape)] != shape or not np.isfinite(array).all():
@@ -196,9 +205,13 @@ def _batch(record: InsightArrays, b: int, sprites: dict[str, int]) -> dict[str, 
     """One batch, its picture added to ``sprites``; None where the run kept fewer."""
     if b >= len(record["batch_labels"]):
         return None
-    picture = sprite(record["batch_thumbnails"][b])
+    if "batch_captions" in record:
+        shown = {"sprite": -1 - b, "captions": record["batch_captions"][b].tolist()}
+    else:
+        picture = sprite(record["batch_thumbnails"][b])
+        shown = {"sprite": sprites.setdefault(picture, len(sprites))}
     return {
-        "sprite": sprites.setdefault(picture, len(sprites)),
+        **shown,
         "labels": record["batch_labels"][b].tolist(),
         "predictions": record["batch_predictions"][b].tolist(),
         "attention": packed(record["batch_attention"][b], "f2"),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import TYPE_CHECKING
 
 from batchformer.insight.figures.canvas import inline_svg
@@ -14,20 +16,83 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 
+COLUMN = 486
+"""Pixels of a figure in one of two columns."""
+ENDS_TOGETHER = 150.0
+"""Pixels by which columns may differ before figures change places."""
+EMPTY = 250.0
+"""Pixels by which they may differ before the last figure gets a row of its own."""
+
+
 @dataclass(frozen=True)
 class Section:
-    """One figure of a page; ``html`` is trusted markup without references to other files."""
+    """One figure of a page.
+
+    Args:
+        html: trusted markup without references to other files.
+        note: the caption.
+        details: further text, which is folded away.
+        tables: trusted markup, which is folded away with it.
+        wide: it stands below the others, as wide as the page.
+    """
 
     title: str
     html: str
     note: str
+    details: str = ""
+    tables: str = ""
+    wide: bool = False
 
 
 def section_of(figure: CaptionedFigure, ident: str) -> Section:
     """A figure and its tables for a page; its ids begin with ``ident``."""
     svg = inline_svg(figure.draw(), figure.caption.alternative, ident)
-    tables = [table_html(table) for table in figure.tables]
-    return Section(figure.title, "\n".join([svg, *tables]), figure.caption.note)
+    tables = "\n".join(filter(None, map(table_html, figure.tables)))
+    return Section(figure.title, svg, figure.caption.note, figure.caption.details, tables)
+
+
+def in_blocks(sections: Sequence[Section]) -> list[list[Section]]:
+    """The sections that share two columns, and those that have a row of their own.
+
+    What is wide has one: above the columns if it comes first, else below them. So has the last of
+    the others where columns would not end together, as with three figures of one size.
+    """
+    narrow = [section for section in sections if not section.wide]
+    columns, gap = in_two_columns(narrow)
+    blocks = [columns] if columns else []
+    if len(narrow) > 2 and gap > EMPTY:
+        blocks = [in_two_columns(narrow[:-1])[0], narrow[-1:]]
+    wide = [[section] for section in sections if section.wide]
+    return [*wide, *blocks] if sections and sections[0].wide else [*blocks, *wide]
+
+
+def in_two_columns(sections: Sequence[Section]) -> tuple[list[Section], float]:
+    """An order in which two columns, one filled after the other, end nearly together; their gap.
+
+    The first stays first, and few others change places. Heights are estimates, in pixels.
+    """
+    if len(sections) < 2:
+        return list(sections), 0.0
+    heights = [_height(section) for section in sections]
+
+    def gap(left: set[int]) -> float:
+        return abs(sum(h if i in left else -h for i, h in enumerate(heights)))
+
+    def gap_and_moves(left: set[int]) -> tuple[float, int]:
+        moves = sum(i not in left and j in left for i, j in combinations(range(len(heights)), 2))
+        return max(gap(left), ENDS_TOGETHER), moves
+
+    rest = range(1, len(sections))
+    left = min(({0, *some} for n in rest for some in combinations(rest, n - 1)), key=gap_and_moves)
+    order = sorted(range(len(sections)), key=lambda i: i not in left)
+    return [sections[i] for i in order], gap(left)
+
+
+def _height(section: Section) -> float:
+    """About how many pixels a section is high in a column."""
+    box = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', section.html)
+    drawn = COLUMN * float(box[2]) / float(box[1]) if box else COLUMN / 2
+    return drawn + 130 + 22 * (len(section.note) // 65 + 1)
 
 
 def environment(*packages: str) -> Environment:
@@ -46,7 +111,7 @@ def environment(*packages: str) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters["typeset"] = typeset
+    made.filters |= {"typeset": typeset, "in_blocks": in_blocks}
     return made
 
 

@@ -35,7 +35,7 @@ def insight_page(insight: InsightArrays, title: str = TITLE) -> str:
     """
     group = SingleNetwork(insight)
     made = (one for name in NETWORK_FIGURES for one in network_sections(name, group, "network"))
-    sections = list(made)
+    sections = sorted(made, key=lambda section: not section.wide)
     if not sections:
         raise ValueError(
             f"Nothing to draw: none of the figures has its arrays among {sorted(insight)}."

@@ -54,8 +54,8 @@ def test_words_say_what_is_seen_and_over_how_many_seeds(tree: RunTree, of: str) 
         change_arrays(folder, bias_of=None)  # as if not said
     made = known(make(tree.group()))
     assert made.title == f"Seen and unseen {of}"
-    assert f"unseen {of}" in made.caption.note and "(baseline 1)" in made.caption.note
-    assert ("pairs" in made.caption.note) == (of == "pairs")
+    assert f"unseen {of}" in made.caption.text and "over 1 seed" in made.caption.text
+    assert ("pairs" in made.caption.text) == (of == "pairs")
     (axes,) = made.draw().axes
     assert axes.get_xlabel() == f"Accuracy on unseen {of}, %"
     assert len(axes.lines) == 1, "one seed is its own mean"

@@ -57,8 +57,8 @@ def test_when_an_arm_has_the_final_score_of_the_baseline(probes: RunTree) -> Non
 
 def test_words(probes: RunTree) -> None:
     found = known(gather(probes.group()))
-    words = caption(found)
-    assert "(baseline 2, batchformer 2, random_weights 2)" in words
+    words = caption(found).text
+    assert "Lines are means over 2 seeds;" in words
     assert "The baseline ends at 55.00." in words
     assert "By batchformer this is reached at epoch 2." in words
     assert "By random_weights this is never reached in 4 epochs." in words
@@ -96,7 +96,7 @@ def test_a_long_probe_keeps_every_epoch(tree: RunTree) -> None:
 def test_words_and_table_come_with_it(probes: RunTree) -> None:
     made = known(make(probes.group()))
     assert made.title == "Convergence of the probe"
-    assert made.caption.alternative == f"Line plot. {made.caption.note}"
+    assert made.caption.alternative == f"Line plot. {made.caption.text}"
     (table,) = made.folded_tables
     assert table.columns == ("arm", "epoch", "All") and len(table.rows) == 12
     assert table.rows[3] == ("baseline", "4", "55.00")
@@ -114,7 +114,8 @@ def test_without_a_baseline_nothing_is_to_be_reached(tree: RunTree) -> None:
     write(tree, PROBE, ("batchformer",))
     found = known(gather(tree.group("baseline")))
     assert found.final is None and found.reached == {"batchformer": None}
-    assert "ends at" not in caption(found) and "38" not in caption(found)
+    said = caption(found).text
+    assert "ends at" not in said and "38" not in said
     assert len(draw(found).axes[0].lines) == 1
 
 

@@ -52,8 +52,8 @@ def test_rows_are_named_with_their_seeds(effect: Effect) -> None:
 
 def test_its_words_say_what_is_seen(effect: Effect) -> None:
     made = make("batchformer", "baseline", "all", effect)
-    assert made.title == "All: batchformer - baseline" and "higher is better" in made.caption.note
-    assert "Hollow, the paper's" in made.caption.note
+    assert made.title == "All: batchformer - baseline" and "higher is better" in made.caption.text
+    assert "Hollow: the paper" in made.caption.text
     assert "a_recipe: +0.60 [+0.35, +0.85]; another: -0.20; over all: +0.20" in described(effect)
     assert described(effect) in made.caption.alternative
-    assert "lower is better" in make("batchformer", "baseline", "ece", effect).caption.note
+    assert "lower is better" in make("batchformer", "baseline", "ece", effect).caption.text

@@ -62,9 +62,9 @@ def test_differences_are_paired_over_seeds(tree: RunTree) -> None:
     found = differences[2][0]
     assert (found.low, found.high) == pytest.approx((interval.low, interval.high))
     assert np.sum([d.difference for d in differences[2]]) == pytest.approx(0, abs=1e-9)
-    said = head_tail.caption(data).note
-    assert "on the same seeds, ± half the width of its 95% t interval. Red is more" in said
-    assert "a cell whose interval holds 0 has no colour. Each interval is for its cell al" in said
+    said = head_tail.caption(data).text
+    assert "Pale red is more, pale blue fewer than the baseline, uncorrected." in said
+    assert "on the same seeds, ± half the width of its 95% t interval. A cell whose" in said
     assert f"baseline {np.mean(left):.1f}%; batchformer {np.mean(right):.1f}%" in said
 
 
@@ -76,7 +76,7 @@ def test_the_figure_has_the_rates_and_the_differences(tree: RunTree) -> None:
     assert [axes.get_title(loc="left") for axes in visible] == [
         "baseline, %",
         "batchformer, %",
-        "− baseline, points",
+        "− baseline, pct. points",
     ]
     texts = [text.get_text() for text in visible[0].texts]
     found = data.by_arm["baseline"]
@@ -90,8 +90,8 @@ def test_the_figure_has_the_rates_and_the_differences(tree: RunTree) -> None:
 def test_two_seeds_have_no_interval(tree: RunTree) -> None:
     tree.write_pairs(2)
     data = known(gather(tree.group()))
-    assert "±" not in head_tail.caption(data).note
-    assert "without intervals, and so without colour" in head_tail.caption(data).note
+    assert "±" not in head_tail.caption(data).text
+    assert "without intervals, and so without colour" in head_tail.caption(data).text
     texts = [t.get_text() for axes in head_tail.draw(data).axes for t in axes.texts]
     assert not any("±" in text for text in texts)
 
@@ -135,10 +135,11 @@ def test_only_differences_apart_from_0_have_a_colour(tree: RunTree) -> None:
         coloured = np.asarray(axes.collections[0].get_array()).reshape(3, 3)
         low, high = axes.collections[0].get_clim()
         assert low == -high <= -head_tail.LEAST_REACH
+        assert np.abs(coloured).max() <= high / 2, "uncorrected cells are pale"
         for i, row in enumerate(data.by_arm[arm].differences or []):
             for j, found in enumerate(row):
                 assert found.low is not None and found.high is not None
                 apart.append(found.low > 0 or found.high < 0)
                 assert coloured[i, j] == (found.difference if apart[-1] else 0)
     assert 0 < sum(apart) < len(apart) == 27
-    assert "by chance about 1 of 27 would have one" in head_tail.caption(data).note
+    assert "by chance about 1 of 27 would have a colour" in head_tail.caption(data).text

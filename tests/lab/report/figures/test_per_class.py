@@ -156,8 +156,8 @@ def test_differences_and_hollow_markers_follow_the_reference(
     assert hollow == ["batchformer_self"]
     assert [line.get_color() for line in accuracy.lines] == [COLOURS[arm] for arm in data.accuracy]
     assert [axes.get_title(loc="left") for axes in differences] == [
-        "baseline − batchformer_self, points",
-        "batchformer − batchformer_self, points",
+        "baseline − batchformer_self, percentage points",
+        "batchformer − batchformer_self, percentage points",
     ]
 
 
@@ -174,8 +174,8 @@ def test_of_many_arms_only_the_reference_and_the_main_one_lie_upon_one_another(
     titles = [axes.get_title(loc="left").split()[0] for axes in figure.axes[2:]]
     assert titles == arms[1:]
     shown = known(make(tree.group()))
-    drawn = "accuracy, drawn of the baseline and batchformer and baseline_loss3x alone, mean over"
-    assert drawn in shown.caption.note
+    drawn = "Accuracy is drawn of the baseline and batchformer and baseline_loss3x alone."
+    assert drawn in shown.caption.text
     data = known(gather(one_group(run for run in tree.runs() if run.arm in arms[:3])))
     assert data.drawn == arms[:3], "few enough"
 

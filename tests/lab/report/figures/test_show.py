@@ -134,7 +134,7 @@ def test_what_is_missing_is_computed_if_asked_for(
         write_insight(path)
 
     text = " ".join(printed("influence", tree.root, compute=compute).split())
-    assert asked == [folder] and "(batchformer 2)" in text
+    assert asked == [folder] and "over 2 seeds" in text
     assert f"Looking at {folder}" in capsys.readouterr().err
     printed("influence", tree.root, compute=compute)
     printed("training", tree.root, compute=compute)

@@ -106,7 +106,7 @@ def test_what_was_logged_once_is_no_line(tree: RunTree) -> None:
 
     assert shown_with(once) is None
     again = known(shown_with([*once, {"kind": "eval", "epoch": 1, "step": 2, "all": 20.0}]))
-    assert again.caption.note.startswith("Evaluated All by update. Lines")
+    assert again.caption.text.startswith("Evaluated All by update. Lines")
     (axes,) = again.draw().axes
     assert axes.get_title(loc="left") == "All, %, by update"
 
@@ -117,7 +117,7 @@ def test_only_losses_with_batchformer_cover_two_streams(
 ) -> None:
     tree.write_pairs(1, recipe=recipe_of(method=method))
     found = known(training.make(tree.group()))
-    assert ("covers both streams" in found.caption.note) is said
+    assert ("covers both streams" in found.caption.text) is said
 
 
 def test_the_reference_is_drawn_first_and_arms_keep_their_colours(tree: RunTree) -> None:
@@ -137,7 +137,7 @@ def test_curves_with_swad_are_of_the_network_without_it(tree: RunTree, swad: boo
     title = training.draw(one_group(runs)).axes[1].get_title(loc="left")
     assert ("All without SWAD" in title) == swad and title.startswith("All")
     shown = known(training.make(one_group(runs)))
-    assert ("evaluated All without SWAD by update" in shown.caption.note) == swad
+    assert ("evaluated All without SWAD by update" in shown.caption.text) == swad
     labels = {row[1] for row in shown.folded_tables[0].rows}
     assert labels == {"Training loss", "All without SWAD" if swad else "All"}
 
@@ -154,7 +154,7 @@ def test_losses_on_other_scales_are_named(tree: RunTree) -> None:
         "baseline's.",
     ]
     shown = known(training.make(tree.group()))
-    assert all(sentence in shown.caption.note for sentence in said)
+    assert all(sentence in shown.caption.text for sentence in said)
 
 
 @pytest.mark.parametrize(
@@ -203,8 +203,8 @@ def test_where_a_method_changes_its_loss_is_said(
 ) -> None:
     tree.write("baseline", 0, recipe=recipe_of(method=method, hyper=hyper))
     found = known(training.make(tree.group()))
-    assert ("From epoch" in found.caption.note) == (said is not None)
-    assert (said or "") in found.caption.note
+    assert ("From epoch" in found.caption.text) == (said is not None)
+    assert (said or "") in found.caption.text
 
 
 def test_training_has_the_ends_of_the_curves(tree: RunTree) -> None:
@@ -268,11 +268,11 @@ def test_a_row_for_every_target(tree: RunTree) -> None:
 def test_the_figure_has_it_below_the_curves(tree: RunTree) -> None:
     folder = tree.write("baseline", 0)
     before = known(training.make(tree.group()))
-    assert not before.tables and "SWAD" not in before.caption.note
+    assert not before.tables and "SWAD" not in before.caption.text
     put_in_result(folder, {"swad": valley(1001, 2400)})
     after = known(training.make(tree.group()))
-    assert len(after.tables) == 1 and "SWAD averages" in after.caption.note
-    html = section_of(after, "p").html
+    assert len(after.tables) == 1 and "SWAD averages" in after.caption.text
+    html = section_of(after, "p").tables
     assert "first evaluation" in html and "<td>1,001</td>" in html and "target</th>" not in html
 
 

@@ -12,6 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from batchformer.insight.page.explorer import explorer_section
+from batchformer.insight.page.insight_page import write_insight_page
 from batchformer.insight.record import FILE, save
 from batchformer.lab.report.page import html
 from batchformer.lab.report.page.html import render
@@ -290,7 +291,7 @@ def test_the_summary_says_it_in_words(page: Opened, insight: Insight) -> None:
     said, rows = page.text("summary"), page.listed()
     about = f"Sample {wrong + 1} of 64, {NAMES[labels[wrong]]} ("
     assert said.startswith(about)
-    assert f"{COUNTS[labels[wrong]]} training images" in said
+    assert f"{COUNTS[labels[wrong]]} training samples" in said
     assert f"predicted as {NAMES[predictions[wrong]]}. It attends most to sample" in said
     for sample, _, number in [row for row in rows if row[0] != wrong][:3]:
         assert f"sample {sample + 1} (" in said
@@ -468,7 +469,7 @@ def test_samples_of_one_shot_group_that_act_on_no_other(page: Opened) -> None:
     labels = simulated(2)["batch_labels"][0]
     page.tile(3).hover()
     count = COUNTS[labels[3]]
-    assert f"({count} training image{'s' if count > 1 else ''})" in page.text("summary")
+    assert f"({count} training sample{'s' if count > 1 else ''})" in page.text("summary")
     assert page.tile(3).get_attribute("aria-label") == f"Sample 4, {NAMES[labels[3]]}"
     assert not page.explorer.locator("select[data-part=shot]").is_visible()
     page.select("class", str(labels[3]))
@@ -512,6 +513,28 @@ def test_paper_shows_the_grid(page: Opened) -> None:
     assert page.tile(63).is_visible()
     assert page.explorer.locator("ol").is_visible()
     assert page.explorer.locator(".controls").is_hidden()
+
+
+def test_of_texts_the_words_are_seen_and_nothing_of_them_is_markup(
+    open_page: Callable[..., Any], tmp_path: Path
+) -> None:
+    kept = dict(simulated(0))
+    batches, samples = kept.pop("batch_thumbnails").shape[:2]
+    texts = [f"text {i} <b>of</b> {'many words ' * 30}" for i in range(batches * samples)]
+    kept["batch_captions"] = np.array(texts).reshape(batches, samples)
+    file = write_insight_page(kept, tmp_path / "page.html")
+    for width in (1280, 390):
+        page = open_page(file, viewport={"width": width, "height": 900}).page
+        page.locator(".explorer.live").wait_for()
+        shown = page.locator(".explorer .samples button")
+        assert [text.strip() for text in shown.locator(".caption").all_text_contents()] == [
+            text.strip() for text in texts[:samples]
+        ]
+        page.locator(".explorer .samples button").nth(5).hover()
+        assert page.locator(".explorer q").text_content() == texts[5]
+        heights = shown.evaluate_all("all => all.map(e => e.getBoundingClientRect().height)")
+        assert max(heights) == min(heights) < 90, "three lines at most"
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
 def test_without_scripts_the_images_are_seen(browser: Any, page_file: Path) -> None:

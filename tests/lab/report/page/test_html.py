@@ -103,6 +103,29 @@ def test_it_shows_numbers_verdicts_the_paper_and_provenance(page: str) -> None:
         assert words in text, words
 
 
+def test_the_answer_comes_first_and_how_to_read_it_beside_it(
+    tree: RunTree, no_figures: None
+) -> None:
+    tree.write_pairs(3)
+    page = render(tree.runs())
+    text = Outline(page).text
+    verdict = re.search(r'<p class="says">(.*?)</p>', page)
+    assert verdict is not None
+    assert page.count("<h1") == 1 and '<h1 id="recipe-1-title">tail</h1>' in page
+    order = [
+        text.index(words)
+        for words in (
+            f"{verdict[1]} batchformer − baseline: ",
+            "The arms baseline and batchformer were trained from the same 3 seeds, and a paired t",
+            "How to read it",
+            "This page holds 5 comparisons",
+            "All is the accuracy on all test images.",
+        )
+    ]
+    assert order == sorted(order)
+    assert "AUC" not in text, "only metrics of this page are explained"
+
+
 def test_what_describes_is_shown_without_strip_and_verdict(
     tree: RunTree, tmp_path: Path, no_figures: None
 ) -> None:

@@ -30,6 +30,17 @@ SMALLEST_TEXT = """() => {
     return scale * Math.min(...[...document.querySelectorAll('figure svg text')]
         .map(text => parseFloat(getComputedStyle(text).fontSize)));
 }"""
+LONG_CAPTIONS = """() => [...document.querySelectorAll('figcaption')].filter(element =>
+    element.getBoundingClientRect().height > 4.1 * parseFloat(getComputedStyle(element).lineHeight)
+).map(element => element.textContent)"""
+EMPTY_ENDS = """() => [...document.querySelectorAll('.figures:not(.one)')].map(block => {
+    const ends = {};
+    for (const figure of block.children) {
+        const box = figure.getBoundingClientRect();
+        ends[box.left] = Math.max(ends[box.left] ?? 0, box.bottom);
+    }
+    return Math.max(...Object.values(ends)) - Math.min(...Object.values(ends));
+})"""
 Opener = Callable[..., Any]
 
 
@@ -79,5 +90,10 @@ def test_it_loads_fits_and_follows_the_theme(
         assert ground > 0.9 and text < 0.4 and figure < 0.4
     else:
         assert ground < 0.15 and text > 0.6 and figure > 0.6
+    if width == 1280:
+        page = open_page(page_file, viewport={"width": width, "height": 844}).page
+        assert page.evaluate(LONG_CAPTIONS) == []
+        ends = page.evaluate(EMPTY_ENDS)
+        assert ends and max(ends) < 250, "two columns end together"
     if width == 390:
         assert page.evaluate(SMALLEST_TEXT) >= 8, "figures can be read on a phone"

@@ -18,7 +18,7 @@ from simulated_networks import simulated_batches, simulated_insight
 def notes(group: RunGroup, *names: str) -> list[str]:
     """The captions of these figures, which are not drawn."""
     made = [FIGURES[name].load()(group) for name in names]
-    return [figure.caption.note for figure in made if figure is not None]
+    return [figure.caption.text for figure in made if figure is not None]
 
 
 def test_captions_say_what_is_plotted_and_over_how_many_seeds(tree: RunTree) -> None:
@@ -71,8 +71,9 @@ def test_figures_of_relations_come_in_this_order_and_may_lie_in_parts(
         "Feature space",
         "Where the network looks",
     ]
-    assert "expected calibration error" in made[3].note.lower()
-    assert '<div class="scroll runs"' in made[3].html, "its table lies below it"
+    assert "expected calibration error" in made[3].details.lower()
+    assert '<div class="scroll runs"' in made[3].tables, "its table is folded away"
+    assert [section.title for section in made if section.wide] == ["Inside a batch"]
     assert all(COLOURS[arm] in made[3].html for arm in ("baseline", "batchformer"))
     assert sum(len(section.html) for section in made) < 2_000_000
     for folder in folders:
@@ -84,11 +85,11 @@ def test_figures_of_relations_come_in_this_order_and_may_lie_in_parts(
     few = {name: FIGURES[name] for name in ("training", "attention", "features")}
     monkeypatch.setattr("batchformer.lab.report.page.sections.FIGURES", few)
     of_parts = {section.title: section for section in sections_of(tree.group(), "p")}
-    said = {title: section.note for title, section in of_parts.items()}
+    said = {title: section.details for title, section in of_parts.items()}
     assert "in the part cartoon of each run" in said["Feature space"]
     assert "in the part" not in said["Training"]
     assert not any("sketch" in note for note in said.values())
-    assert "512 of the 700 test images" in said["Attention between samples"], "of the part itself"
+    assert "512 of the 700 test samples" in said["Attention between samples"], "of the part itself"
     for section in made:
         if section.title in of_parts:
             # The words for those who cannot see a figure name the number of images.
@@ -115,5 +116,4 @@ def test_the_caption_names_the_reference(tree: RunTree, reference: str | None, w
     names = ("training", "classes", "head_tail")
     curves, classes, groups = notes(tree.group(reference), *names)
     assert words in classes and words in groups
-    order = "baseline 3, batchformer 3" if reference is None else "batchformer 3, baseline 3"
-    assert order in curves and order in classes
+    assert "over 3 seeds" in curves and "over 3 seeds" in classes

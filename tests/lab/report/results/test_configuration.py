@@ -8,16 +8,30 @@ from typing import Any
 
 import pytest
 
+from batchformer.lab.recipes import find_recipe
 from batchformer.lab.report.results.configuration import (
+    RunGroup,
     comparable,
     fingerprint,
     one_group,
     settings,
 )
 from batchformer.lab.report.results.runs import read_run
+from batchformer.lab.runs.folder import recipe_to_json
 from run_folders import RunTree, recipe_of
 
 Writer = Callable[..., Any]
+
+
+def test_settings_without_effect_on_the_recipe_are_left_out(tree: RunTree) -> None:
+    recipe = recipe_to_json(find_recipe("demo"))
+    tree.write("baseline", 0, recipe=recipe)
+    found = settings(tree.group())
+    assert {"hyper.mixup", "optim.momentum", "data.ratio"} <= found.keys()
+    assert found.keys().isdisjoint({"hyper.tau", "optim.betas", "data.root", "train.parallel"})
+    tree.write("batchformer", 0, recipe={**recipe, "hyper": {**recipe["hyper"], "tau": 2.0}})
+    both = RunGroup("both", tuple(tree.runs()))
+    assert settings(both)["hyper.tau"] == "1.0 or 2.0", "runs differ in it"
 
 
 def test_descriptions_seeds_and_settings_without_effect_do_not_change_the_fingerprint() -> None:

@@ -326,7 +326,8 @@ def test_it_fits_and_says_what_was_corrected(table_of: TableOf, width: int) -> N
     assert max(map(len, text.splitlines())) <= width
     words = " ".join(text.split())
     for expected in (
-        "depth Points of All compared with layers 1. After correction: 2 +2.10 [+1.67, +2.53].",
+        "depth Reliable after correction: 2 +2.10 [+1.67, +2.53].",
+        "In percentage points of All, compared with layers 1.",
         "All by layers",
         "All, difference to layers 1",
         "All, difference to the baseline",
@@ -340,7 +341,8 @@ def test_it_fits_and_says_what_was_corrected(table_of: TableOf, width: int) -> N
 def test_headlines(table_of: TableOf) -> None:
     noise = table_of({ONE: [50.0, 51.0, 52.0], TWO: [51.0, 50.0, 52.5]}, name="noise")
     assert sweep_headline(noise) == (
-        "Points of All compared with layers 1. No reliable difference: 2 +0.17 [-2.42, +2.75]."
+        "No reliable difference: 2 +0.17 [-2.42, +2.75]. In percentage points of All, compared "
+        "with layers 1."
     )
     # Its interval leaves out 0, and Holm's correction over the sweep's five tests undoes it.
     values = {("baseline", "1"): [50.0, 51.0, 52.0], ONE: [50.1, 51.3, 51.9]}
@@ -350,10 +352,10 @@ def test_headlines(table_of: TableOf) -> None:
     text = sweep_headline(undone)
     assert undone.to_reference[TWO].outcome == "gain" and not undone.to_reference[TWO].stands
     assert (
-        "Only without correction: 2 +1.27 [" in text
+        "Reliable only without correction: 2 +1.27 [" in text
         and "of the sweep, it is not significant." in text
     )
-    assert text.endswith("].") and "No reliable difference: 4 +0.33" in text
+    assert "No reliable difference: 4 +0.33" in text
     few = table_of({ONE: [50.0, 51.0], TWO: [51.0, 50.0]}, name="few")
     assert "Too few seeds for a verdict on layers" in sweep_headline(few)
     assert [row[:4] for row in level_rows(few)] == [

@@ -13,6 +13,7 @@ from batchformer.lab.report.results.words import (
     over_images_sentence,
     p_value,
     paper_sentence,
+    question,
     short_verdict,
 )
 from run_folders import RunTree
@@ -57,9 +58,9 @@ def test_a_gain_is_said_with_its_interval_and_seeds(tree: RunTree) -> None:
     recipe = compared(tree, GAIN)
     text = headline(recipe, 1)
     result = recipe.differences["batchformer", "all"].paired
-    assert text.startswith("batchformer: a gain of +1.32 points on All, 95% interval ")
+    assert text.startswith("A gain. batchformer - baseline: +1.32 percentage points on All, 95% ")
     assert interval(result.low, result.high, sign=True) in text
-    assert "over 4 paired seeds" in text
+    assert ", 4 paired seeds." in text
     assert "The paper's +1.0 lies inside this interval. At this spread it takes 3 seeds" in text
     assert "not significant" not in text
     text = headline(compared(tree, [(a, b + 1.0) for a, b in GAIN]), 1)
@@ -67,11 +68,18 @@ def test_a_gain_is_said_with_its_interval_and_seeds(tree: RunTree) -> None:
     assert "The paper's +1.0 lies outside this interval." in text
 
 
+def test_a_sentence_says_what_is_compared_and_tested(tree: RunTree) -> None:
+    assert question(compared(tree, GAIN, reference=CONTROL)) == (
+        "The arms batchformer_self and batchformer were trained from the same 4 seeds, and a "
+        "paired t test asks whether they differ in All, the accuracy on all test images."
+    )
+
+
 def test_noise_is_said_plainly_and_how_many_seeds_are_missing(tree: RunTree) -> None:
     recipe = compared(tree, NOISE)
     needed = recipe.differences["batchformer", "all"].needed
     text = headline(recipe, 1)
-    assert text.startswith("No reliable difference of batchformer: +0.23 points on All")
+    assert text.startswith("No reliable difference. batchformer - baseline: +0.23 percentage")
     assert "gain" not in text
     assert f"takes {needed} seeds to detect an effect of that size with 80% power" in text
     assert text.endswith("; there are 3.")
@@ -93,6 +101,7 @@ def test_a_gain_undone_by_the_correction_says_so(tree: RunTree) -> None:
     assert difference.outcome == "gain"
     text, adjusted = headline(recipe, 4), p_value(difference.adjusted)
     assert f"for the 4 comparisons shown, it is not significant (p = {adjusted})" in text
+    assert text.startswith("A gain, not confirmed. ")
     assert short_verdict(difference) == "gain uncorrected"
 
 
@@ -116,31 +125,28 @@ def test_comparisons_are_counted() -> None:
 
 def test_the_same_difference_in_every_seed_is_no_certainty(tree: RunTree) -> None:
     text = headline(compared(tree, EQUAL), 1)
-    assert "+1.00 points on All in each of 3 paired seeds" in text
-    assert "no verdict" in text
+    assert "+1.00 percentage points on All, in each of 3 paired seeds" in text
+    assert text.startswith("No verdict.")
 
 
 def test_where_all_metrics_only_describe_there_is_no_verdict(tree: RunTree) -> None:
     recipe = compared(tree, [(-0.8, -1.3), (-0.81, -1.32), (-0.82, -1.34)], "uniformity")
-    assert headline(recipe, 0) == (
-        "Uniformity describes features and is not tested: there is no verdict on batchformer."
-    )
+    assert headline(recipe, 0) == ("No verdict. Uniformity describes features and is not tested.")
 
 
 def test_a_metric_where_lower_is_better_says_so(tree: RunTree) -> None:
     recipe = compared(tree, [(9.0, 7.1), (8.8, 7.0), (9.3, 7.0)], "ece")
-    assert "a gain of -2.00 points on ECE, where lower is better" in headline(recipe, 1)
+    text = headline(recipe, 1)
+    assert text.startswith("A gain. ")
+    assert "-2.00 percentage points on ECE, where lower is better" in text
 
 
 @pytest.mark.parametrize(
     ("pairs", "words"),
     [
-        (GAIN, "batchformer compared with batchformer_self: a gain of +1.32 points on All"),
-        (
-            NOISE,
-            "No reliable difference of batchformer compared with batchformer_self: +0.23 points",
-        ),
-        (EQUAL, "batchformer compared with batchformer_self differs by +1.00 points"),
+        (GAIN, "A gain. batchformer - batchformer_self: +1.32 percentage points on All"),
+        (NOISE, "No reliable difference. batchformer - batchformer_self: +0.23 percentage"),
+        (EQUAL, "No verdict. batchformer - batchformer_self: +1.00 percentage points"),
         (GAIN[:2], "Too few seeds for a verdict. All of batchformer_self and of batchformer, seed"),
     ],
 )
@@ -167,11 +173,13 @@ def test_the_sentences_below_name_another_reference(tree: RunTree) -> None:
 def test_what_shares_nothing_with_the_reference_says_so(tree: RunTree) -> None:
     tree.write("batchformer", 0, scores={"all": 60.0, "few": 21.0})
     tree.write(CONTROL, 1, scores={"few": 20.0})
-    assert "nothing to compare" in headline(tree.compared(BASELINE), 0)
+    assert question(tree.compared(BASELINE)) == ""
+    assert headline(tree.compared(BASELINE), 0).startswith("Nothing to compare.")
     assert headline(tree.compared(CONTROL), 0) == (
-        "No arm shares a finished seed with batchformer_self: there is nothing to compare."
+        "Nothing to compare. No arm shares a finished seed with batchformer_self."
     )
     tree.write(CONTROL, 0, scores={"few": 20.0})
     assert headline(tree.compared(CONTROL), 1) == (
-        "batchformer and batchformer_self share no seed in which All was measured."
+        "Nothing to compare. batchformer and batchformer_self share no seed in which All was "
+        "measured."
     )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from batchformer.insight.figures.canvas import DASHES, INK, TEXT, legend, new_figure, title
 from batchformer.insight.figures.captioned import Caption, CaptionedFigure, FigureTable
-from batchformer.insight.figures.text import number
+from batchformer.insight.figures.text import number, over_seeds
 from batchformer.lab.report.results.configuration import RunGroup
 from batchformer.lab.report.results.names import arm_colours, sorted_arms
 
@@ -46,11 +46,11 @@ def make(group: RunGroup) -> CaptionedFigure | None:
     data = gather(group)
     if data is None:
         return None
-    over = ", ".join(f"{arm} {len(each)}" for arm, each in data.by_arm.items())
+    over = over_seeds({arm: len(each) for arm, each in data.by_arm.items()})
     note = (
         f"A bias on the scores of unseen {data.of} moves predictions from seen {data.of} to "
-        f"unseen ones. Thin lines are seeds, thick ones their means ({over}); the area below is "
-        f"the AUC."
+        f"unseen ones. Thin lines are seeds, thick ones means over {over}. AUC is the area "
+        f"under the curve."
     )
     rows = []
     for arm in data.by_arm:
@@ -59,7 +59,7 @@ def make(group: RunGroup) -> CaptionedFigure | None:
         rows += [(arm, number(float(unseen[i])), number(float(seen[i]))) for i in places]
     return CaptionedFigure(
         f"Seen and unseen {data.of}",
-        Caption(note, f"Line plot. {note}"),
+        Caption.of("Line plot.", note),
         lambda: draw(data),
         (),
         [FigureTable("Along the mean curve, %", ("arm", "unseen", "seen"), rows)],

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from batchformer.insight.figures.canvas import INK, TEXT, legend, new_figure, title
 from batchformer.insight.figures.captioned import Caption, CaptionedFigure, FigureTable
-from batchformer.insight.figures.text import number
+from batchformer.insight.figures.text import number, over_seeds
 from batchformer.lab.report.figures.curves import Curve, curve_over_seeds, draw_curve
 from batchformer.lab.report.results.configuration import RunGroup
 from batchformer.lab.report.results.names import arm_colours, sorted_arms
@@ -31,12 +31,15 @@ def make(group: RunGroup) -> CaptionedFigure | None:
     data = gather(group)
     if data is None:
         return None
-    over = ", ".join(f"{arm} {len(each)}" for arm, each in data.chosen.items())
+    over = over_seeds({arm: len(each) for arm, each in data.chosen.items()})
     note = (
-        f"A first training leaves out the classes of validation, which are its unseen ones. Lines "
-        f"are means over seeds ({over}), bands run from the lowest to the highest seed, dots are "
-        f"the epochs chosen. A second training on all seen classes ends at the chosen epoch, and "
-        f"it alone is scored on the test."
+        f"Score of a first training on the classes of validation, which it leaves out. Lines are "
+        f"means over {over}, bands run from the lowest to the highest seed, dots are the epochs "
+        f"chosen."
+    )
+    details = (
+        "A second training on all seen classes ends at the chosen epoch, and it alone is scored "
+        "on the test."
     )
     rows = [
         (arm, str(seed), str(epoch), number(score))
@@ -45,7 +48,7 @@ def make(group: RunGroup) -> CaptionedFigure | None:
     ]
     return CaptionedFigure(
         "The choice of the epoch",
-        Caption(note, f"Line plot. {note}"),
+        Caption.of("Line plot.", note, details),
         lambda: draw(data),
         (),
         [FigureTable("Chosen", ("arm", "seed", "epoch", "HM on validation, %"), rows)],

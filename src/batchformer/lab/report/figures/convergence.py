@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from batchformer.insight.figures.canvas import INK, TEXT, legend, new_figure, title
 from batchformer.insight.figures.captioned import Caption, CaptionedFigure, FigureTable
-from batchformer.insight.figures.text import number
+from batchformer.insight.figures.text import number, over_seeds
 from batchformer.lab.report.figures.curves import (
     Curve,
     curve_over_seeds,
@@ -53,7 +53,6 @@ def make(group: RunGroup) -> CaptionedFigure | None:
     data = gather(group)
     if data is None:
         return None
-    note = caption(data)
     rows = [
         (arm, f"{epoch:.0f}", number(mean))
         for arm, curve in data.curves.items()
@@ -61,7 +60,7 @@ def make(group: RunGroup) -> CaptionedFigure | None:
     ]
     return CaptionedFigure(
         "Convergence of the probe",
-        Caption(note, f"Line plot. {note}"),
+        caption(data),
         lambda: draw(data),
         (),
         [FigureTable("By epoch", ("arm", "epoch", metric_label(data.metric)), rows)],
@@ -137,18 +136,17 @@ def draw(data: Convergence) -> Figure:
     return figure
 
 
-def caption(data: Convergence) -> str:
+def caption(data: Convergence) -> Caption:
     """What is plotted, when each arm has caught up, and the paper's epoch."""
-    over = ", ".join(f"{arm} {count}" for arm, count in data.seeds.items())
     label = metric_label(data.metric)
-    words = (
-        f"Score of the linear probe ({label}) by its epoch. Lines are means over seeds ({over}); "
-        f"bands run from the lowest to the highest seed."
+    note = (
+        f"Score of the linear probe ({label}) by its epoch. Lines are means over "
+        f"{over_seeds(data.seeds)}; bands run from the lowest to the highest seed."
     )
     if data.final is None:
-        return words
+        return Caption.of("Line plot.", note)
     called = in_words(data.reference)
-    words += f" {called[0].upper()}{called[1:]} ends at {number(data.final)}."
+    words = f"{called[0].upper()}{called[1:]} ends at {number(data.final)}."
     for arm, epoch in data.reached.items():
         last = data.curves[arm].steps[-1]
         at = f"never reached in {last:.0f} epochs" if epoch is None else f"reached at epoch {epoch}"
@@ -158,4 +156,4 @@ def caption(data: Convergence) -> str:
             f" In the paper BatchFormer reaches it at epoch {PAPERS_EPOCH} of 90, with MoCo-v3 on "
             f"ImageNet."
         )
-    return words
+    return Caption.of("Line plot.", note, words)

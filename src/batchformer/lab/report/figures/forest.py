@@ -28,15 +28,18 @@ def make(arm: str, reference: str, metric: str, effect: Effect) -> CaptionedFigu
     label = metric_label(metric)
     better = "lower" if metric in LOWER_IS_BETTER else "higher"
     note = (
-        f"{arm} - {reference} on {label}, points, {better} is better. Dots are means over paired "
-        f"seeds, bars their 95% t intervals where there are {FEWEST_SEEDS} seeds. The diamond is "
-        "the mean over recipes, each counted once, as wide as its interval."
+        f"{arm} - {reference} on {label}, in percentage points; {better} is better. Dots are means "
+        f"over paired seeds, bars their 95% t intervals. The diamond is the mean over recipes, as "
+        f"wide as its interval."
     )
     if effect.printed:
-        note += " Hollow, the paper's differences."
+        note += " Hollow: the paper."
+    details = (
+        f"An interval needs {FEWEST_SEEDS} seeds. Each recipe counts once in the mean over recipes."
+    )
     return CaptionedFigure(
         f"{label}: {arm} - {reference}",
-        Caption(note, f"Forest plot. {note} {described(effect)}."),
+        Caption.of("Forest plot.", note, details, f"{described(effect)}."),
         lambda: draw(arm, effect),
     )
 

@@ -20,7 +20,7 @@ from batchformer.insight.figures.canvas import (
 )
 from batchformer.insight.figures.captioned import Caption, CaptionedFigure, FigureTable
 from batchformer.insight.figures.networks import safe_divide
-from batchformer.insight.figures.text import interval, number, signed
+from batchformer.insight.figures.text import interval, number, over_seeds, signed
 from batchformer.insight.record import SHOTS
 from batchformer.lab.metrics.intervals import Paired, paired
 from batchformer.lab.report.results.configuration import RunGroup
@@ -31,7 +31,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LEAST_REACH = 5.0
-"""Colours of a difference reach at least so many points, so that noise has no full colour."""
+"""Colours of a difference reach at least so many percentage points."""
+PALE = 2.0
+"""Colours reach this many times as far as the differences do: no cell is corrected for the others,
+so none has a full colour."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +147,7 @@ def draw(data: HeadTail) -> Figure:
     arms = list(data.by_arm)
     some = any(found.differences for found in data.by_arm.values())
     drawn, grid = new_grid(len(arms), 2 if some else 1, [1.55] * len(arms))
-    reach = max([LEAST_REACH, *(abs(beyond_noise(d)) for d in _every(data))])
+    reach = PALE * max([LEAST_REACH, *(abs(beyond_noise(d)) for d in _every(data))])
     for row, arm in zip(grid, arms, strict=True):
         found = data.by_arm[arm]
         texts = [[f"{value:.1f}" for value in line] for line in found.rates]
@@ -162,7 +165,7 @@ def draw(data: HeadTail) -> Figure:
         marks = [[_difference(d) for d in line] for line in found.differences]
         cells(row[1], values, marks, data.groups, colours=DIVERGING, limits=(-reach, reach))
         row[1].set_yticks([])
-        title(row[1], f"\N{MINUS SIGN} {data.reference}, points")
+        title(row[1], f"\N{MINUS SIGN} {data.reference}, pct. points")
     grid[-1][0].set_xlabel("taken for", fontsize=TEXT, color=INK)
     return drawn
 
@@ -187,31 +190,34 @@ def _difference(found: Paired) -> str:
 
 def caption(data: HeadTail) -> Caption:
     """What is plotted, and where the images of the rarest group go."""
-    over = ", ".join(f"{arm} {found.seeds}" for arm, found in data.by_arm.items())
     note = (
-        f"Test images of a shot group (rows) by the group of the class they are taken for "
-        f"(columns), percent, mean over seeds ({over}); in brackets those taken for their own "
-        f"class."
+        "Test images of classes with many, medium and few training images (rows), by the group of "
+        "the class they are taken for (columns), in percent."
     )
+    over = over_seeds({arm: found.seeds for arm, found in data.by_arm.items()})
+    details = f"Means over {over}. In brackets: images taken for their own class."
     if any(found.differences for found in data.by_arm.values()):
-        note += f" Beside it the difference to {in_words(data.reference)} on the same seeds"
+        details += f" Beside it: the difference to {in_words(data.reference)} on the same seeds"
         tested = [d for d in _every(data) if d.low is not None]
         if tested:
             note += (
-                ", ± half the width of its 95% t interval. Red is more, blue is fewer; a cell "
-                "whose interval holds 0 has no colour."
+                f" Pale red is more, pale blue fewer than {in_words(data.reference)}, uncorrected."
+            )
+            details += (
+                ", ± half the width of its 95% t interval. A cell whose interval holds 0 has no "
+                "colour, and the others are pale, since each interval is for its cell alone"
             )
             chance = len(tested) / 20
-            by_chance = f": by chance about {chance:.0f} of {len(tested)} would have one"
-            note += f" Each interval is for its cell alone{by_chance if chance >= 1 else ''}."
+            by_chance = f": by chance about {chance:.0f} of {len(tested)} would have a colour"
+            details += f"{by_chance if chance >= 1 else ''}."
         else:
-            note += ", without intervals, and so without colour."
+            details += ", without intervals, and so without colour."
     rarest, most = data.groups[-1], data.groups[0]
     said = "; ".join(
         f"{arm} {number(found.rates[-1, 0], 1)}%" for arm, found in data.by_arm.items()
     )
     said = f"Images of {rarest}-shot classes taken for {most}-shot ones: {said}."
-    return Caption(f"{note} {said}", f"Tables of coloured cells. {note} {said}")
+    return Caption.of("Tables of coloured cells.", note, f"{details} {said}")
 
 
 def tables(data: HeadTail) -> list[FigureTable]:
@@ -229,7 +235,7 @@ def tables(data: HeadTail) -> list[FigureTable]:
                 (name, *(f"{signed(d.difference)} {_interval(d)}".strip() for d in line))
                 for name, line in zip(data.groups, found.differences, strict=True)
             ]
-            made.append(FigureTable(f"{arm} - {data.reference}, points", columns, rows))
+            made.append(FigureTable(f"{arm} - {data.reference}, percentage points", columns, rows))
     return made
 
 

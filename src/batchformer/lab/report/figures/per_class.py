@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from batchformer.insight.figures.canvas import INK, MARKERS, TEXT, legend, new_figure, title
 from batchformer.insight.figures.captioned import Caption, CaptionedFigure, FigureTable
-from batchformer.insight.figures.text import number, seeds, signed
+from batchformer.insight.figures.text import number, over_seeds, seeds, signed
 from batchformer.insight.intervals import FEWEST_SEEDS
 from batchformer.lab.metrics.intervals import Paired, paired
 from batchformer.lab.report.results.configuration import RunGroup
@@ -77,37 +77,32 @@ def make(group: RunGroup) -> CaptionedFigure | None:
     data = gather(group)
     if data is None:
         return None
-    note = caption(data)
-    said = Caption(note, f"Dot plot. {note}")
     table = _by_class_table(data)
-    return CaptionedFigure("Accuracy by class", said, lambda: draw(data), (), [table])
+    return CaptionedFigure("Accuracy by class", caption(data), lambda: draw(data), (), [table])
 
 
-def caption(data: ByClass) -> str:
+def caption(data: ByClass) -> Caption:
     """What is plotted, over how many seeds, and what the intervals are."""
-    over = ", ".join(f"{arm} {n}" for arm, n in data.seeds.items())
     points = "class" if data.together == 1 else f"group of up to {data.together} classes"
-    alone = ""
-    if len(data.drawn) < len(data.accuracy):
-        alone = f", drawn of {' and '.join(map(in_words, data.drawn))} alone"
     note = (
         f"{data.classes:,} classes from the most to the least training images, one point a "
-        f"{points}: accuracy{alone}, mean over seeds ({over})"
+        f"{points}: accuracy, mean over {over_seeds(data.seeds)}"
     )
+    details = []
+    if len(data.drawn) < len(data.accuracy):
+        details.append(f"Accuracy is drawn of {' and '.join(map(in_words, data.drawn))} alone.")
     if data.differences:
         note += f", and the difference to {in_words(data.reference)} on the same seeds"
         fewest = min(data.paired_seeds.values())
         if fewest < FEWEST_SEEDS:
             note += f", without intervals, since an arm shares only {seeds(fewest)} with it"
         else:
-            chance = len(data.counts) / 20
-            note += (
-                f" with its 95% t interval. Each interval is for its point alone: by chance about "
-                f"{chance:.0f} of {len(data.counts)} would miss 0"
-                if chance >= 1
-                else " with its 95% t interval, each for its point alone"
-            )
-    return f"{note}."
+            note += " with its 95% t interval"
+            chance, alone = len(data.counts) / 20, "Each interval is for its point alone"
+            if chance >= 1:
+                alone += f": by chance about {chance:.0f} of {len(data.counts)} would miss 0"
+            details.append(f"{alone}.")
+    return Caption.of("Dot plot.", f"{note}.", " ".join(details))
 
 
 def draw(data: ByClass) -> Figure:
@@ -126,7 +121,7 @@ def draw(data: ByClass) -> Figure:
         panels[1].plot(places, data.accuracy[arm], marker=marker, markersize=4, **own)
     for axes, arm in zip(panels[2:], others, strict=True):
         _difference_panel(axes, places, data.differences[arm], colours[arm], crowded)
-        title(axes, f"{arm} \N{MINUS SIGN} {data.reference}, points")
+        title(axes, f"{arm} \N{MINUS SIGN} {data.reference}, percentage points")
     for axes in panels[3:]:
         axes.sharey(panels[2])
     if data.names:

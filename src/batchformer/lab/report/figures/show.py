@@ -68,7 +68,7 @@ def show(
     if made is None:
         raise ValueError(missing(name, entry, group, paths, tried=compute is not None))
     out = Terminal(console)
-    out.say(f"{made.title}: {made.caption.note}")
+    out.say(f"{made.title}: {made.caption.text}")
     if to is None:
         for table in [*made.tables, *made.folded_tables]:
             out.show(table.caption, table.columns, list(table.rows))

@@ -38,7 +38,7 @@ def make(found: SweepComparison) -> CaptionedFigure | None:
     if any(score.paper is not None for score in found.scores.values()):
         note += "; dotted, with hollow marks, the paper's numbers"
     note += ". Levels stand at equal distances."
-    said = Caption(note, f"Dot plot. {note} {described(found)}.")
+    said = Caption.of("Dot plot.", note, said=f"{described(found)}.")
     return CaptionedFigure(f"{label} by {sweep.factor}", said, lambda: draw(found))
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from batchformer.insight.figures.canvas import legend, new_figure, title
 from batchformer.insight.figures.captioned import Caption, CaptionedFigure, FigureTable
-from batchformer.insight.figures.text import number
+from batchformer.insight.figures.text import number, over_seeds
 from batchformer.lab.config.methods import loss_change, without_batchformer
 from batchformer.lab.report.figures.curves import (
     Curve,
@@ -30,7 +30,7 @@ VALLEY_COLUMNS = {
     "last_evaluation": "last evaluation",
 }
 VALLEY_NOTE = (
-    " SWAD averages the weights after the updates in the table, up to the evaluations whose loss "
+    "SWAD averages the weights after the updates in the table, up to the evaluations whose loss "
     "lies in the valley; where seeds differ, from the lowest to the highest."
 )
 
@@ -49,12 +49,9 @@ def make(group: RunGroup) -> CaptionedFigure | None:
     if not lines:
         return None
     averaged = valley_table(group)
-    note = caption(group, lines)
-    if averaged is not None:
-        note += VALLEY_NOTE
     return CaptionedFigure(
         "Training",
-        Caption(note, f"Line plot. {note}"),
+        caption(group, lines, averaged=averaged is not None),
         lambda: draw(group),
         () if averaged is None else (averaged,),
         [_updates_table(group, lines)],
@@ -86,23 +83,25 @@ def draw(group: RunGroup) -> Figure:
     return figure
 
 
-def caption(group: RunGroup, lines: list[Line]) -> str:
+def caption(group: RunGroup, lines: list[Line], *, averaged: bool) -> Caption:
     """What is plotted, over how many seeds, and which losses are comparable."""
     names = [f"evaluated {line.label}" if line.kind == "eval" else line.label for line in lines]
     what = " and ".join(names)
-    counts = ", ".join(f"{arm} {len(group.of(arm))}" for arm in group.arms)
+    over = over_seeds({arm: len(group.of(arm)) for arm in group.arms})
     note = (
-        f"{what[0].upper()}{what[1:]} by update. Lines are means over seeds ({counts}); bands "
-        f"run from the lowest to the highest seed."
+        f"{what[0].upper()}{what[1:]} by update. Lines are means over {over}; bands run from the "
+        f"lowest to the highest seed."
     )
+    details = []
     if lines[0].kind == "train" and not without_batchformer(group.recipe.get("method")):
-        note += (
-            " The loss with BatchFormer covers both streams, so losses of different arms need not "
+        details.append(
+            "The loss with BatchFormer covers both streams, so losses of different arms need not "
             "be comparable."
         )
     if lines[0].kind == "train":
-        note += "".join(f" {said}" for said in (*scales_of_losses(group), *change_of_loss(group)))
-    return note
+        details += [*scales_of_losses(group), *change_of_loss(group)]
+    details += [VALLEY_NOTE] * averaged
+    return Caption.of("Line plot.", note, " ".join(details))
 
 
 def _curves(group: RunGroup, line: Line) -> dict[str, Curve]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,16 +26,19 @@ from batchformer.lab.report.results.names import (
     ARMS,
     DESCRIPTIVE,
     LOWER_IS_BETTER,
+    MEANINGS,
     arm_colours,
     decimals,
     in_words,
     metric_label,
+    sorted_metrics,
 )
 from batchformer.lab.report.results.pooling import pool_recipes
 from batchformer.lab.report.results.provenance import provenance
 from batchformer.lab.report.results.runs import RecordedRun
 from batchformer.lab.report.results.sweeps import SweepComparison, compare_sweep, split_sweeps
 from batchformer.lab.report.results.tables import level_name, sweep_headline, sweep_notes
+from batchformer.lab.report.results.words import Answer
 from batchformer.plug.files import write_atomically
 
 if TYPE_CHECKING:
@@ -72,6 +75,8 @@ class Part:
     settings: dict[str, str]
     provenance: dict[str, list[str]]
     main_strip: Strip | None = None
+    answer: Answer | None = None
+    question: str = ""
 
 
 def write_page(
@@ -103,7 +108,7 @@ def render(
     *,
     pooled: bool = False,
 ) -> str:
-    """The page as text."""
+    """The page as text. By default its title is the name of its only recipe."""
     runs = list(runs)
     sweeps, others = split_sweeps(runs)
     comparison = compare_runs(others, reference)
@@ -111,18 +116,22 @@ def render(
     parts = [
         _part(recipe, comparison, i, main_reach) for i, recipe in enumerate(comparison.recipes)
     ]
+    shown = [_sweep_part(compare_sweep(sweep), i) for i, sweep in enumerate(sweeps)]
+    if title is None:
+        title = TITLE if parts or not sweeps else SWEEPS_TITLE
+        title = comparison.recipes[0].name if len(parts) == 1 and not sweeps else title
     effects = pool_recipes(comparison, [sweep.name for sweep in sweeps]) if pooled else None
     return (
         environment()
         .get_template(TEMPLATE)
         .render(
-            title=title or (TITLE if parts or not sweeps else SWEEPS_TITLE),
+            title=title,
             policy=script_policy([section for part in parts for section in part.sections]),
             comparison=comparison,
             parts=parts,
             main_reach=main_reach,
             pooled=pooled_part(effects) if effects else None,
-            sweeps=[_sweep_part(compare_sweep(sweep), i) for i, sweep in enumerate(sweeps)],
+            sweeps=shown,
             level_name=level_name,
             not_in_the_paper=NOT_IN_THE_PAPER,
             sweep_notes=sweep_notes,
@@ -135,8 +144,23 @@ def render(
             decimals=decimals,
             fewest=FEWEST_SEEDS,
             words=words,
+            **_explained([*parts, *shown]),
         )
     )
+
+
+def _explained(parts: Sequence[Part]) -> dict[str, Any]:
+    """What the page explains: metrics and the paper, each where it is shown."""
+    found = [part.comparison for part in parts]
+    metrics = sorted_metrics(metric for comparison in found for metric in comparison.metrics)
+    scores = [score for comparison in found for score in comparison.scores.values()]
+    shots = {"many", "medium", "few"} & set(metrics)
+    noted = all(part.settings.get("data.shots") == "thirds" for part in parts)
+    return {
+        "meanings": {metric_label(name): MEANINGS[name] for name in metrics if name in MEANINGS},
+        "shots": bool(shots) and not noted,
+        "from_paper": any(score.paper is not None for score in scores),
+    }
 
 
 def environment() -> Environment:
@@ -174,6 +198,8 @@ def _part(recipe: RecipeComparison, comparison: Comparison, index: int, main_rea
         settings(recipe.group),
         provenance(recipe.group.runs),
         _strip(main, main_reach) if main and main.paired.low is not None else None,
+        words.answer(recipe, comparison.comparisons),
+        words.question(recipe),
     )
 
 

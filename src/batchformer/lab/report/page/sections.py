@@ -47,7 +47,8 @@ def _naming_sub_runs(section: Section, group: RunGroup) -> Section:
     parts = sorted({run.insight_part for run in group.runs} - {""})
     if not parts:
         return section
-    return replace(section, note=f"{section.note} Seen in the part {', '.join(parts)} of each run.")
+    seen = f"Seen in the part {', '.join(parts)} of each run."
+    return replace(section, details=f"{section.details} {seen}".lstrip())
 
 
 def speed_section(group: RunGroup) -> Section | None:

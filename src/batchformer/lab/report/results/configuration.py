@@ -9,10 +9,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from batchformer.lab.config.consistency import hidden_settings
 from batchformer.lab.config.recipe import DESCRIPTION, NO_EFFECT_ON_SAME_DATA, flatten
 from batchformer.lab.report.results.names import BASELINE, arm_colours, sorted_arms
 from batchformer.lab.report.results.provenance import version_notes
 from batchformer.lab.report.results.runs import RecordedRun
+from batchformer.lab.runs.folder import recipe_from_json
 
 K = TypeVar("K")
 
@@ -108,10 +110,29 @@ def differing(runs: Mapping[str, RecordedRun]) -> dict[str, dict[str, str]]:
 
 
 def settings(group: RunGroup) -> dict[str, str]:
-    """Every setting of the runs by dotted key; if runs differ in one, all its values."""
+    """The settings of the runs by dotted key; if runs differ in one, all its values.
+
+    Settings without effect on this recipe, such as those of other methods, are left out.
+    """
     flats = [_flat(run.configuration, LABELS) for run in group.runs]
-    keys = dict.fromkeys(key for flat in flats for key in flat)
-    return {key: _either([flat[key] for flat in flats if key in flat]) for key in keys}
+    found = {
+        key: dict.fromkeys(flat[key] for flat in flats if key in flat)
+        for key in dict.fromkeys(key for flat in flats for key in flat)
+    }
+    hidden = _without_effect(group.recipe)
+    return {
+        key: _either(list(values))
+        for key, values in found.items()
+        if key not in hidden or len(values) > 1
+    }
+
+
+def _without_effect(recipe: Mapping[str, Any]) -> set[str]:
+    """Settings that this recipe does not read; none where it is of another version."""
+    try:
+        return hidden_settings(recipe_from_json(recipe))
+    except (ValueError, TypeError):
+        return set()
 
 
 def _split(runs: Sequence[RecordedRun], *, shared: bool) -> list[list[RecordedRun]]:

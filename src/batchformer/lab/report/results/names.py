@@ -49,6 +49,20 @@ METRICS = {
 }
 """Known metrics in the order they are shown, with their labels."""
 
+MEANINGS = {
+    "all": "accuracy on all test images",
+    "top1": "accuracy on all test images",
+    "top5": "share of test images whose class is among the five likeliest",
+    "mean_class": "mean of the accuracies of the classes",
+    "ece": "expected calibration error, which is how far confidence is from accuracy",
+    "average": "mean accuracy over the test domains",
+    "auc": "area under the curve of accuracy on seen against unseen classes or pairs, as a bias "
+    "moves predictions from one to the other",
+    "hm": "harmonic mean of the accuracies on seen and on unseen classes or pairs",
+    "knn": "accuracy of a vote among the nearest training features",
+}
+"""What a reader may not know of a metric, after "the"."""
+
 LOWER_IS_BETTER = frozenset({"ece", "loss", "nll", "val_loss", "without_swad_val_loss"})
 
 DESCRIPTIVE = frozenset({"alignment", "uniformity", "feature_std"})

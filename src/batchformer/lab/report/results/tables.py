@@ -390,18 +390,18 @@ def sweep_headline(comparison: SweepComparison) -> str:
     if not tested:
         return f"Too few seeds for a verdict on {sweep.factor}: an interval needs {FEWEST_SEEDS}."
     against = f"{sweep.factor} {sweep.reference}"
-    sentences = [f"Points of {label} compared with {against}."]
+    sentences = []
     standing = {cell: d for cell, d in tested.items() if d.outcome in ("gain", "loss") and d.stands}
     undone = {
         cell: d for cell, d in tested.items() if d.outcome in ("gain", "loss") and not d.stands
     }
     if standing:
-        sentences.append(f"After correction: {_listed_levels(standing)}.")
+        sentences.append(f"Reliable after correction: {_listed_levels(standing)}.")
     if undone:
         they = "it is" if len(undone) == 1 else "they are"
         sentences.append(
-            f"Only without correction: {_listed_levels(undone)}; after Holm's correction for the "
-            f"{comparison.tested} tests of the sweep, {they} not significant."
+            f"Reliable only without correction: {_listed_levels(undone)}; after Holm's correction "
+            f"for the {comparison.tested} tests of the sweep, {they} not significant."
         )
     noise = {cell: d for cell, d in tested.items() if d.outcome == "not reliable"}
     if noise:
@@ -409,7 +409,7 @@ def sweep_headline(comparison: SweepComparison) -> str:
     flat = {cell: d for cell, d in tested.items() if d.outcome == "no spread"}
     if flat:
         sentences.append(f"Without spread, and so without verdict: {_listed_levels(flat)}.")
-    return " ".join(sentences)
+    return " ".join([*sentences, f"In percentage points of {label}, compared with {against}."])
 
 
 def _listed_levels(differences: Mapping[Cell, Difference]) -> str:

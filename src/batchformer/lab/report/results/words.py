@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from batchformer.insight.figures.text import interval, number, seeds, signed
 from batchformer.insight.intervals import FEWEST_SEEDS
 from batchformer.lab.metrics.intervals import Outcome
@@ -10,7 +12,13 @@ from batchformer.lab.report.results.comparison import (
     RecipeComparison,
     Score,
 )
-from batchformer.lab.report.results.names import BASELINE, LOWER_IS_BETTER, in_words, metric_label
+from batchformer.lab.report.results.names import (
+    BASELINE,
+    LOWER_IS_BETTER,
+    MEANINGS,
+    in_words,
+    metric_label,
+)
 
 INTERVAL = (
     "The 95% interval is Student's t over seeds: repeated with new seeds, 19 of 20 such intervals "
@@ -56,45 +64,69 @@ def outcome_words(outcome: Outcome | None, stands: bool) -> str:
     return f"{outcome} uncorrected" if outcome in ("gain", "loss") and not stands else outcome or ""
 
 
+class Answer(NamedTuple):
+    """The verdict on the main arm and metric in a few words, and the numbers behind it."""
+
+    verdict: str
+    numbers: str
+
+
 def headline(recipe: RecipeComparison, comparisons: int) -> str:
-    """The verdict on the main arm and metric in a sentence or two."""
+    """The answer in one paragraph."""
+    return "{}. {}".format(*answer(recipe, comparisons))
+
+
+def answer(recipe: RecipeComparison, comparisons: int) -> Answer:
+    """The verdict first, then the difference with its interval."""
     arm, metric, reference = recipe.main_arm, recipe.main_metric, in_words(recipe.reference)
     if arm is None:
-        return f"No arm shares a finished seed with {reference}: there is nothing to compare."
+        return Answer("Nothing to compare", f"No arm shares a finished seed with {reference}.")
     difference = recipe.differences.get((arm, metric))
     label = metric_label(metric)
     if difference is None:
-        return f"{arm} and {reference} share no seed in which {label} was measured."
+        shared = f"{arm} and {reference} share no seed in which {label} was measured."
+        return Answer("Nothing to compare", shared)
     result, count = difference.paired, f"{difference.paired.n} paired seeds"
     if difference.outcome is None:
-        return f"{label} describes features and is not tested: there is no verdict on {arm}."
+        return Answer("No verdict", f"{label} describes features and is not tested.")
     if difference.outcome == "too few seeds":
         both = zip(difference.seeds, result.baseline, result.other, strict=True)
         listed = "; ".join(f"seed {s}: {number(a)} and {number(b)}" for s, a, b in both)
-        return (
-            f"Too few seeds for a verdict. {label} of {reference} and of {arm}, {listed}. "
-            f"An interval needs {FEWEST_SEEDS} seeds."
+        return Answer(
+            "Too few seeds for a verdict",
+            f"{label} of {reference} and of {arm}, {listed}. An interval needs {FEWEST_SEEDS} "
+            f"seeds.",
         )
-    arm += _compared(recipe)
-    if difference.outcome == "no spread":
-        return (
-            f"{arm} differs by {signed(result.difference)} points on {label} in each of {count}. "
-            f"Without spread there is no interval, and so no verdict."
-        )
-    size = f"{signed(result.difference)} points on {label}"
+    size = f"{arm} - {recipe.reference}: {signed(result.difference)} percentage points on {label}"
     if metric in LOWER_IS_BETTER:
         size += ", where lower is better"
-    size += f", 95% interval {interval(result.low, result.high, sign=True)}, over {count}."
+    if difference.outcome == "no spread":
+        return Answer(
+            "No verdict", f"{size}, in each of {count}. Without spread there is no interval."
+        )
+    size += f", 95% interval {interval(result.low, result.high, sign=True)}, {count}."
     if difference.outcome == "not reliable":
-        text = f"No reliable difference of {arm}: {size}"
-    else:
-        text = f"{arm}: a {difference.outcome} of {size}"
-        if not difference.stands:
-            text += (
-                f" Corrected for the {comparisons} comparisons shown, it is not significant "
-                f"(p = {p_value(difference.adjusted)})."
-            )
-    return text + _power(difference)
+        return Answer("No reliable difference", size + _power(difference))
+    if difference.stands:
+        return Answer(f"A {difference.outcome}", size + _power(difference))
+    size += (
+        f" Corrected for the {comparisons} comparisons shown, it is not significant "
+        f"(p = {p_value(difference.adjusted)})."
+    )
+    return Answer(f"A {difference.outcome}, not confirmed", size + _power(difference))
+
+
+def question(recipe: RecipeComparison) -> str:
+    """What is compared and what is tested, in one sentence; nothing where nothing is."""
+    difference = recipe.differences.get((recipe.main_arm or "", recipe.main_metric))
+    if difference is None or difference.outcome is None:
+        return ""
+    meant = MEANINGS.get(recipe.main_metric)
+    label = metric_label(recipe.main_metric) + (f", the {meant}" if meant else "")
+    return (
+        f"The arms {recipe.reference} and {recipe.main_arm} were trained from the same "
+        f"{seeds(difference.paired.n)}, and a paired t test asks whether they differ in {label}."
+    )
 
 
 def counted(comparisons: int, tested: int, place: str = "This table") -> str:

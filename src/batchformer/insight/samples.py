@@ -1,0 +1,184 @@
+"""Samples of a user's loader: images, texts or rows of a table, and the words shown for each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+Inputs = Tensor | dict[str, Tensor]
+Captions = Sequence[str] | Callable[[Any], Sequence[str]]
+
+LABELS = ("labels", "label")
+#: Letters of a caption and values of a table's row that are shown, at most.
+MOST_LETTERS, MOST_VALUES = 300, 4
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """M samples as the loader gave them, on the CPU.
+
+    Args:
+        inputs: what the model is called with: a tensor (M, ...), or tensors (M, ...) by name.
+        labels: (M,) int64.
+        captions: M texts; None for images (M, channels, H, W), which are shown themselves.
+    """
+
+    inputs: Inputs
+    labels: Tensor
+    captions: tuple[str, ...] | None
+
+    def at(self, rows: Tensor | slice, device: torch.device) -> Inputs:
+        """The inputs of some samples."""
+        if isinstance(self.inputs, dict):
+            return {name: part[rows].to(device) for name, part in self.inputs.items()}
+        return self.inputs[rows].to(device)
+
+    @property
+    def differentiable(self) -> bool:
+        """Whether a loss has a gradient on the inputs: token ids have none."""
+        return isinstance(self.inputs, Tensor) and self.inputs.is_floating_point()
+
+
+def call(model: nn.Module, inputs: Inputs) -> Any:
+    """The model's outputs; inputs by name are keyword arguments."""
+    return model(**inputs) if isinstance(inputs, dict) else model(inputs)
+
+
+def collect(
+    loader: Iterable[Any],
+    most: int,
+    captions: Captions | None = None,
+    columns: Sequence[str] | None = None,
+) -> Samples:
+    """The first samples of a loader, at most so many, with their captions.
+
+    Raises:
+        TypeError: batches are neither (inputs, labels) nor a dict with labels.
+        ValueError: there are fewer than two samples, or captions or lengths do not fit.
+    """
+    inputs: list[Inputs] = []
+    labels: list[Tensor] = []
+    texts: list[str] = []
+    held = 0
+    for batch in islice(loader, most):
+        if held >= most:
+            break
+        given, target, strings = _parts(batch)
+        inputs.append(given)
+        labels.append(torch.as_tensor(target).detach().cpu().long())
+        source = batch if isinstance(batch, Mapping) else batch[0]
+        texts += list(captions(source)) if callable(captions) else strings
+        held += len(labels[-1])
+    if held < 2:
+        raise ValueError(f"look_at() needs two or more samples, and the loader gives {held}.")
+    joined = _joined(inputs, most)
+    held = min(held, most)
+    if captions is not None and not callable(captions):
+        texts = list(captions)
+    picture = isinstance(joined, Tensor) and joined.ndim == 4
+    if picture and (captions is not None or columns is not None):
+        raise ValueError("look_at() shows images themselves: leave out captions= and columns=.")
+    if texts and len(texts) < held:
+        raise ValueError(f"look_at(): there are {len(texts)} captions for {held} samples.")
+    if not texts and not picture:
+        texts = _described(joined, held, columns)
+    shown = None if picture else tuple(_shortened(text) for text in texts[:held])
+    return Samples(joined, torch.cat(labels)[:most], shown)
+
+
+def _parts(batch: Any) -> tuple[Inputs, Any, list[str]]:
+    """The inputs, the labels and the strings, if any, of one batch."""
+    given, labels = batch, None
+    if isinstance(batch, Mapping):
+        labels = next((batch[name] for name in LABELS if name in batch), None)
+    elif isinstance(batch, (tuple, list)) and len(batch) > 1:
+        given, labels = batch[0], batch[1]
+    if labels is None or not isinstance(given, (Tensor, Mapping)):
+        raise TypeError(
+            f"look_at(): the loader gives {type(batch).__name__}. Use a loader that gives (images, "
+            "labels) or (features, labels), or a dict of tensors that has `labels`."
+        )
+    if isinstance(given, Tensor):
+        return given.detach().cpu(), labels, []
+    tensors = {
+        str(name): part.detach().cpu()
+        for name, part in given.items()
+        if name not in LABELS and isinstance(part, Tensor)
+    }
+    rows = len(torch.as_tensor(labels))
+    lists = (part for part in given.values() if isinstance(part, list) and len(part) == rows)
+    return tensors, labels, next((p for p in lists if all(isinstance(s, str) for s in p)), [])
+
+
+def _joined(parts: Sequence[Inputs], most: int) -> Inputs:
+    first = parts[0]
+    if isinstance(first, dict):
+        padded = "attention_mask" in first
+        return {
+            name: _cat([part[name] for part in parts if isinstance(part, dict)], padded)[:most]
+            for name in first
+        }
+    return _cat([part for part in parts if isinstance(part, Tensor)], False)[:most]
+
+
+def _cat(parts: Sequence[Tensor], padded: bool) -> Tensor:
+    """All rows; where a mask says which positions count, shorter batches are filled up with 0."""
+    if len({part.shape[1:] for part in parts}) > 1:
+        if not padded or any(part.ndim != 2 for part in parts):
+            raise ValueError(
+                "look_at(): batches have different shapes. Pad all samples to one length, or give "
+                "a dict with an attention_mask."
+            )
+        longest = max(part.shape[1] for part in parts)
+        parts = [F.pad(part, (0, longest - part.shape[1])) for part in parts]
+    return torch.cat(list(parts))
+
+
+def _described(inputs: Inputs, count: int, columns: Sequence[str] | None) -> list[str]:
+    """Words for samples without captions: values of a table, token ids, or their numbers."""
+    if isinstance(inputs, dict):
+        inputs = inputs.get("input_ids", next(iter(inputs.values())))
+    if inputs.ndim != 2:
+        return [f"sample {i + 1}" for i in range(count)]
+    if not inputs.is_floating_point():
+        return [" ".join(map(str, row.tolist())) for row in inputs]
+    return table_captions(inputs, columns)
+
+
+def table_captions(values: Tensor, columns: Sequence[str] | None = None) -> list[str]:
+    """For each row (M, F) of a table its values that are farthest from the mean of their column.
+
+    Distances are in standard deviations of the column; the farthest value comes first.
+
+    >>> table_captions(torch.tensor([[1.0, 5.0], [1.0, 9.0], [4.0, 6.0]]), ["age", "size"])
+    ['size 5, age 1', 'size 9, age 1', 'age 4, size 6']
+    """
+    names = [f"column {i + 1}" for i in range(values.shape[1])] if columns is None else columns
+    if len(names) != values.shape[1]:
+        raise ValueError(
+            f"look_at(): the samples have {values.shape[1]} columns, and columns= names "
+            f"{len(names)}."
+        )
+    wide = values.double()
+    spread = wide.std(0, correction=0)
+    far = ((wide - wide.mean(0)) / spread.clamp_min(1e-12)).abs()
+    order = far.argsort(dim=1, descending=True, stable=True)[:, :MOST_VALUES].tolist()
+    return [
+        ", ".join(f"{names[i]} {_number(row[i])}" for i in best)
+        for best, row in zip(order, wide.tolist(), strict=True)
+    ]
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if 1000 <= abs(value) < 1e9 else f"{value:.3g}"
+
+
+def _shortened(text: str) -> str:
+    words = " ".join(text.split())
+    return words if len(words) <= MOST_LETTERS else f"{words[: MOST_LETTERS - 1]}…"
