@@ -165,23 +165,41 @@ class BatchFormer(nn.Module):
 
     @overload
     def mix(
-        self, x: Tensor, *, dropout: float = ..., return_weights: Literal[False] = ...
+        self,
+        x: Tensor,
+        *,
+        dropout: float = ...,
+        return_weights: Literal[False] = ...,
+        visible: Tensor | None = ...,
     ) -> Tensor: ...
     @overload
     def mix(
-        self, x: Tensor, *, dropout: float = ..., return_weights: Literal[True]
+        self,
+        x: Tensor,
+        *,
+        dropout: float = ...,
+        return_weights: Literal[True],
+        visible: Tensor | None = ...,
     ) -> tuple[Tensor, Tensor]: ...
     def mix(
-        self, x: Tensor, *, dropout: float = 0.0, return_weights: bool = False
+        self,
+        x: Tensor,
+        *,
+        dropout: float = 0.0,
+        return_weights: bool = False,
+        visible: Tensor | None = None,
     ) -> Tensor | tuple[Tensor, Tensor]:
         """Run the encoder in training and in eval; deterministic unless ``dropout`` is given.
 
-        In eval there is no exchange: a single rank may look at its own samples.
+        In eval there is no exchange: a single rank may look at its own samples. ``visible`` is as
+        in :meth:`forward`.
         """
         self._check_layout(x)
+        if visible is not None:
+            self._check_visible(x, visible)
         exchange = self.exchange and self.training
         rows = self._rows_of_all_ranks(x, dropout) if exchange else None
-        mixed, weights = self._encode(x, dropout, rows, return_weights)
+        mixed, weights = self._encode(x, dropout, rows, return_weights, visible)
         return (mixed, torch.stack(weights)) if return_weights else mixed
 
     def _encode(
