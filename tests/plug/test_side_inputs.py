@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -161,3 +162,30 @@ def test_a_module_that_meets_no_two_streams_doubles_nothing() -> None:
     assert len(kwargs["mask"]) == 2 * N and kwargs["table"] is table
     _, kwargs = sides.double((torch.randn(N, C),), {"mask": mask, "table": table})
     assert kwargs["mask"] is mask
+
+
+def test_a_mask_that_attach_has_not_seen_is_explained() -> None:
+    """Without encodings to double, nothing showed attach that this module reads more."""
+
+    class Masked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.block, self.head = nn.Linear(C, C), Scaled(), nn.Linear(C, 2)
+
+        def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+            return self.head(self.block(self.body(x), mask))
+
+    class Scaled(nn.Linear):
+        def __init__(self) -> None:
+            super().__init__(C, C)
+
+        def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+            return super().forward(x) if mask is None else super().forward(x) * mask
+
+    x, mask = torch.randn(N, C), torch.ones(N, 1)
+    model = attach(Masked(), at="block", verbose=False)
+    assert len(model(x)) == 2 * N
+    with pytest.raises(RuntimeError, match=r"others of 3 rows.*has not seen.*example="):
+        model(x, mask)
+    model = attach(Masked(), at="block", example=(x, mask), verbose=False)
+    assert len(model(x, mask)) == len(model(x)) == 2 * N

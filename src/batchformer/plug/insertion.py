@@ -38,6 +38,7 @@ from batchformer.plug.side_inputs import (
     find_side_inputs,
     padding_mask,
     row_axes,
+    tensors,
 )
 from batchformer.plug.two_stream_tensor import mark_two_streams
 from batchformer.torch_private import CHILDREN, COMPILED_MODULE, BatchNorm
@@ -209,6 +210,14 @@ class SharedStream:
         return doubled
 
 
+#: Advice where a loop passes what ``attach`` has not seen, such as a mask of padding.
+UNSEEN = (
+    "BatchFormer doubles the features here, and the module reads others of {rows} rows beside them "
+    "that attach() has not seen, so they are not doubled. Pass attach(..., example=), a batch with "
+    "all that your loop passes."
+)
+
+
 class WithBatchFormer(ForwardMixin):
     """A module whose input passes through BatchFormer first."""
 
@@ -216,7 +225,18 @@ class WithBatchFormer(ForwardMixin):
 
     def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Any:
         place = self._place
-        out = super().forward(place(x, *args, **kwargs), *args, **kwargs)
+        features = place(x, *args, **kwargs)
+        if not args and not kwargs:  # compilers cannot break a graph inside a try block
+            out = super().forward(features)
+        else:
+            try:
+                out = super().forward(features, *args, **kwargs)
+            except RuntimeError as error:
+                rows = x.shape[place.encoder.batch_axis]
+                beside = [path for path, t in tensors((args, kwargs)) if t.shape[0] == rows]
+                if features is x or place.role != "double" or not beside:
+                    raise
+                raise RuntimeError(f"{error}\n{UNSEEN.format(rows=rows)}") from error
         # Without gradients there is no loss that could get the rows wrong.
         marks = place.marks and torch.is_grad_enabled() and place.encoder.training
         return mark_two_streams(out) if marks else out
