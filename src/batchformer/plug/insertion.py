@@ -32,6 +32,8 @@ from batchformer.plug.classifier import (
 from batchformer.plug.example import Batch, run_without_values
 from batchformer.plug.preserve import preserve_state
 from batchformer.plug.side_inputs import (
+    OTHER_ROWS,
+    UNSEEN,
     PaddingMask,
     RowAxes,
     SideInputs,
@@ -208,14 +210,6 @@ class SharedStream:
         if self.left == 0:
             self.source = self.doubled = None
         return doubled
-
-
-#: Advice where a loop passes what ``attach`` has not seen, such as a mask of padding.
-UNSEEN = (
-    "BatchFormer doubles the features here, and the module reads others of {rows} rows beside them "
-    "that attach() has not seen, so they are not doubled. Pass attach(..., example=), a batch with "
-    "all that your loop passes."
-)
 
 
 class WithBatchFormer(ForwardMixin):
@@ -440,14 +434,6 @@ def dry_run(
     return seen
 
 
-#: Advice where features of 2N rows meet others of N outside a submodule's call.
-OTHER_ROWS = (
-    "What a submodule reads beside the features (masks, positional encodings, queries, skip "
-    "features) is doubled for you; what is combined outside a submodule's call is not: there, "
-    "write skip = batchformer.match(features, skip) in forward, or choose another place. "
-)
-
-
 def _has_more_rows(shape: torch.Size, in_eval: torch.Size, samples: int, expected: int) -> bool:
     """Whether an output's shape is that of eval except for one axis, that of the samples."""
     return any(
@@ -491,13 +477,7 @@ def _observed_pass(
 
     def double_sides(module: nn.Module, args: Any, kwargs: Any) -> Any:
         place = module.__dict__.get("_place")
-        features = args[0] if args else None
-        doubles = (
-            isinstance(features, Tensor)
-            and place is not None
-            and place.role == "double"
-            and features.shape[place.encoder.batch_axis] == batch.rows
-        )
+        doubles = place is not None and place.role == "double"
         sides = find_side_inputs(axes[module], args, kwargs, batch.rows, doubles)
         if sides is None:
             return None

@@ -27,6 +27,21 @@ FEATURES = "[0][0]"
 RowAxes = dict[nn.Module, dict[str, int | None]]
 
 
+#: Advice where features of 2N rows meet others of N outside a submodule's call.
+OTHER_ROWS = (
+    "What a submodule reads beside the features (masks, positional encodings, queries, skip "
+    "features) is doubled for you; what is combined outside a submodule's call is not: there, "
+    "write skip = batchformer.match(features, skip) in forward, or choose another place. "
+)
+
+#: Advice where a loop passes what ``attach`` has not seen, such as a mask of padding.
+UNSEEN = (
+    "BatchFormer doubles the features here, and the module reads others of {rows} rows beside them "
+    "that attach() has not seen, so they are not doubled. Pass attach(..., example=), a batch with "
+    "all that your loop passes."
+)
+
+
 @dataclass
 class SideInputs:
     """Which arguments of one module are doubled.
