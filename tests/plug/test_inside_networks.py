@@ -292,6 +292,12 @@ def test_it_is_proven_in_training_and_absent_afterwards(name: str) -> None:
     assert [type(m) for m in model.modules()] == kinds
 
 
+def test_the_control_is_proven_though_reference_points_do_not_depend_on_images() -> None:
+    model = attach(built("Deformable DETR"), at="model.encoder.layers.1", attend="self")
+    result = check(model, padded_images())
+    assert result, str(result)
+
+
 def test_the_settings_of_the_authors_are_the_defaults() -> None:
     model = attach(built("timm ViT"), at="blocks.1", verbose=False)
     (encoder,) = (module for module in model.modules() if isinstance(module, BatchFormer))
