@@ -157,15 +157,21 @@ def _grid(shape: tuple[int, ...], image: torch.Size) -> tuple[int, tuple[int, in
 
     >>> _grid((197,), torch.Size((224, 224))), _grid((98,), torch.Size((64, 128)))
     ((1, (14, 14)), (0, (7, 14)))
+    >>> _grid((64 + 16 + 4 + 1,), torch.Size((64, 64)))  # four levels
+    (0, None)
     """
     (length,) = shape or (1,)
     height, width = image
     for prefix in range(min(MOST_PREFIX, length - 1) + 1):
         patches = length - prefix
         rows = round((patches * height / width) ** 0.5)
-        # Networks round sizes up, so shapes agree only about.
-        if rows and patches % rows == 0 and 0.8 < rows**2 * width / (patches * height) < 1.25:
-            return prefix, (rows, patches // rows)
+        if not rows or patches % rows:
+            continue
+        columns = patches // rows
+        # Convolutions round sizes up, so their shapes agree only about. Patches are exact.
+        about = prefix == 0 and 0.8 < rows * width / (columns * height) < 1.25
+        if about or (height % rows == 0 and height * columns == width * rows):
+            return prefix, (rows, columns)
     return 0, None
 
 
