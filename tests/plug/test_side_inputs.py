@@ -152,6 +152,8 @@ def test_what_a_mask_says() -> None:
         assert by_keyword is not None and torch.equal(by_keyword, real), name
         assert by_position is not None and torch.equal(by_position, real.T), name
     assert PaddingMask("attention_mask", 0).visible((None,), {}, 2, 0) is None
+    with pytest.raises(TypeError, match="cannot read a tuple"):
+        PaddingMask("attention_mask", 0).visible(((),), {}, 2, 0)
 
 
 def test_a_module_that_meets_no_two_streams_doubles_nothing() -> None:

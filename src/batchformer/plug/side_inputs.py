@@ -178,8 +178,13 @@ class PaddingMask:
         given = kwargs.get(self.name)
         if given is None and self.index is not None and self.index < len(args):
             given = args[self.index]
-        if not isinstance(given, Tensor):
+        if given is None:
             return None
+        if not isinstance(given, Tensor):
+            raise TypeError(
+                f"attach(mask={self.name!r}): BatchFormer cannot read a {type(given).__name__}. "
+                f"Use an attention implementation whose mask is a tensor, or leave mask= out."
+            )
         mask, inverted = given[:samples], "padding" in self.name
         if mask.is_floating_point() and (mask.ndim == 4 or inverted):
             mask, inverted = mask >= 0, False
