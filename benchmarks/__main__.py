@@ -1,4 +1,4 @@
-"""Run them: ``python -m benchmarks [contrast loop profile side_by_side] [--device cuda]``."""
+"""Run them: ``python -m benchmarks [contrast loop profile side_by_side v2_layer]``; --help."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import torch
 from batchformer.lab.bench.measure import BenchSettings
 from batchformer.lab.bench.run import run
 
-PARTS = {name: f"benchmarks.{name}" for name in ("contrast", "loop", "profile", "side_by_side")}
+NAMES = ("contrast", "loop", "profile", "side_by_side", "v2_layer")
+PARTS = {name: f"benchmarks.{name}" for name in NAMES}
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -13,6 +13,8 @@ from benchmarks.contrast import ContrastRunner, TwoViews
 from benchmarks.contrast import measure as measure_contrast
 from benchmarks.loop import alternated, median_interval
 from benchmarks.profile import CONVOLUTION, by_family, family, fill, profiled
+from benchmarks.v2_layer import TokenLayers
+from benchmarks.v2_layer import measure as measure_tokens
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom
@@ -36,6 +38,17 @@ def test_parts_without_a_gpu_say_so_and_fail(
     assert [table.failed for table in read_tables(tmp_path / "bench.json")] == [True, True]
     with pytest.raises(SystemExit):
         main(["speed"])
+
+
+def test_the_layer_at_tokens() -> None:
+    table = measure_tokens(ONCE, ((4, 5, 16),))
+    (row,) = table.rows
+    assert row[:3] == (4, 5, 16) and all(isinstance(cell, Spread) for cell in row[3:6])
+    stock, ours = row[6:]
+    assert isinstance(stock, float) and isinstance(ours, float) and min(stock, ours) > 0
+    pair = TokenLayers(4, 5, 16, CPU)
+    mixed = {name: f.eval()(pair.x) for name, f in pair.forwards().items()}  # type: ignore[attr-defined]
+    torch.testing.assert_close(pair.ours.mix(pair.x), mixed["torch's"], atol=1e-5, rtol=1e-5)
 
 
 def test_contrast() -> None:

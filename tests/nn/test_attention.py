@@ -75,6 +75,18 @@ def test_nobody_attends_to_hidden_samples(
     torch.testing.assert_close(out.double(), expected, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("path", [None, "explicit", "blockwise"])
+def test_other_samples_may_be_hidden_at_each_position(
+    path: Path | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module_under_test, "BLOCK_BUDGET", 4 * 2 * 2 * 7 * 3)  # three rows
+    qkv, seen = torch.randn(2, 7, 24), ([0, 2, 5], [1, 2, 3, 4, 6])
+    visible = torch.tensor([[sample in part for sample in range(7)] for part in seen])
+    out = attention(qkv, 2, path=path, visible=visible)
+    expected = [brute_force(qkv[i : i + 1], 2, visible=part) for i, part in enumerate(seen)]
+    torch.testing.assert_close(out.double(), torch.cat(expected), atol=1e-5, rtol=1e-5)
+
+
 def test_a_path_that_masks_is_chosen_for_hidden_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module_under_test, "EXPLICIT_BUDGET", 0)
     qkv, visible = torch.randn(1, 5, 24), torch.tensor([True, True, False, True, False])

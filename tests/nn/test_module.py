@@ -54,6 +54,46 @@ def test_dropout_acts_where_the_stock_layer_has_it() -> None:
     torch.testing.assert_close(ours(x), expected, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("shape", "axes"), [((5, 6, 8), (0, -1)), ((6, 5, 8), (1, -1)), ((5, 8, 2, 3), (0, 1))]
+)
+def test_padding_is_hidden_as_by_the_stock_layers_mask(
+    shape: tuple[int, ...], axes: tuple[int, int]
+) -> None:
+    """The stock layer's sequence is the batch, and its padding mask (L, N) differs by position."""
+    stock = stock_layer(8).double()
+    ours = BatchFormer(8, dropout=0.0, batch_axis=axes[0], channel_axis=axes[1]).double()
+    ours.load_state_dict(stock.state_dict())
+    x = torch.randn(shape, dtype=torch.float64, requires_grad=True)
+    visible = torch.rand(shape).narrow(axes[1], 0, 1).squeeze(axes[1]) > 0.4
+    visible.select(axes[0], 0).fill_(True)
+    rows = x.movedim(axes, (0, -1)).flatten(1, -2)
+    padding = ~visible.movedim(axes[0], 0).flatten(1).T
+    expected = stock(rows, src_key_padding_mask=padding)
+    got = ours(x, visible=visible)
+    torch.testing.assert_close(got.movedim(axes, (0, -1)).flatten(1, -2), expected)
+    assert padding.any() and not torch.allclose(got, ours(x))
+    both = (
+        torch.autograd.grad(got.square().sum(), x),
+        torch.autograd.grad(expected.square().sum(), x),
+    )
+    torch.testing.assert_close(*both)
+
+
+def test_positions_with_padding_alone_and_masks_of_a_wrong_shape() -> None:
+    module, x = BatchFormer(8, dropout=0.0), torch.randn(4, 3, 8)
+    visible = torch.ones(4, 3, dtype=torch.bool)
+    visible[:, 1] = False
+    torch.testing.assert_close(module(x, visible=visible), module(x))
+    assert torch.equal(module.eval()(x, visible=visible), x)
+    module.train()
+    for wrong in (visible.T, visible.float()):
+        with pytest.raises(ValueError, match=r"visible= is a bool tensor of shape \(4, 3\)"):
+            module(x, visible=wrong)
+    with pytest.raises(ValueError, match="with exchange=True"):
+        BatchFormer(8, exchange=True)(x, visible=visible)
+
+
 def test_a_stack_equals_the_stock_encoder_and_its_layers_differ() -> None:
     ours = BatchFormer(8, layers=3, dropout=0.0)
     weights = [layer.linear1.weight for layer in ours.layers]

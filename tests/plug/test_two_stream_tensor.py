@@ -318,3 +318,21 @@ def test_a_compiled_step_of_loops_and_reshapes_stays_whole() -> None:
     out, y = logits(), match(logits(), Y)
     compiled = torch.compile(step, backend="eager", fullgraph=True)
     torch.testing.assert_close(compiled(out, y), step(out, y))
+
+
+def test_pairs_of_a_matcher_are_judged_by_the_rows_they_name() -> None:
+    boxes = mark_two_streams(torch.randn(8, 3, 4, requires_grad=True) * 1.0)
+    queries = torch.tensor([2, 0, 2, 0])
+    assert boxes[torch.tensor([0, 2, 4, 6]), queries].shape == (4, 4)  # two boxes in four images
+    with pytest.raises(RuntimeError, match="__getitem__ pairs 4 targets with 8 rows"):
+        boxes[torch.tensor([0, 1, 2, 3]), queries]
+
+
+def test_deep_inside_only_the_outputs_are_marked() -> None:
+    """Each operation on a marked tensor takes longer, and a network may have hundreds."""
+    model = nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 5))
+    attach(model, at="1", verbose=False)
+    seen: list[Tensor] = []
+    model[2].register_forward_hook(lambda module, args, out: seen.append(out))
+    assert type(model(torch.randn(4, 6))) is TwoStreamTensor
+    assert type(seen[0]) is Tensor and len(seen[0]) == 8

@@ -167,7 +167,8 @@ def relations_of(
         raise ValueError(
             f"look_at(): the model's outputs are not the logits (N, K) of one layer; BatchFormer "
             f"stands before {', '.join(places)}. look_at() needs models whose classifier "
-            "BatchFormer stands before: attach(model) without at= puts it there."
+            "BatchFormer stands before: attach(model) without at= puts it there. Of places inside "
+            "a network, look_at_positions(model, images) shows which patches attend to which."
         )
     mixed_only = record is not None and record.streams == "mixed_only"
     return Relations(model, features, classify, loss, encoder, mixed_only)

@@ -95,8 +95,9 @@ def attention(
         dropout: probability of dropping an attention weight.
         attend: ``"batch"``: every sample sees every sample; ``"self"``: each sees only itself.
         path: overrides :func:`choose_path`.
-        visible: ``(N,)`` bool, at least one True: the samples that others may attend to. None
-            means all. It has no effect with ``"self"``: a sample always sees itself.
+        visible: the samples that others may attend to, ``(N,)`` bool with at least one True, or
+            ``(L, N)`` with at least one at each position. None means all. It has no effect with
+            ``"self"``: a sample always sees itself.
 
     Returns:
         ``(L, N, C)``.
@@ -162,7 +163,8 @@ def inspectable_attention(
         others = others.triu(first_row + 1) | others.tril(first_row - 1)
         scores = scores.masked_fill(others, -torch.inf)
     elif visible is not None:
-        scores = scores.masked_fill(~visible, -torch.inf)
+        keys = visible if visible.ndim == 1 else visible[:, None, None]
+        scores = scores.masked_fill(~keys, -torch.inf)
     weights = torch.softmax(scores, dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32))
     kept = F.dropout(weights, dropout) if drop is None else drop(weights, first_row=first_row)
     return kept.to(v.dtype) @ v, weights

@@ -173,7 +173,7 @@ def encoder_layer(
         w: the weights, or the steps themselves, which no kernel can replace.
         rows: if given, attend to the M samples of all ranks, with dropout keyed by ``rows.seed``.
         number: of this layer, a key of that dropout.
-        visible: ``(N,)`` bool, the samples that others may attend to, as in
+        visible: ``(N,)`` or ``(L, N)`` bool, the samples that others may attend to, as in
             :func:`~batchformer.nn.attention.attention`; not with ``rows``.
 
     Returns:
@@ -356,11 +356,17 @@ def encode(
 ) -> tuple[Tensor, list[Tensor]]:
     """:func:`batch_former` over ``rows`` of all ranks, or over x alone if None.
 
-    Layers are called as modules. ``visible`` is as in :func:`encoder_layer`.
+    Layers are called as modules. ``visible`` is a bool tensor of the shape of x without its
+    channels: the samples that others may attend to, at each position. At a position where no sample
+    is visible, all are.
     """
     moved = x.movedim(axes, (-2, -1))
     positions = math.prod(moved.shape[:-2])
     encoded = moved.reshape(positions, *moved.shape[-2:])
+    if visible is not None and visible.ndim > 1:
+        moved_mask = visible.unsqueeze(axes[1] % x.ndim).movedim(axes, (-2, -1))
+        visible = moved_mask.reshape(positions, -1)
+        visible = visible | ~visible.any(1, keepdim=True)
     attention_weights: list[Tensor] = []
     # In a small encoder autocast's casts cost more than they save, unless a kernel does them.
     # The total number of rows decides, so that all ranks send keys and values of one type.

@@ -144,36 +144,62 @@ class BatchFormer(nn.Module):
             self.up = nn.Linear(width, dim, device=device, dtype=dtype)
         self.register_load_state_dict_pre_hook(_accept_single_layer)  # type: ignore[no-untyped-call]
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Mixed samples in training, ``x`` itself in eval; shapes as in :func:`batch_former`."""
+    def forward(self, x: Tensor, visible: Tensor | None = None) -> Tensor:
+        """Mixed samples in training, ``x`` itself in eval; shapes as in :func:`batch_former`.
+
+        Args:
+            visible: bool, of the shape of x without its channels, such as ``(N, L)``: False where a
+                sample has only padding, which the others then do not attend to. Where all samples
+                have padding they attend to one another. Not with ``exchange``.
+        """
         if not self.training:
             return x
         self._check_layout(x)
+        if visible is not None:
+            self._check_visible(x, visible)
         rows = self._rows_of_all_ranks(x, self.dropout) if self.exchange else None
         if (x.shape[self.batch_axis] if rows is None else rows.total) <= 1:
             _warn_of_single_sample()
             return _identity_with_zero_gradients(x, self.parameters())
-        return self._encode(x, self.dropout, rows)[0]
+        return self._encode(x, self.dropout, rows, visible=visible)[0]
 
     @overload
     def mix(
-        self, x: Tensor, *, dropout: float = ..., return_weights: Literal[False] = ...
+        self,
+        x: Tensor,
+        *,
+        dropout: float = ...,
+        return_weights: Literal[False] = ...,
+        visible: Tensor | None = ...,
     ) -> Tensor: ...
     @overload
     def mix(
-        self, x: Tensor, *, dropout: float = ..., return_weights: Literal[True]
+        self,
+        x: Tensor,
+        *,
+        dropout: float = ...,
+        return_weights: Literal[True],
+        visible: Tensor | None = ...,
     ) -> tuple[Tensor, Tensor]: ...
     def mix(
-        self, x: Tensor, *, dropout: float = 0.0, return_weights: bool = False
+        self,
+        x: Tensor,
+        *,
+        dropout: float = 0.0,
+        return_weights: bool = False,
+        visible: Tensor | None = None,
     ) -> Tensor | tuple[Tensor, Tensor]:
         """Run the encoder in training and in eval; deterministic unless ``dropout`` is given.
 
-        In eval there is no exchange: a single rank may look at its own samples.
+        In eval there is no exchange: a single rank may look at its own samples. ``visible`` is as
+        in :meth:`forward`.
         """
         self._check_layout(x)
+        if visible is not None:
+            self._check_visible(x, visible)
         exchange = self.exchange and self.training
         rows = self._rows_of_all_ranks(x, dropout) if exchange else None
-        mixed, weights = self._encode(x, dropout, rows, return_weights)
+        mixed, weights = self._encode(x, dropout, rows, return_weights, visible)
         return (mixed, torch.stack(weights)) if return_weights else mixed
 
     def _encode(
@@ -219,6 +245,16 @@ class BatchFormer(nn.Module):
                 f"batch_axis (1 for (L, N, C)), or build it with the dim of the features."
             )
 
+    def _check_visible(self, x: Tensor, visible: Tensor) -> None:
+        axis = self._axes(x)[1] % x.ndim
+        expected = (*x.shape[:axis], *x.shape[axis + 1 :])
+        if self.exchange or visible.shape != expected or visible.dtype != torch.bool:
+            raise ValueError(
+                f"BatchFormer: visible= is a bool tensor of shape {tuple(expected)} for an input "
+                f"of shape {tuple(x.shape)}, without exchange; this one is {visible.dtype} of "
+                f"shape {tuple(visible.shape)}, with exchange={self.exchange}."
+            )
+
     def extra_repr(self) -> str:
         text = f"{self.dim}, heads={self.heads}, dropout={self.dropout}, attend={self.attend!r}"
         text += "" if self.down is None else f", bottleneck={self.down.out_features}"
@@ -231,23 +267,31 @@ def _on_axis(linear: nn.Module, x: Tensor, axis: int) -> Tensor:
     return out.movedim(-1, axis)
 
 
-def two_streams(x: Tensor, module: BatchFormer) -> Tensor:
+def two_streams(x: Tensor, module: BatchFormer, visible: Tensor | None = None) -> Tensor:
     """The plain samples, then the mixed ones: ``(2N, ...)`` in training, ``x`` in eval.
+
+    ``visible`` is passed on to the module.
 
     >>> two_streams(torch.randn(5, 8), BatchFormer(8)).shape
     torch.Size([10, 8])
     """
     if not module.training:
         return x
-    return torch.cat((x, module(x)), dim=module.batch_axis)
+    return torch.cat((x, call_encoder(module, x, visible)), dim=module.batch_axis)
 
 
-def mix_second_half(x: Tensor, module: BatchFormer) -> Tensor:
+def mix_second_half(x: Tensor, module: BatchFormer, visible: Tensor | None = None) -> Tensor:
     """For a later insertion: mix the second half of ``(2N, ...)`` and keep the plain first half."""
     if not module.training:
         return x
     plain, mixed = x.chunk(2, dim=module.batch_axis)
-    return torch.cat((plain, module(mixed)), dim=module.batch_axis)
+    return torch.cat((plain, call_encoder(module, mixed, visible)), dim=module.batch_axis)
+
+
+def call_encoder(module: BatchFormer, x: Tensor, visible: Tensor | None) -> Tensor:
+    """The module on ``x``; a module of the user's own in place of ours takes ``x`` alone."""
+    mixed: Tensor = module(x) if visible is None else module(x, visible=visible)
+    return mixed
 
 
 @contextmanager

@@ -258,20 +258,43 @@ def _map_rows(
             return array(part) if part.ndim else part
         if isinstance(part, list):
             return sequence(part)
-        if isinstance(part, tuple):
-            items = [visit(item) for item in part]
-            return type(part)(*items) if hasattr(part, "_fields") else type(part)(items)
-        if isinstance(part, Mapping):
-            rebuilt: Any = copy.copy(part)
-            for key in list(part):
-                rebuilt[key] = visit(part[key])
-            return rebuilt
-        if dataclasses.is_dataclass(part) and not isinstance(part, type):
-            changed = copy.copy(part)
-            for field in dataclasses.fields(part):
-                # object.__setattr__ also sets fields of frozen dataclasses.
-                object.__setattr__(changed, field.name, visit(getattr(part, field.name)))
-            return changed
-        return part
+        return _rebuilt(part, lambda _, item: visit(item))
 
     return visit(tree)
+
+
+def map_leaves(tree: Any, change: Callable[[str, Any], Any], path: str = "") -> Any:
+    """Copies of the containers, with ``change(path, leaf)`` for each leaf of :func:`leaves`."""
+
+    def visit(name: str, part: Any) -> Any:
+        is_class = isinstance(part, type)
+        if isinstance(part, _CONTAINERS) or (dataclasses.is_dataclass(part) and not is_class):
+            return map_leaves(part, change, path + name)
+        return change(path + name, part)
+
+    return _rebuilt(tree, visit)
+
+
+_CONTAINERS = (Mapping, tuple, list)
+
+
+def _rebuilt(part: Any, visit: Callable[[str, Any], Any]) -> Any:
+    """A copy of a container with ``visit(name, item)`` for each item; any other part as it is."""
+    if isinstance(part, (tuple, list)):
+        items = [visit(f"[{index}]", item) for index, item in enumerate(part)]
+        return type(part)(*items) if hasattr(part, "_fields") else type(part)(items)
+    if type(part) is dict:  # a compiler cannot trace copy.copy
+        return {key: visit(f"[{key!r}]", item) for key, item in part.items()}
+    if isinstance(part, Mapping):
+        rebuilt: Any = copy.copy(part)
+        for key in list(part):
+            rebuilt[key] = visit(f"[{key!r}]", part[key])
+        return rebuilt
+    if dataclasses.is_dataclass(part) and not isinstance(part, type):
+        changed = copy.copy(part)
+        for field in dataclasses.fields(part):
+            # object.__setattr__ also sets fields of frozen dataclasses.
+            value = visit(f".{field.name}", getattr(part, field.name))
+            object.__setattr__(changed, field.name, value)
+        return changed
+    return part

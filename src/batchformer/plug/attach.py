@@ -32,6 +32,7 @@ from batchformer.plug.insertion import (
     RECORD,
     Attachment,
     WithBatchFormer,
+    double_side_inputs,
     dry_run,
     insert_all,
     mark_outputs,
@@ -62,6 +63,7 @@ def attach(
     streams: Literal["shared", "mixed_only"] = "shared",
     batch_norm: Literal["joint", "per_stream"] = "joint",
     share: bool = False,
+    mask: str | None = None,
     batch_axis: int | None = None,
     channel_axis: int | None = None,
     optimizer: Optimizer | None = None,
@@ -100,6 +102,9 @@ def attach(
         batch_norm: the statistics of BatchNorm layers *after* the insertion: ``"joint"`` over the
             2N rows, or ``"per_stream"``, of which only the plain stream's are recorded.
         share: use one module for all places of a list.
+        mask: the argument of the module at ``at`` that says where images are padded: no sample
+            attends to the padding of another. ``"attention_mask"`` for DETR models of Hugging Face;
+            in a name with "padding", True means padding. By default padding counts as features.
         batch_axis, channel_axis: the axes of the input of the place; found by default.
         optimizer: an existing optimizer, which gets the new parameters as a group of their own.
         lr_factor: the learning rate of that group, as a multiple of the first group's.
@@ -135,7 +140,7 @@ def attach(
     # Where: run the model once in eval, and choose the modules to stand before.
     batch, record = find_and_trace(model, example, input_axis)
     chosen = resolve(model, at, record)
-    calls = [usable(record.calls[name], record) for name in chosen]
+    calls = [usable(record.calls[name], record, named=at is not None) for name in chosen]
     axes = [axes_of(call, batch_axis, channel_axis, record) for call in calls]
     if batch_norm == "per_stream" and any(isinstance(c.module, BatchNorm) for c in calls):
         raise AttachError(
@@ -150,6 +155,8 @@ def attach(
             f"attach(): one module cannot be used for inputs of {sorted(widths)} channels. Without "
             f"share=True each place gets its own."
         )
+    if mask is not None and exchange is not False:
+        raise AttachError("attach(): mask= cannot be used with exchange=. Leave one of them out.")
     # What: the encoders.
     build = partial(
         BatchFormer,
@@ -165,14 +172,16 @@ def attach(
     _warn_of_large_encoder(model, unique, calls)
     # Insert them, and run one training pass to prove that rows double.
     with _removed_on_error(model):
-        insert_all(calls, modules, streams)
+        insert_all(calls, modules, streams, mask)
         if not any(call.name in names for names in record.producers for call in calls):
-            mark_outputs(model, record, calls[0].module)
-        norms = dry_run(model, batch, calls, streams, record, strict=at is None)
-        norms = norms if batch_norm == "per_stream" else []
+            mark_outputs(model, record, calls)
+        seen = dry_run(model, batch, calls, streams, record, strict=at is None)
+        norms = seen.norms if batch_norm == "per_stream" else []
         for norm in norms:
             normalise_per_stream(norm, calls[0].module)
-    changed = {call.module for call in calls} | set(norms)
+        for module, sides in seen.sides.items():
+            double_side_inputs(module, sides, calls[0].module)
+    changed = {call.module for call in calls} | set(norms) | seen.sides.keys()
     model.__dict__[RECORD] = Attachment(
         places=tuple(call.name for call in calls),
         changed=tuple(name for name, module in model.named_modules() if module in changed),
@@ -183,7 +192,7 @@ def attach(
         remember(model, batch)
     _add_to_optimizer(model, optimizer, [p for m in unique for p in m.parameters()], lr_factor)
     if verbose:
-        print(_summary(model, calls, axes, unique, streams))
+        print(_summary(model, calls, axes, unique, streams, len(seen.sides)))
     return model
 
 
@@ -387,6 +396,7 @@ def _summary(
     axes: list[tuple[int, int]],
     modules: list[BatchFormer],
     streams: str,
+    sides: int,
 ) -> str:
     places = ", ".join(f"'{call.name}'" for call in calls[:4]) + (", ..." if len(calls) > 4 else "")
     source = calls[0].source
@@ -395,14 +405,16 @@ def _summary(
     each = f", at each of {positions} positions" if positions > 1 else ""
     each += ", over the samples of all ranks" if modules[0].exchange else ""
     added = sum(parameter_count(module) for module in modules)
+    beside = f"; what {sides} modules read beside the features is doubled" if sides else ""
     rows = "2N rows, plain then mixed" if streams == "shared" else "N mixed rows"
     then = f"criterion(logits, {'match(logits, y)' if streams == 'shared' else 'y'})"
     if modules[0].exchange:
         then = "stream_loss(criterion, logits, y, exchange=True)"
     if streams == "shared" and any(c.__name__ == "PreTrainedModel" for c in type(model).mro()):
-        then += ", with logits = model(...).logits and no labels= for the model; in place of "
+        then += ", with logits = model(...).logits and no labels= for the model, or loss = "
+        then += "model(..., labels=duplicate(y)).loss while it trains; in place of "
         then += "Trainer, batchformer.adapters.transformers.BatchFormerTrainer does it for you"
     return (
         f"BatchFormer attached before {places} ({modules[0].dim} channels{each}): "
-        f"+{added:,} parameters; training gives {rows}. Next: loss = {then}"
+        f"+{added:,} parameters; training gives {rows}{beside}. Next: loss = {then}"
     )

@@ -13,7 +13,6 @@ from batchformer.nn.encoder import bypassed
 from batchformer.nn.module import BatchFormer, without_exchange
 from batchformer.plug.batches import fill_up, probe_batch
 from batchformer.plug.eval_tests import (
-    OURS,
     eval_depends_on,
     other_layers_in_eval,
     run_attached_in_eval,
@@ -31,7 +30,7 @@ from batchformer.plug.findings import (
     about_streams,
     about_training,
 )
-from batchformer.plug.insertion import RECORD, Attachment, WithBatchFormer, unwrap
+from batchformer.plug.insertion import OURS, RECORD, Attachment, WithBatchFormer, unwrap
 from batchformer.plug.noise import (
     closed_gates,
     gates_open,

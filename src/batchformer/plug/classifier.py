@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -367,8 +367,11 @@ def _name_of(place: Any, modules: dict[str, nn.Module], model: nn.Module) -> str
     return found[0]
 
 
-def usable(call: Call, record: Trace) -> Call:
+def usable(call: Call, record: Trace, named: bool = False) -> Call:
     """The call, if BatchFormer can stand before its module.
+
+    Args:
+        named: the user chose the module. It may then read other samples beside the features.
 
     Raises:
         AttachError: it cannot; the message says why.
@@ -378,11 +381,17 @@ def usable(call: Call, record: Trace) -> Call:
             f"attach(): {call.name!r} is called {call.times} times in one forward pass, so its "
             f"rows would double more than once. {record.candidates([call.name])}"
         )
-    if call.source is None or call.has_other_samples(record.rows):
+    if call.source is None:
+        raise AttachError(
+            f"attach(): the input of {call.name!r} is not one tensor of samples: its first "
+            f"positional argument is none. Choose the first layer inside it that reads the "
+            f"features. {record.candidates([call.name])}"
+        )
+    if not named and call.has_other_samples(record.rows):
         raise AttachError(
             f"attach(): the input of {call.name!r} is not one tensor of samples. Only the first "
-            f"argument would be doubled and no longer fit the others. "
-            f"{record.candidates([call.name])}"
+            f"would pass through BatchFormer, and whether that is right depends on the others. If "
+            f"it is, say at={call.name!r}. {record.candidates([call.name])}"
         )
     if "forward" in vars(call.module):
         raise AttachError(
@@ -419,30 +428,41 @@ def axes_of(call: Call, rows: int | None, width: int | None, record: Trace) -> t
             f"attach(): the input of {call.name!r} has shape {shape} and no axis {width}. Set "
             f"channel_axis from {-len(shape)} to {len(shape) - 1}."
         )
-    return rows, channel_axis(call) if width is None else width
+    return rows, channel_axis(call, record) if width is None else width
 
 
 def _width(call: Call) -> int | None:
     return None if call.source is None else call.source.shape[channel_axis(call)]
 
 
-def channel_axis(call: Call) -> int:
+def channel_axis(call: Call, record: Trace | None = None) -> int:
     """The axis of the channels: the last for linear layers, 1 for convolutions.
 
     For a block, its first layer or norm that fits decides: some models have channels-last images.
+    If none fits (Swin's stages first merge four positions into one), the last layer or norm before
+    the block does.
     """
     if isinstance(call.module, nn.Linear) or call.source is None or call.source.ndim <= 2:
         return -1
     if isinstance(call.module, Conv):
         return 1
-    second, last = call.source.shape[1], call.source.shape[-1]
-    for layer in call.module.modules():
-        if isinstance(layer, Conv) and layer.in_channels == second:
-            return 1
-        if isinstance(layer, BatchNorm) and layer.num_features == second:
-            return 1
-        if isinstance(layer, nn.Linear) and layer.in_features == last:
-            return -1
-        if isinstance(layer, nn.LayerNorm) and layer.normalized_shape[-1] == last:
-            return -1
-    return 1 if call.source.ndim > 3 else -1
+    shape = call.source.shape
+    axes = [_axis_by(layer, shape, "in") for layer in call.module.modules()]
+    if record is not None and not any(axes):
+        earlier = list(record.calls)[: list(record.calls).index(call.name)]
+        outside = [name for name in reversed(earlier) if not name.startswith(f"{call.name}.")]
+        axes = [_axis_by(record.calls[name].module, shape, "out") for name in outside]
+    return next(filter(None, axes), 1 if call.source.ndim > 3 else -1)
+
+
+def _axis_by(layer: nn.Module, shape: torch.Size, side: Literal["in", "out"]) -> int | None:
+    """Where this layer has its channels, if it reads, or returns, as many as there are."""
+    if isinstance(layer, Conv) and getattr(layer, f"{side}_channels") == shape[1]:
+        return 1
+    if isinstance(layer, BatchNorm) and layer.num_features == shape[1]:
+        return 1
+    if isinstance(layer, nn.Linear) and getattr(layer, f"{side}_features") == shape[-1]:
+        return -1
+    if isinstance(layer, nn.LayerNorm) and layer.normalized_shape[-1] == shape[-1]:
+        return -1
+    return None

@@ -16,15 +16,12 @@ from batchformer.plug.evidence import Evidence
 from batchformer.plug.example import Batch
 from batchformer.plug.export import same_bits
 from batchformer.plug.findings import EVAL, Finding
-from batchformer.plug.insertion import PerStream, WithBatchFormer
+from batchformer.plug.insertion import OURS
 from batchformer.plug.noise import seed
 from batchformer.plug.observe import gradients, moved, reachable
 from batchformer.plug.outputs import InEval, Layout, as_rows, find_layout, named_outputs
 from batchformer.plug.place_tests import Attention, record_attention
 from batchformer.plug.preserve import PassState, own_generators
-
-#: The mixins that attach puts in front of a module's class.
-OURS = (WithBatchFormer, PerStream)
 
 
 class EvalPass(NamedTuple):

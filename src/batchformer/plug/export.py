@@ -12,10 +12,9 @@ from torch import Tensor, nn
 from batchformer.plug.classifier import CHILD, AttachError, output_tensors
 from batchformer.plug.example import Batch, find_batch, forget, remembered
 from batchformer.plug.insertion import (
+    OURS,
     RECORD,
     Attachment,
-    PerStream,
-    WithBatchFormer,
     remove,
     unwrap,
 )
@@ -37,8 +36,7 @@ def detach(model: M) -> M:
 
 
 def _remove_all(inner: nn.Module, caller: str) -> None:
-    ours = (WithBatchFormer, PerStream)
-    changed = [module for module in inner.modules() if isinstance(module, ours)]
+    changed = [module for module in inner.modules() if isinstance(module, OURS)]
     if not changed and RECORD not in inner.__dict__:
         raise AttachError(
             f"{caller}(): BatchFormer is not attached to this {type(inner).__name__}; there is "

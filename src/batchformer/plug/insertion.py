@@ -12,7 +12,13 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 from torch.optim.swa_utils import AveragedModel
 
-from batchformer.nn.module import BatchFormer, mix_second_half, two_streams, without_exchange
+from batchformer.nn.module import (
+    BatchFormer,
+    call_encoder,
+    mix_second_half,
+    two_streams,
+    without_exchange,
+)
 from batchformer.plug.classifier import (
     CHILD,
     OWN_FORWARD,
@@ -25,6 +31,17 @@ from batchformer.plug.classifier import (
 )
 from batchformer.plug.example import Batch, run_without_values
 from batchformer.plug.preserve import preserve_state
+from batchformer.plug.side_inputs import (
+    OTHER_ROWS,
+    UNSEEN,
+    PaddingMask,
+    RowAxes,
+    SideInputs,
+    find_side_inputs,
+    padding_mask,
+    row_axes,
+    tensors,
+)
 from batchformer.plug.two_stream_tensor import mark_two_streams
 from batchformer.torch_private import CHILDREN, COMPILED_MODULE, BatchNorm
 
@@ -130,26 +147,34 @@ class Place:
         marks: outputs are logits, marked as two streams
             (:mod:`~batchformer.plug.two_stream_tensor`).
         stream: if several heads read the same tensor, their common mixed stream.
+        mask: which argument of the module says where there is only padding.
     """
 
     role: Role
     owner: tuple[nn.Module]
     marks: bool = False
     stream: SharedStream | None = None
+    mask: PaddingMask | None = None
 
     @property
     def encoder(self) -> BatchFormer:
         return encoder_of(self.owner[0])
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def __call__(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        """The features that the module reads instead of ``x``, beside these other arguments."""
         module = self.encoder
         if not module.training or self.role == "pass":
             return x
+        rows = x.shape[module.batch_axis] // (2 if self.role == "mix_second_half" else 1)
+        mask = self.mask
+        visible = None if mask is None else mask.visible(args, kwargs, rows, module.batch_axis)
         if self.role == "mix_second_half":
-            return mix_second_half(x, module)
+            return mix_second_half(x, module, visible)
         if self.role == "mix_all":
-            return module(x)  # type: ignore[no-any-return]
-        return two_streams(x, module) if self.stream is None else self.stream.double(x, module)
+            return call_encoder(module, x, visible)
+        if self.stream is not None and visible is None:
+            return self.stream.double(x, module)
+        return two_streams(x, module, visible)
 
 
 def encoder_of(owner: nn.Module) -> BatchFormer:
@@ -194,7 +219,18 @@ class WithBatchFormer(ForwardMixin):
 
     def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Any:
         place = self._place
-        out = super().forward(place(x), *args, **kwargs)
+        features = place(x, *args, **kwargs)
+        if not args and not kwargs:  # compilers cannot break a graph inside a try block
+            out = super().forward(features)
+        else:
+            try:
+                out = super().forward(features, *args, **kwargs)
+            except RuntimeError as error:
+                rows = x.shape[place.encoder.batch_axis]
+                beside = [path for path, t in tensors((args, kwargs)) if t.shape[0] == rows]
+                if features is x or place.role != "double" or not beside:
+                    raise
+                raise RuntimeError(f"{error}\n{UNSEEN.format(rows=rows)}") from error
         # Without gradients there is no loss that could get the rows wrong.
         marks = place.marks and torch.is_grad_enabled() and place.encoder.training
         return mark_two_streams(out) if marks else out
@@ -222,6 +258,22 @@ class PerStream(ForwardMixin):
         return torch.cat((super().forward(plain), mixed))
 
 
+class DoublesSideInputs(ForwardMixin):
+    """A module that reads features of two streams, and repeats what it reads beside them."""
+
+    _sides: SideInputs
+    _doubled_by: tuple[nn.Module]  # the owner of the BatchFormer that doubles the rows
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        if encoder_of(self._doubled_by[0]).training:
+            args, kwargs = self._sides.double(args, kwargs)
+        return super().forward(*args, **kwargs)
+
+
+#: The mixins that ``attach`` may put in front of a module's class.
+OURS = (WithBatchFormer, PerStream, DoublesSideInputs)
+
+
 def insert(target: nn.Module, place: Place, encoder: BatchFormer | None = None) -> None:
     """Put a place before ``target``. An encoder, if given, becomes a child of ``target``."""
     add_mixin(target, WithBatchFormer)
@@ -236,8 +288,17 @@ def normalise_per_stream(norm: nn.Module, owner: nn.Module) -> None:
     norm.__dict__["_driver"] = (owner,)
 
 
+def double_side_inputs(module: nn.Module, sides: SideInputs, owner: nn.Module) -> None:
+    """Let a module repeat its side inputs in training."""
+    add_mixin(module, DoublesSideInputs)
+    module.__dict__.update(_sides=sides, _doubled_by=(owner,))
+
+
 def remove(module: nn.Module) -> None:
-    """Undo :func:`insert` and :func:`normalise_per_stream`; leave other modules alone."""
+    """Undo what ``attach`` did to a module; leave other modules alone."""
+    if isinstance(module, DoublesSideInputs):
+        del module.__dict__["_sides"], module.__dict__["_doubled_by"]
+        _remove(module, DoublesSideInputs)
     if isinstance(module, WithBatchFormer):
         getattr(module, CHILDREN).pop(CHILD, None)
         del module.__dict__["_place"]
@@ -255,25 +316,35 @@ def _remove(module: nn.Module, mixin: type[ForwardMixin]) -> None:
             module.__dict__[name] = MethodType(type(module).forward, module)
 
 
-def insert_all(calls: list[Call], modules: list[BatchFormer], streams: str) -> None:
+def insert_all(
+    calls: list[Call], modules: list[BatchFormer], streams: str, mask: str | None = None
+) -> None:
     """Put each module before its call; calls with the same input and module share a stream."""
+    masks = [None if mask is None else padding_mask(call, mask) for call in calls]
     pairs = [(id(call.source), id(module)) for call, module in zip(calls, modules, strict=True)]
     shared = {pair: SharedStream(pairs.count(pair)) for pair in pairs if pairs.count(pair) > 1}
     owners: dict[int, nn.Module] = {}
-    for call, module, pair in zip(calls, modules, pairs, strict=True):
+    for call, module, pair, beside in zip(calls, modules, pairs, masks, strict=True):
         owner = owners.setdefault(id(module), call.module)
-        place = Place("double" if streams == "shared" else "mix_all", (owner,), marks=True)
+        role: Role = "double" if streams == "shared" else "mix_all"
+        place = Place(role, (owner,), marks=True, mask=beside)
         if streams == "shared":
             place.stream = shared.get(pair)
         insert(call.module, place, module if owner is call.module else None)
 
 
-def mark_outputs(model: nn.Module, record: Trace, owner: nn.Module) -> None:
-    """If BatchFormer stands deep inside, mark the classifier's outputs as two streams."""
+def mark_outputs(model: nn.Module, record: Trace, calls: list[Call]) -> None:
+    """If BatchFormer stands deep inside, mark the classifier's outputs as two streams.
+
+    Its own outputs then need no mark, which would cost a little in every operation after it.
+    """
     try:
         names = find_classifiers(model, record)
     except AttachError:
-        return  # the mark is a courtesy: without one classifier there is none
+        return  # without one classifier, the marks of the places may reach the outputs
+    owner = calls[0].module
+    for place in _places(calls):
+        place.marks = False
     for name in names:
         if not isinstance(record.calls[name].module, WithBatchFormer):
             insert(record.calls[name].module, Place("pass", (owner,), marks=True))
@@ -292,6 +363,7 @@ class TrainingPass:
         encoded: the encoders, once for each time they ran.
         norms: BatchNorm modules that saw twice the rows they see in eval.
         later: places that read rows which an earlier place had doubled.
+        sides: modules that need their side inputs doubled.
     """
 
     outputs: list[Tensor] = field(default_factory=list)
@@ -299,31 +371,40 @@ class TrainingPass:
     encoded: list[nn.Module] = field(default_factory=list)
     norms: list[nn.Module] = field(default_factory=list)
     later: list[Place] = field(default_factory=list)
+    sides: dict[nn.Module, SideInputs] = field(default_factory=dict)
 
 
 def dry_run(
     model: nn.Module, batch: Batch, calls: list[Call], streams: str, record: Trace, strict: bool
-) -> list[nn.Module]:
+) -> TrainingPass:
     """Run one training pass: decide each place's role, count the rows, find the norms after.
+
+    Where the user named the places, modules may need their side inputs doubled: if a place reads
+    any, or if a pass without it fails.
 
     Args:
         strict: every output must double; otherwise one is enough (auxiliary outputs may stay).
-
-    Returns:
-        The BatchNorm modules that see both streams.
 
     Raises:
         AttachError: rows are lost or doubled twice, or a later layer does not accept them.
     """
     tried = [call.name for call in calls]
     names = ", ".join(map(repr, tried))
+    doubles_sides = not strict and streams == "shared"
+    needed = doubles_sides and any(call.has_other_samples(batch.rows) for call in calls)
     try:
-        seen = _training_pass(model, batch, calls, record)
-    except Exception as error:
-        raise AttachError(
-            f"attach(): with BatchFormer at {names} a training pass fails: {error}. The layers "
-            f"after the place do not accept 2N rows. {record.candidates(tried)}"
-        ) from error
+        seen = _training_pass(model, batch, calls, record, needed)
+    except Exception as first:
+        try:
+            if needed or not doubles_sides:
+                raise
+            seen = _training_pass(model, batch, calls, record, doubles_sides)
+        except Exception as error:
+            raise AttachError(
+                f"attach(): with BatchFormer at {names} a training pass fails: {error}. The layers "
+                f"after the place do not accept 2N rows. {OTHER_ROWS if doubles_sides else ''}"
+                f"{record.candidates(tried)}"
+            ) from first
     for place in seen.later:  # a pass without values restores attributes, roles among them
         place.role = "mix_second_half"
     _split_streams(seen.inputs)
@@ -350,7 +431,7 @@ def dry_run(
             f"in GPT-2), or an output does not come from it: name its classifier with at=. "
             f"{lines} {record.candidates(tried, lines=False)}"
         )
-    return seen.norms
+    return seen
 
 
 def _has_more_rows(shape: torch.Size, in_eval: torch.Size, samples: int, expected: int) -> bool:
@@ -362,17 +443,18 @@ def _has_more_rows(shape: torch.Size, in_eval: torch.Size, samples: int, expecte
 
 
 def _training_pass(
-    model: nn.Module, batch: Batch, calls: list[Call], record: Trace
+    model: nn.Module, batch: Batch, calls: list[Call], record: Trace, doubles_sides: bool
 ) -> TrainingPass:
+    axes = row_axes(model, batch) if doubles_sides else {}
     with preserve_state(model), without_exchange(model), torch.no_grad():
         model.train()
         return run_without_values(
-            model, batch, lambda batch: _observed_pass(model, batch, calls, record)
+            model, batch, lambda batch: _observed_pass(model, batch, calls, record, axes)
         )
 
 
 def _observed_pass(
-    model: nn.Module, batch: Batch, calls: list[Call], record: Trace
+    model: nn.Module, batch: Batch, calls: list[Call], record: Trace, axes: RowAxes
 ) -> TrainingPass:
     seen = TrainingPass()
     encoders = dict.fromkeys(place.encoder for place in _places(calls))
@@ -393,6 +475,15 @@ def _observed_pass(
         if args[0].shape[0] == 2 * rows:
             seen.norms.append(module)
 
+    def double_sides(module: nn.Module, args: Any, kwargs: Any) -> Any:
+        place = module.__dict__.get("_place")
+        doubles = place is not None and place.role == "double"
+        sides = find_side_inputs(axes[module], args, kwargs, batch.rows, doubles)
+        if sides is None:
+            return None
+        seen.sides[module] = sides
+        return sides.double(args, kwargs)
+
     def note_encoder(module: nn.Module, args: tuple[Any, ...]) -> None:
         seen.encoded.append(module)
 
@@ -400,6 +491,7 @@ def _observed_pass(
     handles = [call.module.register_forward_pre_hook(note_input) for call in calls]
     handles += [encoder.register_forward_pre_hook(note_encoder) for encoder in encoders]
     handles += [norm.register_forward_pre_hook(note_norm) for norm in norms]
+    handles += [m.register_forward_pre_hook(double_sides, with_kwargs=True) for m in axes]
     try:
         seen.outputs = output_tensors(without_auxiliary(batch.run(model)))
     finally:

@@ -12,7 +12,9 @@ from torch import Tensor
 from batchformer.nn.streams import leaves
 
 #: Outputs of transformers' models that no loss uses.
-_INTERNAL = re.compile(r"(hidden_states?|attentions|past_key_values|cross_attentions)\b")
+_INTERNAL = re.compile(
+    r"(hidden_states?|attentions|past_key_values|cross_attentions|reference_points)\b"
+)
 
 
 def named_outputs(outputs: Any) -> list[tuple[str, Tensor]]:

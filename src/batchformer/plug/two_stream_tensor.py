@@ -179,7 +179,10 @@ def _silently_paired(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
         # log_p[arange(N), y] selects from the plain rows, so the mixed rows are never trained.
         lengths = [_length(index) for index in args[1]]
         paired = len(lengths) > 1 and lengths[0] and lengths[0] == lengths[1]
-        return lengths[0] if paired and 2 * lengths[0] == marked.shape[0] else 0
+        if not paired or 2 * lengths[0] != marked.shape[0]:
+            return 0
+        # boxes[samples, queries] of a matcher: as many pairs as samples are no sign of a mistake.
+        return 0 if marked.ndim > 2 and _selects_mixed_rows(args[1][0], lengths[0]) else lengths[0]
     if name == "gather":
         # log_p.gather(1, y[:, None]): an index may have fewer rows, and the others are ignored.
         index = kwargs.get("index", args[-1])
@@ -264,6 +267,12 @@ def _watched(outputs: Tensor, rows: Iterator[Tensor]) -> Iterator[Tensor]:
             yield row
 
     return count()
+
+
+def _selects_mixed_rows(index: Any, samples: int) -> bool:
+    """Whether an index has rows of the mixed half; not known, and assumed, on another device."""
+    rows = torch.as_tensor(index)
+    return rows.device.type != "cpu" or bool((rows >= samples).any())
 
 
 def _length(index: Any) -> int:

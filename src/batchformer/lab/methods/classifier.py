@@ -244,7 +244,7 @@ class ClassContext(BatchFormer):
         self.register_buffer("means", torch.zeros(classes, dim))
         self.register_buffer("seen", torch.zeros(classes, dtype=torch.bool))
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]  # samples have no padding
         """Mixed samples (N, C) in training, ``x`` itself in eval; the means do not change."""
         return self.mix_with_classes(x)[0] if self.training else x
 

@@ -1,0 +1,183 @@
+"""Which patches of which images attend to one another: BatchFormer inside a network."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from batchformer.insight.figures.canvas import INK, SMALL, WIDTH, bare, new_grid, title
+from batchformer.insight.images import thumbnails
+from batchformer.nn.module import BatchFormer, without_exchange
+from batchformer.nn.streams import leaves
+from batchformer.plug.example import as_batch
+from batchformer.plug.insertion import RECORD, Attachment, unwrap
+from batchformer.plug.preserve import preserve_state
+
+#: Images in the figure, in each direction, and pixels of one.
+SHOWN, SIDE = 5, 96
+#: Class, distillation and register tokens that may stand before the patches.
+MOST_PREFIX = 8
+
+
+@dataclass(frozen=True, eq=False)
+class PositionAttention:
+    """The attention of one place in one batch of N images.
+
+    Attributes:
+        place: the module that BatchFormer stands before.
+        weights: (heads, L, N, N), mean over layers: what image i, in the row, gives to image j at
+            position l. Rows sum to one.
+        grid: (h, w) of the patches or pixels, in the order of rows; None if they form no such grid,
+            as the levels of a Deformable DETR.
+        prefix: positions before the grid, such as the class token.
+        images: (N, height, width, 3) uint8, small.
+    """
+
+    place: str
+    weights: Tensor
+    grid: tuple[int, int] | None
+    prefix: int
+    images: Tensor
+
+    def maps(self) -> Tensor:
+        """What image i gives to image j at each patch, mean over heads: (N, N, h, w).
+
+        Over j they sum to one. A map is even if attention is the same everywhere; 1 / N at a patch
+        means that all images get the same there.
+        """
+        if self.grid is None:
+            raise ValueError(
+                f"The {self.weights.shape[1]} positions at {self.place!r} form no grid of the "
+                f"image's shape. Read .weights (heads, L, N, N)."
+            )
+        patches = self.weights.mean(0)[self.prefix :]
+        return patches.permute(1, 2, 0).reshape(*patches.shape[1:], *self.grid)
+
+    def figure(self, path: str | Path) -> Path:
+        """Draw it: each row shows an image, then what it gives to the patches of the others."""
+        maps = self.maps()
+        count = min(len(maps), SHOWN)
+        high = float(maps[:count, :count].max())
+        cell = WIDTH / (count + 1) * self.images.shape[1] / self.images.shape[2]
+        drawn, grid = new_grid(count, count + 1, [cell] * count)
+        image: Any = None
+        for i, row in enumerate(grid):
+            for j, axes in enumerate(row):
+                bare(axes)
+                shown = self.images[i if j == 0 else j - 1].numpy()
+                axes.imshow(shown.mean(-1) if j else shown, cmap="gray")
+                if j:
+                    heat = maps[i, j - 1].numpy()
+                    extent = (-0.5, shown.shape[1] - 0.5, shown.shape[0] - 0.5, -0.5)
+                    # Where little is given, the image shows through.
+                    options: Any = {"extent": extent, "vmin": 0, "vmax": high}
+                    image = axes.imshow(heat, cmap="Reds", alpha=heat / high, **options)
+        title(grid[0][0], "image")
+        title(grid[0][1], "gives to")
+        bar = drawn.colorbar(image, ax=[axes for row in grid for axes in row], shrink=0.6)
+        ticks = {0.0: "0", 1 / len(maps): "all alike", high: f"{high:.2g}"}
+        bar.set_ticks(list(ticks), labels=list(ticks.values()))
+        bar.ax.tick_params(labelsize=SMALL, colors=INK)
+        target = Path(path)
+        drawn.savefig(target)
+        return target
+
+
+def look_at_positions(model: nn.Module, batch: Any) -> list[PositionAttention]:
+    """At each place, and at each position there, which images attend to which.
+
+    The model is left as it was. There is no dropout, and BatchNorm uses its running statistics.
+
+    Args:
+        model: with BatchFormer attached, or called in its own code.
+        batch: images ``(N, channels, H, W)``, or what the model is called with: a tuple of
+            arguments, or a dict of keywords.
+
+    Raises:
+        ValueError: the model has no BatchFormer, or the batch has no images.
+    """
+    inner, call = unwrap(model), as_batch(batch)
+    named = [(name, m) for name, m in inner.named_modules() if isinstance(m, BatchFormer)]
+    tensors = [t for _, t in leaves((call.args, call.kwargs)) if isinstance(t, Tensor)]
+    images = next((t for t in tensors if t.ndim == 4 and t.is_floating_point()), None)
+    if not named or images is None:
+        raise ValueError(
+            "look_at_positions() needs a model with BatchFormer, attach(model, at=...), and a "
+            "batch with images (N, channels, H, W)."
+        )
+    calls: list[tuple[str, BatchFormer, Tensor, Tensor | None]] = []
+
+    def note(name: str) -> Any:
+        def hook(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            calls.append((name, module, args[0], kwargs.get("visible")))
+
+        return hook
+
+    with preserve_state(inner), without_exchange(inner), torch.no_grad():
+        inner.eval()
+        for _, encoder in named:
+            encoder.training, encoder.dropout = True, 0.0
+        handles = [
+            encoder.register_forward_pre_hook(note(name), with_kwargs=True)
+            for name, encoder in named
+        ]
+        try:
+            call.run(inner)
+        finally:
+            for handle in handles:
+                handle.remove()
+        record: Attachment | None = inner.__dict__.get(RECORD)
+        places = [name.removesuffix(".batchformer") for name, *_ in calls]
+        if record is not None and len(record.places) == len(calls):
+            places = list(record.places)  # one encoder may stand at several places
+        small = _small(images)
+        found = []
+        for place, (_, encoder, x, visible) in zip(places, calls, strict=True):
+            _, weights = encoder.mix(x, return_weights=True, visible=visible)
+            shape = _position_axes(x, encoder)
+            prefix, grid = (0, shape) if len(shape) == 2 else _grid(shape, images.shape[-2:])
+            means = weights.mean(0).movedim(1, 0).cpu()
+            found.append(PositionAttention(place, means, grid, prefix, small))
+    return found
+
+
+def _position_axes(x: Tensor, encoder: BatchFormer) -> tuple[int, ...]:
+    axis = encoder.channel_axis
+    channels = (1 if x.ndim > 3 else -1) if axis is None else axis
+    taken = {encoder.batch_axis % x.ndim, channels % x.ndim}
+    return tuple(size for number, size in enumerate(x.shape) if number not in taken)
+
+
+def _grid(shape: tuple[int, ...], image: torch.Size) -> tuple[int, tuple[int, int] | None]:
+    """How many tokens stand before the patches, and the patches' rows and columns.
+
+    >>> _grid((197,), torch.Size((224, 224))), _grid((98,), torch.Size((64, 128)))
+    ((1, (14, 14)), (0, (7, 14)))
+    >>> _grid((64 + 16 + 4 + 1,), torch.Size((64, 64)))  # four levels
+    (0, None)
+    """
+    (length,) = shape or (1,)
+    height, width = image
+    for prefix in range(min(MOST_PREFIX, length - 1) + 1):
+        patches = length - prefix
+        rows = round((patches * height / width) ** 0.5)
+        if not rows or patches % rows:
+            continue
+        columns = patches // rows
+        # Convolutions round sizes up, so their shapes agree only about. Patches are exact.
+        about = prefix == 0 and 0.8 < rows * width / (columns * height) < 1.25
+        if about or (height % rows == 0 and height * columns == width * rows):
+            return prefix, (rows, columns)
+    return 0, None
+
+
+def _small(images: Tensor) -> Tensor:
+    """(N, height, width, 3) uint8, from the darkest to the brightest value of the batch."""
+    some = images.detach().cpu().float()
+    low, high = some.min(), some.max()
+    stretched = ((some - low) / (high - low).clamp_min(1e-12) * 255).round().to(torch.uint8)
+    return thumbnails(stretched[:, :3] if stretched.shape[1] > 3 else stretched, SIDE)
