@@ -34,6 +34,8 @@ class MethodEntry:
         batchformer: "trains": BatchFormer takes part in the training. "absent": it does not, and
             an arm names the run that the network comes from. "closed_form": nothing is trained.
         own_classifier: it puts a classifier of its own into the network.
+        inside: BatchFormer can stand inside the network (``module.at``): one classifier, and a loss
+            of logits and targets alone.
         class_context: class rows can join the batch: one classifier, one row for each image.
         no_official_loss: why the released code's loss has no meaning here.
         no_mixed_weight: why the mixed stream has no weight of its own.
@@ -49,6 +51,7 @@ class MethodEntry:
     given: Literal["", "network", "classifier", "features"] = ""
     batchformer: Literal["trains", "absent", "closed_form"] = "trains"
     own_classifier: bool = False
+    inside: bool = False
     class_context: bool = False
     no_official_loss: str = ""
     no_mixed_weight: str = ""
@@ -112,12 +115,14 @@ METHODS: dict[str, MethodEntry] = {
         path="erm:CrossEntropy",
         tasks=(*LABELLED, "domains"),
         settings=(settings.Mixing, settings.Smoothing),
+        inside=True,
         class_context=True,
     ),
     "balanced_softmax": MethodEntry(
         path="erm:BalancedSoftmaxMethod",
         tasks=(*LABELLED, "domains"),
         settings=(settings.Mixing,),
+        inside=True,
         class_context=True,
     ),
     "ldam": MethodEntry(
@@ -322,6 +327,7 @@ def require_sense(method: str, module: ModuleConfig) -> None:
     entry, official = find_method(method), module.loss_scale == "official"
     require(not (official and entry.no_official_loss), entry.no_official_loss)
     require(not (module.mixed_weight != 1 and entry.no_mixed_weight), entry.no_mixed_weight)
+    _require_place(method, module)
     if module.context == "classes":
         fitting = methods_that(lambda each: each.class_context)
         require(
@@ -347,6 +353,34 @@ def require_sense(method: str, module: ModuleConfig) -> None:
             f"{alone}and the official loss is of two; leave module.loss-scale mean, and for three "
             "times the loss set train.loss-multiplier 3",
         )
+
+
+def _require_place(method: str, module: ModuleConfig) -> None:
+    """Refuse places inside the network where they, or other settings beside them, make no sense."""
+    if not module.at:
+        require(
+            module.encoder == "transformer",
+            "module.encoder none, and the arm batchformer_identity, leave two equal streams at the "
+            "classifier, so this would be the baseline under another name; name a place inside the "
+            "network by module.at",
+        )
+        require(not module.share, "module.share is for several places in module.at")
+        return
+    fitting = methods_that(lambda each: each.inside)
+    require(
+        find_method(method).inside,
+        f"module.at is for {' and '.join(fitting)}, not for {method}; leave it empty, or set "
+        f"--method {' or '.join(fitting)}",
+    )
+    require(
+        module.context == "none",
+        "module.context classes adds means of pooled features, and module.at stands before these; "
+        "leave one of them out",
+    )
+    require(
+        not module.copy_layers,
+        "module.copy-layers is for BatchFormer before the classifier; leave it off with module.at",
+    )
 
 
 def require_training(method: str, module: ModuleConfig) -> None:

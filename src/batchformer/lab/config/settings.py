@@ -236,7 +236,8 @@ class Network:
     """Networks, whichever method trains them."""
 
     drop_path: float = share(0.0)
-    """Networks of timm's: drop path; a sample skips the last block with this probability."""
+    """Networks of timm's, and deit_cifar: drop path; a sample skips the last block with this
+    probability."""
     zero_init_last: bool = False
     """Networks of timm's ResNet family: begin the last normalisation of each block at 0."""
     frozen_norm: bool = False
