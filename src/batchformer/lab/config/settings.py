@@ -174,6 +174,18 @@ class Detection:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SetPrediction:
+    """DETR and its relatives."""
+
+    detr: Literal["detr", "conditional", "deformable"] = "conditional"
+    """detr: DETR; Conditional DETR, which learns in fewer epochs; or Deformable DETR, which attends
+    to few points of several feature maps."""
+    queries: int = at_least(1, 100)
+    """detr: objects that are predicted in each image; Conditional and Deformable DETR have 300 on
+    COCO."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Mixing:
     """Mixup and CutMix."""
 
@@ -309,7 +321,7 @@ class BackboneRate:
     """A rate of the backbone's own."""
 
     backbone_lr_factor: float = at_least(0, 0.1)
-    """mdd, cge: learning rate of the backbone as a multiple of that of the layers on it."""
+    """mdd, cge, detr: learning rate of the backbone as a multiple of that of the layers on it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -420,6 +432,7 @@ class MethodConfig(
     TauNorm,
     Smoothing,
     Mixing,
+    SetPrediction,
     Detection,
     Neighbours,
     Probe,

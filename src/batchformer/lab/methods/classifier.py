@@ -196,16 +196,22 @@ def make_encoder(
     return encoder.requires_grad_(module.trained)
 
 
-def insert_inside(network: nn.Module, module: ModuleConfig, seed: int) -> None:
+def insert_inside(
+    network: nn.Module, module: ModuleConfig, seed: int, below: str = "", example: Any = None
+) -> None:
     """Put BatchFormer before the modules that ``module.at`` names, in place.
 
     In training the network then gives 2N rows for N images, or N mixed rows. In eval it is the
     plain network. Initial weights come from the same random stream as :func:`make_encoder`'s.
+
+    Args:
+        below: what the names of ``module.at`` are below, in the network.
+        example: a batch as the network is called with it, if none can be guessed.
     """
     with drawing(seed, "module weights"):
         attach(
             network,
-            at=list(module.at),
+            at=[below + name for name in module.at],
             heads=module.heads,
             layers=module.layers,
             dropout=module.dropout,
@@ -213,6 +219,7 @@ def insert_inside(network: nn.Module, module: ModuleConfig, seed: int) -> None:
             exchange=module.exchange,
             streams=module.streams,
             share=module.share,
+            example=example,
             verbose=False,
         )
     for part in list(network.modules()):
@@ -238,7 +245,7 @@ class Unmixed(BatchFormer):
         super().__init__(replaced.dim, replaced.heads, batch_axis=axis, device="meta")
         self.layers = nn.ModuleList()
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, *_: Any) -> Tensor:
         """``x`` itself, in training and in eval."""
         return x
 
