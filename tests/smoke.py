@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -39,11 +40,15 @@ def tiny(
     recipe: Recipe, data: Mapping[str, Any], train: Mapping[str, Any], weights: str = ""
 ) -> Recipe:
     """The recipe with other data and length, and a smaller network."""
+    smaller = SMALLER.get(recipe.model, recipe.model)
+    at = tuple(re.sub(r"^blocks\.\d+$", "blocks.4", place) for place in recipe.module.at)
+    module = recipe.module if smaller == recipe.model else dataclasses.replace(recipe.module, at=at)
     return dataclasses.replace(
         recipe,
         data=recipe.data_with(**data),
         train=dataclasses.replace(recipe.train, workers=0, figures=False, **train),
-        model=SMALLER.get(recipe.model, recipe.model),
+        model=smaller,
+        module=module,
         weights=weights,
     )
 

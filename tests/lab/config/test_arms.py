@@ -9,6 +9,7 @@ import pytest
 from batchformer.lab.config.arms import ARMS, usual_arms, with_arm
 from batchformer.lab.config.methods import find_method
 from batchformer.lab.config.recipe import changed_settings
+from batchformer.lab.engine.optim import lr_factor
 from batchformer.lab.recipes import RECIPES, find_recipe
 
 CHANGED = {
@@ -17,6 +18,7 @@ CHANGED = {
     "batchformer_self": {"module.attend": "self"},
     "batchformer_frozen": {"module.trained": False},
     "batchformer_mixed_only": {"module.streams": "mixed_only"},
+    "batchformer_identity": {"module.encoder": "none"},
     "batchformer_official_loss": {"module.loss_scale": "official"},
     "batchformer_official_grouping": {"hyper.irm_grouping": "official"},
     "batchformer_many": {"hyper.mixed_classes": "many"},
@@ -26,7 +28,16 @@ CHANGED = {
     "random_weights": {"module.enabled": False, "weights": ""},
     "baseline_loss1.5x": {"module.enabled": False, "train.loss_multiplier": 1.5},
     "baseline_loss3x": {"module.enabled": False, "train.loss_multiplier": 3.0},
+    "baseline_batch2x": {"module.enabled": False, "train.batch_size": 128},
+    "baseline_updates2x": {
+        "module.enabled": False,
+        "train.updates": 1_200,
+        "train.eval_every": 200,
+        "schedule.warmup": 100,
+    },
 }
+#: A recipe with places inside its network, which this arm needs.
+INSIDE = "cifar100_lt_deit_balanced_softmax"
 
 
 #: Arms for methods with settings of their own.
@@ -41,10 +52,40 @@ def fits(name: str, arm: str) -> bool:
 @pytest.mark.parametrize("arm", ARMS)
 def test_what_an_arm_changes(arm: str) -> None:
     weights = "trained.pth" if arm == "random_weights" else ""
-    name = next(name for name in RECIPES if fits(name, arm))
+    name = INSIDE if arm == "batchformer_identity" else next(n for n in RECIPES if fits(n, arm))
     recipe = dataclasses.replace(find_recipe(name), weights=weights)
     changed = changed_settings(recipe, with_arm(recipe, arm))
     assert {key: new for key, (_, new) in changed.items()} == CHANGED[arm]
+
+
+@pytest.mark.parametrize("name", ["demo", "imagenet_deit_tiny", "cifar100_lt_paco", "visda_mdd"])
+def test_twice_the_work_is_done_at_the_same_rates(name: str) -> None:
+    """At twice the update, or at the same one of epochs half as long."""
+    recipe, per_epoch = find_recipe(name), 10
+    longer = with_arm(recipe, "baseline_updates2x")
+    arms = [(longer, 2, per_epoch)]
+    if recipe.train.batch_size:
+        arms.append((with_arm(recipe, "baseline_batch2x"), 1, per_epoch // 2))
+    updates = recipe.train.in_updates(per_epoch).updates
+    for arm, factor, epoch in arms:
+        assert arm.train.in_updates(epoch).updates == factor * updates
+        for time in range(0, updates, per_epoch):
+            rate = lr_factor(recipe.schedule, time, updates, per_epoch)
+            found = lr_factor(arm.schedule, factor * time, factor * updates, epoch)
+            assert found == pytest.approx(rate)
+    assert longer.train.batch_size == recipe.train.batch_size
+
+
+@pytest.mark.parametrize("arm", ["baseline_batch2x", "baseline_updates2x"])
+@pytest.mark.parametrize("name", ["cifar100_lt_ldam", "rotated_digits_irm"])
+def test_twice_the_work_is_refused_where_the_loss_changes_on_the_way(name: str, arm: str) -> None:
+    with pytest.raises(ValueError, match=f"{arm} changes how long.*(reweight_epoch|penalty_from)"):
+        with_arm(find_recipe(name), arm)
+
+
+def test_doubling_alone_is_for_places_inside_a_network() -> None:
+    with pytest.raises(ValueError, match=r"batchformer_identity.*name a place inside the network"):
+        with_arm(find_recipe("demo"), "batchformer_identity")
 
 
 def test_unknown_arms_are_named() -> None:
@@ -56,6 +97,8 @@ def test_unknown_arms_are_named() -> None:
 def test_an_arm_without_sense_is_refused_and_the_others_are_not(name: str) -> None:
     recipe = find_recipe(name)
     without = {"batchformer_official_loss", "random_weights", "class_context", "class_context_self"}
+    without |= {"batchformer_identity"}
+    without |= {"baseline_batch2x", "baseline_updates2x"} if recipe.method == "ride" else set()
     for arm in set(ARMS) - without:
         if fits(name, arm):
             with_arm(recipe, arm)
@@ -139,6 +182,7 @@ def test_random_weights_are_no_arm_of_what_begins_with_them(name: str) -> None:
 def test_only_random_weights_are_measured_where_nothing_was_learnt(name: str) -> None:
     recipe = dataclasses.replace(find_recipe(name), start="")
     without = {"random_weights", "batchformer_official_loss", "class_context", "class_context_self"}
+    without |= {"batchformer_identity"}
     for arm in set(ARMS) - without - OF_SOME:
         with pytest.raises(ValueError, match=f"the arm {arm} would be an untrained network"):
             with_arm(recipe, arm)

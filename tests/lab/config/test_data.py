@@ -32,6 +32,7 @@ REFUSED: list[tuple[Any, dict[str, Any], str]] = [
     ),
     (DetectionConfig, {"scored_on": ("2007/Main/test",)}, "'2007/Main/test' is no list of images"),
     (DetectionConfig, {"scored_on": ("/test",)}, "'/test' is no list of images"),
+    (DetectionConfig, {"name": "coco"}, "'2007/trainval' is no list of images; write it as train"),
     (DetectionConfig, {"shorter": ()}, "has no length of a side"),
     (DetectionConfig, {"shorter": (480, 0)}, "has no length of a side"),
     (DetectionConfig, {"shorter_at_test": 0}, "has no length of a side"),

@@ -18,7 +18,7 @@ from batchformer.lab.data.sets.presence import places
 
 states = {name: state for name, state, _ in places()}
 assert states.pop("digits") == states.pop("rotated_digits") == "embedded"
-assert len(states) == 21 and {*states.values()} == {"absent"}, states
+assert len(states) == 22 and {*states.values()} == {"absent"}, states
 assert "torch" not in sys.modules
 """
 

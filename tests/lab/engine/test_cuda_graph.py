@@ -181,12 +181,16 @@ def split(rows: int = 300) -> ImageSplit:
 
 
 def method(
-    seed: int = 0, module: bool = True, hyper: MethodConfig | None = None, **settings: Any
+    seed: int = 0,
+    module: bool = True,
+    hyper: MethodConfig | None = None,
+    network: nn.Module | None = None,
+    **settings: Any,
 ) -> Method:
     torch.manual_seed(seed)
     return build_method(
         "balanced_softmax",
-        network=build_model("resnet32", 10),
+        network=network or build_model("resnet32", 10),
         module=ModuleConfig(enabled=module, **settings),
         seed=seed,
         class_counts=torch.arange(10, 0, -1),
@@ -262,6 +266,28 @@ def test_captured_cutmix_equals_eager(
     for name, on in (("eager", False), ("captured", True)):
         where = plan(tmp_path / name, capture=on, **changes)
         fit(method(0, module, hyper), feed(), evaluation, where)
+    assert "the capture failed" not in capsys.readouterr().err
+    eager, captured = losses(tmp_path / "eager"), losses(tmp_path / "captured")
+    assert len(captured) == 100 and captured == pytest.approx(eager, rel=1e-3)
+
+
+@pytest.mark.gpu
+@needs_gpu
+@pytest.mark.parametrize(
+    "module", [{}, {"attend": "self"}, {"encoder": "none"}, {"streams": "mixed_only"}], ids=str
+)
+def test_captured_batchformer_inside_a_transformer_equals_eager(
+    tmp_path: Path, module: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    optim = OptimConfig(name="adamw", lr=1e-3, weight_decay=0.05, decayed="matrices")
+    changes: dict[str, Any] = {"deterministic": True, "precision": "bf16", "updates": 100}
+    for name, on in (("eager", False), ("captured", True)):
+        torch.manual_seed(0)
+        network = build_model("deit_cifar", 10, drop_path_rate=0.1)
+        places: dict[str, Any] = {"at": ("blocks.1", "blocks.3", "norm"), "share": True, **module}
+        where = plan(tmp_path / name, capture=on, optim=optim, **changes)
+        fit(method(network=network, **places), feed(), evaluation, where)
     assert "the capture failed" not in capsys.readouterr().err
     eager, captured = losses(tmp_path / "eager"), losses(tmp_path / "captured")
     assert len(captured) == 100 and captured == pytest.approx(eager, rel=1e-3)

@@ -16,7 +16,7 @@ CPU = torch.device("cpu")
 #: Methods for batches of several domains; accumulation would separate them.
 DOMAINS = ("coral", "irm", "vrex", "mixstyle")
 #: Methods that need pairs, features, a bank or boxes; their own files have the same tests.
-OTHERS = ("cge", "compcos", "ce_gzsl", "eszsl", "knn", "oltr", "lfme", "detector")
+OTHERS = ("cge", "compcos", "ce_gzsl", "eszsl", "knn", "oltr", "lfme", "detector", "detr")
 OF_IMAGES = [name for name in METHODS if name not in OTHERS]
 #: Their stopping is in their own files, or is that of the same class.
 NEVER_STOPPED = ("cross_entropy", "balanced_softmax", "coral", "vrex", "ride_assignment")

@@ -167,8 +167,8 @@ def test_the_page_shows_seen_and_unseen_pairs(
     page = tmp_path / "report.html"
     cli.main(["report", str(root), "--to", str(page)])
     html = page.read_text()
-    assert "Seen and unseen pairs" in html and "the area below is the AUC" in html
-    assert "baseline 1, batchformer 1" in html
+    assert "Seen and unseen pairs" in html and "AUC is the area" in html
+    assert "means over 1 seed." in html
     table = [line.split() for line in capsys.readouterr().out.splitlines() if line.strip()]
     assert "AUC" in [words[0] for words in table]
 

@@ -1,4 +1,4 @@
-"""Every recipe of detection trains: two updates at 64 pixels, on coloured rectangles.
+"""Every recipe of Faster R-CNN trains: two updates at 64 pixels, on coloured rectangles.
 
 Losses and optimizers are the recipes' own. The network is timm's ResNet for tests, in place of the
 one that test_networks.py builds; of the regions that a detector proposes, a few are looked at.
@@ -32,7 +32,7 @@ from batchformer.lab.runs.run import build, load_task
 CPU = torch.device("cpu")
 #: voc_moco_v3 differs from voc_moco_v2 in what it starts from.
 NAMES = [
-    name for name in RECIPES if find_recipe(name).task == "detection" and name != "voc_moco_v3"
+    name for name in RECIPES if find_recipe(name).method == "detector" and name != "voc_moco_v3"
 ]
 COLOURS = {"dog": (220, 40, 40), "cat": (40, 40, 220)}
 LISTS = {"2007/trainval": 4, "2012/trainval": 2, "2007/test": 2}

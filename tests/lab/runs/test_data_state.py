@@ -59,6 +59,7 @@ LAYOUTS: dict[str, tuple[str, ...]] = {
             "2007/ImageSets/Main/test",
         )
     ),
+    "coco": tuple(f"coco/annotations/instances_{name}2017.json" for name in ("train", "val")),
 }  # fmt: skip
 
 

@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 import torch
 
+from batchformer.lab.config.module import ModuleConfig
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.config.training import TrainConfig
+from batchformer.lab.models.networks import digits_net
 from batchformer.lab.recipes.small import demo
 from batchformer.lab.runs.compare import compare, run
 from batchformer.lab.runs.folder import write_json
-from batchformer.lab.runs.load_run import restore
+from batchformer.lab.runs.load_run import restore, restore_deployed
 from batchformer.lab.runs.run import Run
 from batchformer.lab.runs.source_runs import require_finished, trained_network, training_hash
 
@@ -50,6 +52,21 @@ def test_a_run_starts_from_the_network_of_the_same_arm_and_seed(tmp_path: Path) 
     assert not torch.equal(
         states["baseline"]["conv1.weight"], states["batchformer"]["conv1.weight"]
     )
+
+
+def test_what_starts_from_batchformer_inside_a_network_gets_the_plain_network(
+    tmp_path: Path,
+) -> None:
+    inside = dataclasses.replace(first(ema=0.5), module=ModuleConfig(at=("hidden",)))
+    source = run(inside, "batchformer", 0, root=tmp_path, **OPTIONS)
+    start, plain = trained_network(source), digits_net(10)
+    assert start.keys() == plain.state_dict().keys()
+    folder = run(second("crt"), "batchformer", 0, root=tmp_path, **OPTIONS)
+    state = restore(folder, CPU)[0].network.state_dict()  # type: ignore[union-attr]
+    assert torch.equal(state["hidden.weight"], start["hidden.weight"])
+    deployed, _ = restore_deployed(source, CPU)
+    assert deployed.state_dict().keys() == plain.state_dict().keys()
+    assert type(deployed.hidden) is torch.nn.Linear
 
 
 def test_a_named_arm_serves_every_arm(tmp_path: Path) -> None:

@@ -5,17 +5,22 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from batchformer.lab.config.methods import (
     find_method,
+    loss_change,
     methods_that,
     require_training,
     without_batchformer,
 )
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.config.settings import Grouping, MixedClasses
-from batchformer.lab.config.training import require
+from batchformer.lab.config.training import ScheduleConfig, TrainConfig, require
+
+S = TypeVar("S", ScheduleConfig, TrainConfig)
+#: What counts a training in epochs.
+_EPOCHS = ("epochs", "eval_epochs")
 
 
 def _module(**changes: Any) -> Callable[[Recipe], Recipe]:
@@ -40,6 +45,53 @@ def _baseline(loss_multiplier: float = 1.0) -> Callable[[Recipe], Recipe]:
         return dataclasses.replace(recipe, module=module, train=train)
 
     return change
+
+
+def _twice_the_batch(recipe: Recipe) -> Recipe:
+    """The baseline with twice the images in each of as many updates."""
+    _require_one_loss(recipe, "baseline_batch2x")
+    train = recipe.train
+    require(
+        train.batch_size > 0 and not getattr(recipe.data, "epoch", 0),
+        "baseline_batch2x doubles a number of images, and here a batch or an epoch is counted by "
+        "domains; leave this arm out, or set train.batch-size, and data.epoch 0",
+    )
+    # An epoch has half the updates then, so what is counted in epochs takes twice as many.
+    longer = _doubled(train, "batch_size", *(_EPOCHS if train.epochs else ()))
+    by_epoch = recipe.schedule.per == "epoch"
+    schedule = _stretched(recipe.schedule) if by_epoch else recipe.schedule
+    return dataclasses.replace(_baseline()(recipe), train=longer, schedule=schedule)
+
+
+def _twice_the_updates(recipe: Recipe) -> Recipe:
+    """The baseline trained twice as long, by a schedule of the same shape, scored as often."""
+    _require_one_loss(recipe, "baseline_updates2x")
+    length = _EPOCHS if recipe.train.epochs else ("updates",)
+    longer = _doubled(recipe.train, *length, "eval_every", "checkpoint_every")
+    schedule = _stretched(recipe.schedule)
+    return dataclasses.replace(_baseline()(recipe), train=longer, schedule=schedule)
+
+
+def _require_one_loss(recipe: Recipe, arm: str) -> None:
+    change = loss_change(recipe.method)
+    require(
+        change is None,
+        f"{arm} changes how long an epoch or a training is, and the loss of {recipe.method} "
+        f"changes at an epoch (hyper.{change and change[0]}); leave this arm out",
+    )
+
+
+def _stretched(schedule: ScheduleConfig) -> ScheduleConfig:
+    """The same shape over twice the units of time."""
+    milestones = tuple(2 * unit for unit in schedule.milestones)
+    longer = _doubled(schedule, "warmup", "warmup_overshoot")
+    rate = schedule.rate / 2 if schedule.kind == "power" else schedule.rate
+    return dataclasses.replace(longer, milestones=milestones, rate=rate)
+
+
+def _doubled(settings: S, *names: str) -> S:
+    changes: dict[str, Any] = {name: 2 * getattr(settings, name) for name in names}
+    return dataclasses.replace(settings, **changes)
 
 
 def _random_weights(recipe: Recipe) -> Recipe:
@@ -79,6 +131,9 @@ ARMS: dict[str, Arm] = {
     ),
     "batchformer_mixed_only": Arm(
         _module(streams="mixed_only"), "ablation: no shared classifier", "#c0609a"
+    ),
+    "batchformer_identity": Arm(
+        _module(encoder="none"), "control: two streams inside the network, no encoder", "#2f8f9d"
     ),
     "batchformer_official_loss": Arm(
         _module(loss_scale="official"),
@@ -127,6 +182,12 @@ ARMS: dict[str, Arm] = {
     ),
     "baseline_loss3x": Arm(
         _baseline(3.0), "control: the baseline with 3 times its loss", "#9a7200"
+    ),
+    "baseline_batch2x": Arm(
+        _twice_the_batch, "control: the baseline with twice the images in each update", "#a0522d"
+    ),
+    "baseline_updates2x": Arm(
+        _twice_the_updates, "control: the baseline trained for twice the updates", "#6b7d1e"
     ),
 }
 

@@ -280,6 +280,10 @@ def _idle(recipe: Recipe) -> set[str]:
         idle |= {f"module.{field.name}" for field in dataclasses.fields(recipe.module)}
     if not entry.class_context:
         idle.add("module.context")
+    if not entry.inside:
+        idle |= {"module.at", "module.encoder"}
+    if len(recipe.module.at) < 2:
+        idle.add("module.share")
     if recipe.module.context == "none":
         idle |= {"module.context_momentum", "module.context_weight"}
     if recipe.module.layers == 1:

@@ -256,17 +256,18 @@ class ContrastConfig(_Data):
 
 @dataclass(frozen=True, kw_only=True)
 class DetectionConfig(_Data):
-    """Images with boxes, in the folders of Pascal VOC."""
+    """Images with boxes, in the folders of Pascal VOC or of COCO."""
 
     loader = "detection:DetectionTask"
 
-    name: Literal["voc"] = "voc"
+    name: Literal["voc", "coco"] = "voc"
     """Layout of the folders."""
     root: str | None = None
-    """Folder VOCdevkit, with VOC2007 and others in it; by default in $BATCHFORMER_DATA, else
-    ~/.cache/batchformer."""
+    """voc: folder VOCdevkit, with VOC2007 and others in it; coco: folder with annotations/ and
+    folders of images; by default in $BATCHFORMER_DATA, else ~/.cache/batchformer."""
     trained_on: tuple[str, ...] = ("2007/trainval", "2012/trainval")
-    """Training images, each as year/list: VOC<year>/ImageSets/Main/<list>.txt."""
+    """Training images. voc: each as year/list, VOC<year>/ImageSets/Main/<list>.txt; coco: each as a
+    list such as train2017, annotations/instances_<list>.json with images in <list>/."""
     scored_on: tuple[str, ...] = ("2007/test",)
     """Images that are scored, written in the same way."""
     shorter: tuple[int, ...] = tuple(range(480, 801, 32))
@@ -281,12 +282,16 @@ class DetectionConfig(_Data):
     """Training batches over which batch-norm statistics are measured again before every scoring
     (detectron2's precise-BN); 0: keep the running statistics."""
 
+    def idle(self) -> set[str]:
+        return {"difficult"} if self.name == "coco" else set()
+
     def __post_init__(self) -> None:
         require(self.precise_norm >= 0, f"data.precise-norm is {self.precise_norm}, below 0")
         require(bool(self.trained_on) and bool(self.scored_on), "data names no list of images")
+        example, parts = ("2007/trainval", 2) if self.name == "voc" else ("train2017", 1)
         for name in (*self.trained_on, *self.scored_on):
-            right = len(name.split("/")) == 2 and all(name.split("/"))
-            require(right, f"{name!r} is no list of images; write it as 2007/trainval")
+            right = len(name.split("/")) == parts and all(name.split("/"))
+            require(right, f"{name!r} is no list of images; write it as {example}")
         sides = (*self.shorter, self.shorter_at_test)
         require(bool(self.shorter) and min(sides) >= 1, "data.shorter has no length of a side")
         require(self.longest >= max(sides), f"data.longest is {self.longest}, below data.shorter")

@@ -34,6 +34,9 @@ class MethodEntry:
         batchformer: "trains": BatchFormer takes part in the training. "absent": it does not, and
             an arm names the run that the network comes from. "closed_form": nothing is trained.
         own_classifier: it puts a classifier of its own into the network.
+        inside: BatchFormer can stand inside the network (``module.at``): one classifier, and a loss
+            of logits and targets alone.
+        pooled: BatchFormer can stand behind pooled features, where it does without ``module.at``.
         class_context: class rows can join the batch: one classifier, one row for each image.
         no_official_loss: why the released code's loss has no meaning here.
         no_mixed_weight: why the mixed stream has no weight of its own.
@@ -52,6 +55,8 @@ class MethodEntry:
     given: Literal["", "network", "classifier", "features"] = ""
     batchformer: Literal["trains", "absent", "closed_form"] = "trains"
     own_classifier: bool = False
+    inside: bool = False
+    pooled: bool = True
     class_context: bool = False
     no_official_loss: str = ""
     no_mixed_weight: str = ""
@@ -127,12 +132,14 @@ METHODS: dict[str, MethodEntry] = {
         path="erm:CrossEntropy",
         tasks=(*LABELLED, "domains"),
         settings=(settings.Mixing, settings.Smoothing),
+        inside=True,
         class_context=True,
     ),
     "balanced_softmax": MethodEntry(
         path="erm:BalancedSoftmaxMethod",
         tasks=(*LABELLED, "domains"),
         settings=(settings.Mixing,),
+        inside=True,
         class_context=True,
     ),
     "ldam": MethodEntry(
@@ -290,6 +297,21 @@ METHODS: dict[str, MethodEntry] = {
         settings=(settings.Detection,),
         batchformer="absent",
     ),
+    "detr": MethodEntry(
+        path="detr:Detr",
+        tasks=("detection",),
+        needs="images with boxes",
+        settings=(settings.SetPrediction, settings.BackboneRate),
+        inside=True,
+        pooled=False,
+        no_official_loss=(
+            "DETR's loss is one mean over the boxes of both streams, and the official loss is that "
+            "of Balanced Softmax; for three times the loss set train.loss-multiplier 3"
+        ),
+        no_mixed_weight=(
+            "DETR's loss is one mean over the boxes of both streams; leave module.mixed-weight at 1"
+        ),
+    ),
 }
 
 # The names of METHODS are the choices of the command line; a type checker sees a string.
@@ -361,6 +383,7 @@ def require_sense(method: str, module: ModuleConfig) -> None:
     entry, official = find_method(method), module.loss_scale == "official"
     require(not (official and entry.no_official_loss), entry.no_official_loss)
     require(not (module.mixed_weight != 1 and entry.no_mixed_weight), entry.no_mixed_weight)
+    _require_place(method, module)
     if module.context == "classes":
         fitting = methods_that(lambda each: each.class_context)
         require(
@@ -386,6 +409,41 @@ def require_sense(method: str, module: ModuleConfig) -> None:
             f"{alone}and the official loss is of two; leave module.loss-scale mean, and for three "
             "times the loss set train.loss-multiplier 3",
         )
+
+
+def _require_place(method: str, module: ModuleConfig) -> None:
+    """Refuse places inside the network where they, or other settings beside them, make no sense."""
+    if not module.at:
+        require(
+            find_method(method).pooled,
+            f"{method} has no pooled features that BatchFormer could stand behind; name a place by "
+            "module.at, such as model.encoder.layers.1, which is after the first encoder layer",
+        )
+        require(
+            module.encoder == "transformer",
+            "module.encoder none, and the arm batchformer_identity, leave two equal streams at the "
+            "classifier, so this would be the baseline under another name; name a place inside the "
+            "network by module.at",
+        )
+        require(not module.share, "module.share is for several places in module.at")
+        return
+    entry = find_method(method)
+    fitting = methods_that(lambda each: each.inside and bool({*each.tasks} & {*entry.tasks}))
+    fitting = fitting or methods_that(lambda each: each.inside)
+    require(
+        entry.inside,
+        f"module.at is for {' and '.join(fitting)}, not for {method}; leave it empty, or set "
+        f"--method {' or '.join(fitting)}",
+    )
+    require(
+        module.context == "none",
+        "module.context classes adds means of pooled features, and module.at stands before these; "
+        "leave one of them out",
+    )
+    require(
+        not module.copy_layers,
+        "module.copy-layers is for BatchFormer before the classifier; leave it off with module.at",
+    )
 
 
 def require_training(method: str, module: ModuleConfig) -> None:

@@ -14,6 +14,16 @@ class ModuleConfig:
 
     enabled: bool = True
     """Whether BatchFormer takes part in training; off: the baseline."""
+    at: tuple[str, ...] = ()
+    """Modules of the network that BatchFormer stands before (BatchFormerV2), such as blocks.9 of a
+    ViT, which is after its block 8: samples attend to one another at every position. Rows double at
+    the first place, and later places mix the second half. Empty: BatchFormer stands between pooled
+    features and the classifier."""
+    share: bool = False
+    """With several places in module.at: one encoder for all; else each has its own."""
+    encoder: Literal["transformer", "none"] = "transformer"
+    """"none", with module.at: two streams without an encoder, the control in which only the
+    doubling is left: the streams differ by dropout and drop path alone."""
     heads: int = 4
     """Attention heads."""
     layers: int = 1
@@ -51,6 +61,10 @@ class ModuleConfig:
     """With module.context classes: weight of the cross-entropy of the mixed class rows."""
 
     def __post_init__(self) -> None:
+        require(
+            all(self.at) and len(set(self.at)) == len(self.at),
+            f"module.at names a place twice, or none: {', '.join(map(repr, self.at))}",
+        )
         require(self.heads >= 1, f"module.heads is {self.heads}, below 1")
         require(self.layers >= 1, f"module.layers is {self.layers}, below 1")
         require(0 <= self.dropout < 1, f"module.dropout is {self.dropout}, outside [0, 1)")

@@ -183,6 +183,18 @@ class Detection:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SetPrediction:
+    """DETR and its relatives."""
+
+    detr: Literal["detr", "conditional", "deformable"] = "conditional"
+    """detr: DETR; Conditional DETR, which learns in fewer epochs; or Deformable DETR, which attends
+    to few points of several feature maps."""
+    queries: int = at_least(1, 100)
+    """detr: objects that are predicted in each image; Conditional and Deformable DETR have 300 on
+    COCO."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Mixing:
     """Mixup and CutMix."""
 
@@ -255,7 +267,8 @@ class Network:
     """Networks, whichever method trains them."""
 
     drop_path: float = share(0.0)
-    """Networks of timm's: drop path; a sample skips the last block with this probability."""
+    """Networks of timm's, and deit_cifar: drop path; a sample skips the last block with this
+    probability."""
     zero_init_last: bool = False
     """Networks of timm's ResNet family: begin the last normalisation of each block at 0."""
     frozen_norm: bool = False
@@ -330,7 +343,8 @@ class BackboneRate:
     """A rate of the backbone's own."""
 
     backbone_lr_factor: float = at_least(0, 0.1)
-    """mdd, cge, oltr: learning rate of the backbone as a multiple of that of the layers on it."""
+    """mdd, cge, oltr, detr: learning rate of the backbone as a multiple of that of the layers
+    on it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -504,6 +518,7 @@ class MethodConfig(
     TauNorm,
     Smoothing,
     Mixing,
+    SetPrediction,
     Detection,
     Neighbours,
     Probe,

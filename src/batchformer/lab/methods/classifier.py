@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
@@ -20,7 +21,9 @@ from batchformer.nn.exchange import all_reduce_, uncompiled, world_size
 from batchformer.nn.module import BatchFormer, two_streams
 from batchformer.nn.randomness import drawing
 from batchformer.nn.streams import stream_loss
-from batchformer.plug.attach import MODULE
+from batchformer.plug.attach import MODULE, attach
+from batchformer.plug.export import detach
+from batchformer.plug.insertion import WithBatchFormer
 
 #: Factor of a loss that is one mean over all 2N rows of both streams, by ``module.loss_scale``.
 JOINT_SCALES = {"mean": 1.0, "sum": 2.0}
@@ -28,6 +31,9 @@ JOINT_SCALES = {"mean": 1.0, "sum": 2.0}
 
 class Classifier(Method):
     """One network, one head for both streams, one criterion.
+
+    BatchFormer is the child ``encoder``, between pooled features and head. With ``module.at`` it
+    stands inside the network instead, whose pooled features then have 2N rows in training.
 
     Args:
         network: with timm's contract: ``forward_features``, ``forward_head(x, pre_logits=True)``,
@@ -57,8 +63,12 @@ class Classifier(Method):
         self.hyper = hyper or MethodConfig()
         self.groups, self.classes = groups, classes
         self.module_lr_factor = module.lr_factor
-        width = int(network.num_features)  # type: ignore[arg-type]
-        self.encoder = make_encoder(width, module, seed, classes=classes)
+        self.encoder: BatchFormer | None = None
+        if module.enabled and module.at:
+            insert_inside(network, module, seed)
+        else:
+            width = int(network.num_features)  # type: ignore[arg-type]
+            self.encoder = make_encoder(width, module, seed, classes=classes)
         self.dropout = nn.Dropout(self.hyper.feature_dropout)
 
     def features(self, x: Tensor) -> Tensor:
@@ -112,6 +122,10 @@ class Classifier(Method):
 
     def predict(self, x: Tensor) -> Tensor:
         return self.classify(self.features(x))
+
+    def deployed(self) -> nn.Module:
+        inside = self.config.enabled and self.config.at
+        return detach(copy.deepcopy(self.network)) if inside else self.network
 
     def relations(self) -> Relations | None:
         mixed_only = self.config.streams == "mixed_only"
@@ -183,6 +197,60 @@ def make_encoder(
             exchange = module.exchange
             encoder = BatchFormer(*sizes, batch_axis=batch_axis, exchange=exchange, **options)
     return encoder.requires_grad_(module.trained)
+
+
+def insert_inside(
+    network: nn.Module, module: ModuleConfig, seed: int, below: str = "", example: Any = None
+) -> None:
+    """Put BatchFormer before the modules that ``module.at`` names, in place.
+
+    In training the network then gives 2N rows for N images, or N mixed rows. In eval it is the
+    plain network. Initial weights come from the same random stream as :func:`make_encoder`'s.
+
+    Args:
+        below: what the names of ``module.at`` are below, in the network.
+        example: a batch as the network is called with it, if none can be guessed.
+    """
+    with drawing(seed, "module weights"):
+        attach(
+            network,
+            at=[below + name for name in module.at],
+            heads=module.heads,
+            layers=module.layers,
+            dropout=module.dropout,
+            attend=module.attend,
+            exchange=module.exchange,
+            streams=module.streams,
+            share=module.share,
+            example=example,
+            verbose=False,
+        )
+    for part in list(network.modules()):
+        if isinstance(part, WithBatchFormer):
+            part._place.marks = False  # a reminder to double the targets, which the loss here does
+        for name, encoder in list(part.named_children()):
+            if isinstance(encoder, BatchFormer):
+                encoder.requires_grad_(module.trained)
+                if module.encoder == "none":
+                    setattr(part, name, Unmixed(encoder))
+
+
+class Unmixed(BatchFormer):
+    """No encoder: the mixed stream begins as a copy of the plain one.
+
+    Args:
+        replaced: the encoder whose place this takes.
+    """
+
+    def __init__(self, replaced: BatchFormer) -> None:
+        # On the meta device nothing is drawn or stored for the layers that are dropped.
+        axis = replaced.batch_axis
+        super().__init__(replaced.dim, replaced.heads, batch_axis=axis, device="meta")
+        self.layers = nn.ModuleList()
+
+    def forward(self, x: Tensor, *_: Any) -> Tensor:
+        """``x`` itself, in training and in eval."""
+        return x
 
 
 def classifier_of(network: nn.Module) -> nn.Linear:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from batchformer.lab.models.networks import (
+    deit_cifar,
     digits16_net,
     digits_net,
     resnet10,
@@ -48,6 +49,7 @@ OWN: dict[str, Callable[..., nn.Module]] = {
     "resnet32": resnet32,
     "resnet10": resnet10,
     "resnet18_small": resnet18_small,
+    "deit_cifar": deit_cifar,
     "digits_net": digits_net,
     "digits16_net": digits16_net,
 }

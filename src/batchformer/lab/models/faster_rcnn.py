@@ -61,7 +61,7 @@ def faster_rcnn(network: nn.Module, classes: int, kind: Kind = "c4") -> Generali
     Raises:
         ValueError: the network lacks the layers of a ResNet, or has other strides.
     """
-    channels = _channels(network)
+    channels = stage_channels(network)
     if kind == "c4":
         backbone: nn.Module = C4Backbone(network)
         anchors = AnchorGenerator((ANCHOR_SIZES,), (ASPECT_RATIOS,))
@@ -121,7 +121,7 @@ class Normalised(GeneralizedRCNNTransform):  # type: ignore[misc]
         return image, target
 
 
-class _Borrower(nn.Module):
+class Borrower(nn.Module):
     """Uses a network that is registered elsewhere."""
 
     def __init__(self, network: nn.Module) -> None:
@@ -140,7 +140,7 @@ class _Borrower(nn.Module):
         return stemmed
 
 
-class C4Backbone(_Borrower):
+class C4Backbone(Borrower):
     """Features of stride 16, in float32: anchors get their type, and half would misplace them."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -151,7 +151,7 @@ class C4Backbone(_Borrower):
         return x.float()
 
 
-class PyramidBackbone(_Borrower):
+class PyramidBackbone(Borrower):
     """Features of strides 4, 8, 16, 32 and 64, in float32."""
 
     def __init__(self, network: nn.Module, channels: list[int]) -> None:
@@ -178,7 +178,7 @@ class AlignedPool(nn.Module):
         return regions
 
 
-class LastStageHead(_Borrower):
+class LastStageHead(Borrower):
     """The network's last stage on every region, a further normalisation, then the mean."""
 
     def __init__(self, network: nn.Module, channels: int) -> None:
@@ -216,7 +216,7 @@ def _predictor(features: int, classes: int) -> nn.Module:
     return predictor
 
 
-def _channels(network: nn.Module) -> list[int]:
+def stage_channels(network: nn.Module) -> list[int]:
     """Channels of the four stages of a ResNet."""
     layers = ("conv1", "bn1", "act1", "maxpool", *STAGES)
     missing = [name for name in layers if not hasattr(network, name)]

@@ -20,6 +20,7 @@ FAMILIES = (
     "small:ROTATED_DIGITS",
     "zero_shot:RECIPES",
     "recognition:RECIPES",
+    "batchformer_v2:RECIPES",
     "contrastive:RECIPES",
     "contrastive_small:RECIPES",
     "detection:RECIPES",

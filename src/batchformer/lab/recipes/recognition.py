@@ -72,7 +72,7 @@ def imagenet_resnet50() -> Recipe:
     )
 
 
-def _deit(name: str, size: str) -> Recipe:
+def deit(name: str, size: str) -> Recipe:
     """DeiT's settings: 300 epochs, AdamW, strong augmentation, a mean of the weights at test.
 
     Rates are 5e-4 for 512 samples. They begin at 1e-6, rise for 5 epochs and fall to 1e-5; DeiT's
@@ -146,7 +146,7 @@ def digits_recognition() -> Recipe:
 #: In the order of `batchformer list`.
 RECIPES = (
     imagenet_resnet50,
-    *recipe_table({f"imagenet_deit_{size}": (_deit, size) for size in ("tiny", "small", "base")}),
+    *recipe_table({f"imagenet_deit_{size}": (deit, size) for size in ("tiny", "small", "base")}),
     imagenet_vit_small,
     digits_recognition,
 )

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from inspect import signature
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -67,10 +68,12 @@ def build_network(recipe: Recipe, num_classes: int, experts: int | None = None) 
         options = {"experts": experts or recipe.hyper.experts, "scale": recipe.hyper.scale}
     elif recipe.model not in OWN:
         options = _options_of_timm(recipe)
+    elif recipe.hyper.drop_path and "drop_path_rate" in signature(OWN[recipe.model]).parameters:
+        options["drop_path_rate"] = recipe.hyper.drop_path
     if recipe.hyper.drop_path and "drop_path_rate" not in options:
         raise ValueError(
             f"{recipe.model} has no blocks to leave out: set --hyper.drop-path 0, or name a "
-            "network of timm's by --model."
+            "network of timm's, or deit_cifar, by --model."
         )
     network = build_model(recipe.model, num_classes, **options)
     if recipe.stride == "1x1":

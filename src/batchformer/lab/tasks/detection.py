@@ -15,6 +15,7 @@ from batchformer.lab.config.training import TrainConfig, require
 from batchformer.lab.data.feeds.detection import DetectionFeed, scored_images
 from batchformer.lab.data.feeds.memory import close
 from batchformer.lab.data.feeds.sharding import all_rows, part_sizes, scored_rows
+from batchformer.lab.data.sets.coco import load_coco
 from batchformer.lab.data.sets.voc import BoxedImages, count_objects, load_voc
 from batchformer.lab.engine.checkpoint import sync_state
 from batchformer.lab.engine.loop import Evaluation
@@ -44,7 +45,8 @@ class DetectionTask(FixedSplit):
     @classmethod
     def load(cls, config: DetectionConfig, device: torch.device) -> DetectionTask:
         """Read all annotations; an error says what is missing and where it was looked for."""
-        data = load_voc(config.root, config.trained_on, config.scored_on, config.difficult)
+        lists = (config.root, config.trained_on, config.scored_on)
+        data = load_coco(*lists) if config.name == "coco" else load_voc(*lists, config.difficult)
         return cls(data, config, device)
 
     @property
@@ -89,21 +91,22 @@ class DetectionTask(FixedSplit):
         )
 
     def evaluate(self, method: Method, optimizer_step: OptimizerStep) -> Evaluation:
-        """Average precision in percent, by COCO's rule and by VOC's, and for each class."""
+        """Average precision in percent, by COCO's rule, of VOC also by its own; for each class."""
         if self.config.precise_norm:
             self._measure_statistics(method, optimizer_step)
         found = list(self._found(method, optimizer_step))
         scores = average_precision(found, self.num_classes)
-        rule = voc_rule(self.config.scored_on)
-        of_voc = voc_average_precision(found, self.num_classes, rule)
-        prefix = "voc07" if rule == "eleven" else "voc"
         figures = {
             "classes": np.array(self.data.classes),
             "class_ap": scores.by_class.numpy(),
             "train_counts": self.data.train_counts.numpy(),
         }
         metrics = {"ap": scores.ap, "ap50": scores.ap50, "ap75": scores.ap75}
-        metrics |= {f"{prefix}_{name}": getattr(of_voc, name) for name in metrics}
+        if self.config.name == "voc":
+            rule = voc_rule(self.config.scored_on)
+            of_voc = voc_average_precision(found, self.num_classes, rule)
+            prefix = "voc07" if rule == "eleven" else "voc"
+            metrics |= {f"{prefix}_{name}": getattr(of_voc, name) for name in metrics}
         return Evaluation({**metrics, **method.remarks()}, figures)
 
     @torch.no_grad()

@@ -303,3 +303,37 @@ def ensure_voc(root: str | None, lists: Sequence[str]) -> None:
             "folder VOCdevkit",
             where=f"in {voc_folder(root)}",
         )
+
+
+# COCO: images with boxes, all annotations of a list in one file.
+
+#: The usual lists of images.
+COCO_LISTS = ("train2017", "val2017")
+
+
+def coco_folder(root: str | None) -> Path:
+    """The folder of ``annotations``: `root`, or ``coco`` where data is looked for."""
+    return Path(root).expanduser() if root else looked_in() / "coco"
+
+
+def coco_list(root: str | None, name: str) -> Path:
+    """The annotations of a list of images such as ``train2017``.
+
+    >>> str(coco_list("/data/coco", "train2017"))
+    '/data/coco/annotations/instances_train2017.json'
+    """
+    return coco_folder(root) / "annotations" / f"instances_{name}.json"
+
+
+def ensure_coco(root: str | None, lists: Sequence[str]) -> None:
+    """Raise a FileNotFoundError that says what to do unless these annotations exist."""
+    missing = [coco_list(root, name) for name in lists if not coco_list(root, name).is_file()]
+    if missing:
+        raise not_found(
+            f"Annotations not found:\n{one_per_line(missing)}",
+            "annotations/instances_<list>.json and <list>/<image>.jpg",
+            "unpack the archives of https://cocodataset.org there; your own lists are named with "
+            "--data.trained-on and --data.scored-on",
+            "folder coco",
+            where=f"in {coco_folder(root)}",
+        )

@@ -109,6 +109,10 @@ _VOC = Family(
     ensure=lambda data: image_layouts.ensure_voc(data.root, (*data.trained_on, *data.scored_on)),
     place=lambda name: image_layouts.voc_folder(None),
 )
+_COCO = Family(
+    ensure=lambda data: image_layouts.ensure_coco(data.root, (*data.trained_on, *data.scored_on)),
+    place=lambda name: image_layouts.coco_folder(None),
+)
 _DOMAINS = Family(
     ensure=lambda data: domain_layouts.ensure_present(data.name, data.root, data.lists),
     place=domain_layouts.place_of,
@@ -132,6 +136,7 @@ FAMILIES: dict[str, Family] = {
     **dict.fromkeys(image_layouts.ANNOTATED, _LISTED),
     "imagenet": _IMAGENET,
     "voc": _VOC,
+    "coco": _COCO,
     "rotated_digits": _EMBEDDED,
     **dict.fromkeys(domain_layouts.DOMAIN_SETS, _DOMAINS),
     **dict.fromkeys(known_pairs.PAIR_SETS, _PAIRS),
@@ -155,8 +160,12 @@ def state_of(data: Any) -> State:
 
 def places() -> Iterator[tuple[str, State, str]]:
     """Every named set: its state in its usual place, and that place or what was looked for."""
-    trained_on, scored_on = image_layouts.VOC_LISTS[:2], image_layouts.VOC_LISTS[2:]
+    lists = {
+        "voc": (image_layouts.VOC_LISTS[:2], image_layouts.VOC_LISTS[2:]),
+        "coco": (image_layouts.COCO_LISTS[:1], image_layouts.COCO_LISTS[1:]),
+    }
     for name, family in FAMILIES.items():
+        trained_on, scored_on = lists.get(name, ((), "test"))
         usual = SimpleNamespace(
             name=name,
             root=None,
@@ -164,7 +173,7 @@ def places() -> Iterator[tuple[str, State, str]]:
             train_list=None,
             test_list=None,
             trained_on=trained_on,
-            scored_on=scored_on if name == "voc" else "test",
+            scored_on=scored_on,
         )
         state = family.state_of(usual)
         if state == "absent":

@@ -126,7 +126,7 @@ def load_voc(
     """
     ensure_voc(root, (*trained_on, *scored_on))
     files = {name: _files(root, name) for name in dict.fromkeys((*trained_on, *scored_on))}
-    _require_files(path for pairs in files.values() for pair in pairs for path in pair)
+    require_files(path for pairs in files.values() for pair in pairs for path in pair)
     things = {
         annotation: read_annotation(annotation)
         for pairs in files.values()
@@ -153,7 +153,7 @@ def load_voc(
         raise ValueError(f"No image of {', '.join(trained_on)} has an object to train on.")
     if all(image.difficult.all() for image in test):
         raise ValueError(f"No image of {', '.join(scored_on)} has an object to score.")
-    return BoxedImages(classes, tuple(train), tuple(test), _hash(classes, train, test))
+    return BoxedImages(classes, tuple(train), tuple(test), split_hash(classes, train, test))
 
 
 def _files(root: str | None, name: str) -> list[tuple[Path, Path]]:
@@ -169,7 +169,7 @@ def _files(root: str | None, name: str) -> list[tuple[Path, Path]]:
                 if path.suffix.lower() in ENDINGS:
                     found.setdefault(path.stem, []).append(path.suffix)
     except (FileNotFoundError, NotADirectoryError):
-        pass  # then every image is missing, and `_require_files` says so
+        pass  # then every image is missing, and `require_files` says so
 
     def image(line: str) -> Path:
         ending = min(found.get(line, ENDINGS[:1]), key=lambda e: ENDINGS.index(e.lower()))
@@ -178,7 +178,7 @@ def _files(root: str | None, name: str) -> list[tuple[Path, Path]]:
     return [(image(line), folder / "Annotations" / f"{line}.xml") for line in lines if line]
 
 
-def _require_files(paths: Iterable[Path]) -> None:
+def require_files(paths: Iterable[Path]) -> None:
     missing = [path for path in dict.fromkeys(paths) if not path.is_file()]
     if not missing:
         return
@@ -208,12 +208,18 @@ def _boxed(path: Path, things: Sequence[AnnotatedObject], classes: Sequence[str]
     )
 
 
-def _hash(classes: Sequence[str], *parts: Sequence[BoxedImage]) -> str:
+def split_hash(classes: Sequence[str], *parts: Sequence[BoxedImage], folders: int = 2) -> str:
+    """SHA-256 of the classes, and of the names and objects of all images.
+
+    Args:
+        parts: images that are trained on, and that are scored.
+        folders: how many folders above an image the one is that tells its list.
+    """
     total = hashlib.sha256("\n".join(classes).encode())
     for part in parts:
         total.update(b"\n\n")
         for image in part:
-            year, name = image.path.parts[-3], image.path.stem
+            folder, name = image.path.parts[-folders - 1], image.path.stem
             rows = [image.boxes.tolist(), image.labels.tolist(), image.difficult.tolist()]
-            total.update(f"{year}/{name} {rows}\n".encode())
+            total.update(f"{folder}/{name} {rows}\n".encode())
     return total.hexdigest()

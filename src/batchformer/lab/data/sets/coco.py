@@ -1,0 +1,124 @@
+"""Images with boxes in the folders of COCO."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from batchformer.lab.data.sets.image_layouts import coco_folder, coco_list, ensure_coco
+from batchformer.lab.data.sets.voc import BoxedImage, BoxedImages, require_files, split_hash
+
+#: Keys of an annotation that are read.
+KEYS = {
+    "categories": ("id", "name"),
+    "images": ("id", "file_name"),
+    "annotations": ("image_id", "category_id", "bbox"),
+}
+
+
+def load_coco(root: str | None, trained_on: Sequence[str], scored_on: Sequence[str]) -> BoxedImages:
+    """Read the annotations of all lists, and look for every image.
+
+    Classes are the categories of all lists, in the order of their numbers. A crowd is never trained
+    on, and need not be found: it counts as a difficult object. Boxes without an area are left out.
+
+    Args:
+        trained_on: lists as ``train2017``.
+    """
+    names = tuple(dict.fromkeys((*trained_on, *scored_on)))
+    ensure_coco(root, names)
+    read = {name: read_annotations(coco_list(root, name)) for name in names}
+    categories = _categories(read)
+    numbers = {number: place for place, number in enumerate(sorted(categories))}
+    classes = tuple(categories[number] for number in sorted(categories))
+    images = {
+        name: _images(content, coco_folder(root) / name, numbers) for name, content in read.items()
+    }
+    require_files(image.path for listed in images.values() for image in listed)
+    train = [_without_crowds(image) for name in trained_on for image in images[name]]
+    train = [image for image in train if len(image.labels)]
+    test = [image for name in scored_on for image in images[name]]
+    if not train:
+        raise ValueError(f"No image of {', '.join(trained_on)} has an object to train on.")
+    if all(image.difficult.all() for image in test):
+        raise ValueError(f"No image of {', '.join(scored_on)} has an object to score.")
+    hashed = split_hash(classes, train, test, folders=1)
+    return BoxedImages(classes, tuple(train), tuple(test), hashed)
+
+
+def read_annotations(file: Path) -> dict[str, list[dict[str, Any]]]:
+    """The categories, images and annotations of a list.
+
+    Raises:
+        ValueError: the file has another format; says what is missing.
+    """
+    try:
+        content = json.loads(file.read_text())
+        for part, keys in KEYS.items():
+            for entry in content[part]:
+                missing = [key for key in keys if key not in entry]
+                if missing:
+                    raise ValueError(f"an entry of {part!r} has no {missing[0]!r}")
+        for entry in content["annotations"]:
+            sides = [side for side in entry["bbox"] if isinstance(side, (int, float))]
+            if len(sides) != 4 or len(entry["bbox"]) != 4:
+                raise ValueError(f"a bbox is {entry['bbox']}, not 4 numbers")
+    except (ValueError, KeyError, TypeError) as error:
+        reason = f"it has no {error}" if isinstance(error, KeyError) else error
+        raise ValueError(
+            f"{file} holds no annotations in the format of COCO: {reason}. Write it again, or name "
+            "another list."
+        ) from error
+    return {part: content[part] for part in KEYS}
+
+
+def _categories(read: Mapping[str, Mapping[str, list[dict[str, Any]]]]) -> dict[int, str]:
+    """Names by number; lists must agree."""
+    found: dict[int, str] = {}
+    for name, content in read.items():
+        for entry in content["categories"]:
+            if found.setdefault(entry["id"], entry["name"]) != entry["name"]:
+                raise ValueError(
+                    f"Category {entry['id']} is {entry['name']!r} in {name} and "
+                    f"{found[entry['id']]!r} in another list. Number categories alike in all lists."
+                )
+    return found
+
+
+def _images(
+    content: Mapping[str, list[dict[str, Any]]], folder: Path, numbers: Mapping[int, int]
+) -> list[BoxedImage]:
+    objects: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    for entry in content["annotations"]:
+        if entry["category_id"] not in numbers:
+            raise ValueError(
+                f"{folder.name} has an object of category {entry['category_id']}, which its "
+                "categories do not name. Add it to them, or leave the object out."
+            )
+        if min(entry["bbox"][2:]) > 0:
+            objects[entry["image_id"]].append(entry)
+    return [
+        _boxed(folder / image["file_name"], objects[image["id"]], numbers)
+        for image in content["images"]
+    ]
+
+
+def _boxed(path: Path, objects: Sequence[dict[str, Any]], numbers: Mapping[int, int]) -> BoxedImage:
+    """COCO writes left, top, width and height."""
+    sides = torch.tensor([entry["bbox"] for entry in objects], dtype=torch.float32).reshape(-1, 4)
+    return BoxedImage(
+        path,
+        torch.cat((sides[:, :2], sides[:, :2] + sides[:, 2:]), dim=1),
+        torch.tensor([numbers[entry["category_id"]] for entry in objects], dtype=torch.int64),
+        torch.tensor([bool(entry.get("iscrowd", 0)) for entry in objects], dtype=torch.bool),
+    )
+
+
+def _without_crowds(image: BoxedImage) -> BoxedImage:
+    kept = ~image.difficult
+    return BoxedImage(image.path, image.boxes[kept], image.labels[kept], image.difficult[kept])

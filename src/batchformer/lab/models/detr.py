@@ -1,0 +1,145 @@
+"""DETR, Conditional DETR and Deformable DETR of Hugging Face, on timm's ResNets."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from batchformer.lab.models.faster_rcnn import MEAN, STAGES, STD, Borrower, stage_channels
+
+Kind = Literal["detr", "conditional", "deformable"]
+
+#: Of transformers, by kind: the beginning of its classes' names, and stages that it reads.
+FAMILIES: dict[Kind, tuple[str, tuple[str, ...]]] = {
+    "detr": ("Detr", STAGES[3:]),
+    "conditional": ("ConditionalDetr", STAGES[3:]),
+    "deformable": ("DeformableDetr", STAGES[1:]),
+}
+#: Sizes of the transformer that differ from transformers' defaults, which are the authors': none.
+#: Tests have smaller ones.
+SIZES: dict[str, Any] = {}
+#: Most detections of an image, as COCO counts them.
+DETECTIONS = 100
+
+
+def detr(network: nn.Module, classes: int, kind: Kind, queries: int) -> Any:
+    """A detector of K classes on the layers of a network, which it does not own.
+
+    As in :func:`~batchformer.lab.models.faster_rcnn.faster_rcnn`, the caller registers the network.
+    Losses of every decoder layer are trained on. All else has the defaults of transformers.
+
+    Args:
+        network: a ResNet of timm's.
+        classes: K.
+        kind: which of the family.
+        queries: predictions for each image.
+
+    Raises:
+        ValueError: the network lacks the layers of a ResNet, or has other strides.
+    """
+    transformers = _transformers()
+    channels = stage_channels(network)
+    name, stages = FAMILIES[kind]
+    # The model is built on a backbone of as many channels and one block a stage, then on ours.
+    placeholder = transformers.ResNetConfig(
+        hidden_sizes=channels,
+        depths=[1, 1, 1, 1],
+        out_features=[f"stage{STAGES.index(stage) + 1}" for stage in stages],
+    )
+    config = getattr(transformers, f"{name}Config")(
+        use_timm_backbone=False,
+        use_pretrained_backbone=False,
+        backbone=None,
+        backbone_config=placeholder,
+        num_labels=classes,
+        num_queries=queries,
+        auxiliary_loss=True,
+        **SIZES,
+    )
+    model = getattr(transformers, f"{name}ForObjectDetection")(config)
+    model.model.backbone = Maps(network, stages)
+    return model
+
+
+class Maps(Borrower):
+    """Feature maps of some stages, with the masks of padding at their sizes."""
+
+    def __init__(self, network: nn.Module, stages: tuple[str, ...]) -> None:
+        super().__init__(network)
+        self.stages = stages
+
+    def forward(self, pixel_values: Tensor, pixel_mask: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Maps (N, C, h, w) and masks (N, h, w) of images (N, 3, H, W) and masks (N, H, W)."""
+        x, maps = self.stem(pixel_values), []
+        for stage in STAGES:
+            x = getattr(self.network, stage)(x)
+            if stage in self.stages:
+                small = F.interpolate(pixel_mask[None].float(), size=x.shape[-2:])[0]
+                maps.append((x, small.bool()))
+        return maps
+
+
+def padded(images: list[Tensor]) -> tuple[Tensor, Tensor]:
+    """Normalised images in one tensor (N, 3, H, W), and where they are no padding (N, H, W) bool.
+
+    Args:
+        images: (3, H, W) each, uint8 or in [0, 1].
+    """
+    height, width = (max(image.shape[axis] for image in images) for axis in (1, 2))
+    mean, std = (torch.tensor(v, device=images[0].device).view(3, 1, 1) for v in (MEAN, STD))
+    x = torch.zeros(len(images), 3, height, width, device=images[0].device)
+    mask = torch.zeros(len(images), height, width, dtype=torch.bool, device=images[0].device)
+    for row, image in enumerate(images):
+        part = image if image.is_floating_point() else image / 255
+        _, own_height, own_width = image.shape
+        x[row, :, :own_height, :own_width] = (part - mean) / std
+        mask[row, :own_height, :own_width] = True
+    return x, mask
+
+
+def to_shares(boxes: Tensor, height: int, width: int) -> Tensor:
+    """Boxes (n, 4) in pixels as centre, width and height, in shares of the image.
+
+    >>> to_shares(torch.tensor([[10.0, 0.0, 30.0, 20.0]]), height=40, width=100)
+    tensor([[0.2000, 0.2500, 0.2000, 0.5000]])
+    """
+    left_top, right_bottom = boxes[:, :2], boxes[:, 2:]
+    shares = torch.cat(((left_top + right_bottom) / 2, right_bottom - left_top), dim=1)
+    return shares / boxes.new_tensor([width, height, width, height])
+
+
+def to_pixels(shares: Tensor, height: int, width: int) -> Tensor:
+    """The reverse of :func:`to_shares`."""
+    centre, half = shares[..., :2], shares[..., 2:] / 2
+    boxes = torch.cat((centre - half, centre + half), dim=-1)
+    return boxes * boxes.new_tensor([width, height, width, height])
+
+
+def best_detections(logits: Tensor, shares: Tensor, kind: Kind) -> tuple[Tensor, Tensor, Tensor]:
+    """Scores, labels and boxes of one image, the most certain first.
+
+    DETR has a class for no object, and one answer of each query. The others have a probability of
+    each class, and a query may answer several times.
+
+    Args:
+        logits: (Q, K), or (Q, K + 1) of DETR.
+        shares: (Q, 4).
+    """
+    if kind == "detr":
+        scores, labels = logits.softmax(-1)[:, :-1].max(-1)
+        order = scores.argsort(descending=True)[:DETECTIONS]
+        return scores[order], labels[order], shares[order]
+    found = logits.sigmoid().flatten().topk(min(DETECTIONS, logits.numel()))
+    queries, labels = found.indices // logits.shape[1], found.indices % logits.shape[1]
+    return found.values, labels, shares[queries]
+
+
+def _transformers() -> Any:
+    try:
+        import transformers
+    except ImportError as error:
+        raise ImportError("DETR needs: pip install 'batchformer[lab,detection,hf]'") from error
+    return transformers

@@ -1,0 +1,219 @@
+"""DETR and its relatives, without BatchFormer and with it, against what transformers computes."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import pytest
+import torch
+from timm.models import resnet
+from torch import Tensor, nn
+
+from batchformer.lab.config.methods import MethodConfig, ModuleConfig
+from batchformer.lab.config.training import OptimConfig, TrainConfig
+from batchformer.lab.engine.optimizer_step import OptimizerStep
+from batchformer.lab.methods import build_method
+from batchformer.lab.methods.detr import Detr
+from batchformer.lab.models import detr
+from batchformer.nn.module import BatchFormer
+
+transformers = pytest.importorskip("transformers")
+CPU = torch.device("cpu")
+KINDS: tuple[detr.Kind, ...] = get_args(detr.Kind)
+PLACE = "model.encoder.layers.1"
+SMALL = {
+    "d_model": 64,
+    "encoder_layers": 3,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 16,
+    "decoder_ffn_dim": 16,
+    "dropout": 0.0,
+}
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(detr, "SIZES", SMALL)
+
+
+def build(kind: detr.Kind = "detr", **module: Any) -> Detr:
+    torch.manual_seed(0)
+    made = build_method(
+        "detr",
+        network=resnet.ResNet(
+            resnet.BasicBlock,
+            (1, 1, 1, 1),
+            num_classes=7,
+            channels=(8, 8, 16, 16),
+            zero_init_last=False,
+        ),
+        classes=("ant", "bee", "cow"),
+        module=ModuleConfig(**{"enabled": False, "at": (PLACE,), "dropout": 0.0, **module}),
+        seed=0,
+        hyper=MethodConfig(detr=kind, queries=5),
+        class_counts=torch.tensor([5, 3, 1]),
+    )
+    assert isinstance(made, Detr)
+    for norm in made.network.modules():
+        if isinstance(norm, nn.BatchNorm2d):
+            norm.momentum = 0.0
+    return made
+
+
+def batch() -> dict[str, Any]:
+    """Rectangles of classes 0 and 2, and one of class 1 in a smaller image."""
+    x = torch.full((2, 3, 64, 64), 100, dtype=torch.uint8)
+    x[0, 0, 8:40, 4:36], x[0, 2, 20:60, 40:62], x[1, 1, 10:50, 20:48] = 255, 255, 255
+    first = torch.tensor([[4.0, 8.0, 36.0, 40.0], [40.0, 20.0, 62.0, 60.0]])
+    return {
+        "x": [x[0], x[1, :, :60, :48]],
+        "boxes": [first, torch.tensor([[20.0, 10.0, 48.0, 50.0]])],
+        "labels": [torch.tensor([0, 2]), torch.tensor([1])],
+        "y": torch.tensor([2, 1]),
+        "index": torch.tensor([4, 2]),
+        "row": torch.arange(2),
+    }
+
+
+def labels() -> list[dict[str, Tensor]]:
+    """The same boxes by hand: centre, width and height, over the sides of each image."""
+    return [
+        {
+            "class_labels": torch.tensor([0, 2]),
+            "boxes": torch.tensor([[20.0, 24.0, 32.0, 32.0], [51.0, 40.0, 22.0, 40.0]]) / 64,
+        },
+        {
+            "class_labels": torch.tensor([1]),
+            "boxes": torch.tensor([[34 / 48, 30 / 60, 28 / 48, 40 / 60]]),
+        },
+    ]
+
+
+def test_images_are_normalised_and_padded_at_their_right_and_bottom() -> None:
+    images = batch()["x"]
+    x, mask = detr.padded(images)
+    assert x.shape == (2, 3, 64, 64) and mask.sum((1, 2)).tolist() == [64 * 64, 60 * 48]
+    assert not x[1, :, 60:].any() and not x[1, :, :, 48:].any() and not mask[1, 59, 48]
+    expected = (images[1].float() / 255)[2, 5, 7].sub(0.406) / 0.225
+    torch.testing.assert_close(x[1, 2, 5, 7], expected)
+    assert torch.equal(detr.padded([image / 255 for image in images])[0], x)
+
+
+def test_boxes_are_shares_and_back() -> None:
+    boxes = batch()["boxes"]
+    for own, size, known in zip(boxes, ((64, 64), (60, 48)), labels(), strict=True):
+        shares = detr.to_shares(own, *size)
+        torch.testing.assert_close(shares, known["boxes"])
+        torch.testing.assert_close(detr.to_pixels(shares, *size), own)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_loss_is_transformers_own(kind: detr.Kind) -> None:
+    method = build(kind).train()
+    found = method.step(batch())
+    x, mask = detr.padded(batch()["x"])
+    with torch.no_grad():
+        expected = method.detector(pixel_values=x, pixel_mask=mask, labels=labels())
+    torch.testing.assert_close(found["loss"], expected.loss)
+    assert list(found) == ["loss", "classes", "boxes", "overlap"]
+    torch.testing.assert_close(found["overlap"], expected.loss_dict["loss_giou"])
+    assert len([k for k in expected.loss_dict if k.startswith("loss_ce")]) == 2, "of each layer"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_detections_are_transformers_own(kind: detr.Kind) -> None:
+    method = build(kind).eval()
+    image = batch()["x"][1]
+    processor = getattr(transformers, f"{detr.FAMILIES[kind][0]}ImageProcessor")()
+    x, mask = detr.padded([image])
+    with torch.no_grad():
+        (found,) = method.predict([image])
+        out = method.detector(pixel_values=x, pixel_mask=mask)
+    (expected,) = processor.post_process_object_detection(
+        out, threshold=0.0, target_sizes=torch.tensor([[60, 48]])
+    )
+    order = expected["scores"].argsort(descending=True)
+    for name in ("scores", "labels", "boxes"):
+        torch.testing.assert_close(found[name], expected[name][order])
+    assert len(found["scores"]) == (5 if kind == "detr" else 15)
+
+
+def test_the_stem_and_the_classifier_are_not_trained_and_the_rest_has_three_rates() -> None:
+    method = build()
+    optim = OptimConfig(name="adamw", lr=0.1)
+    groups = {group["name"]: group for group in method.parameter_groups(optim)}
+    rates = {name: group["lr"] for name, group in groups.items()}
+    assert rates == pytest.approx({"backbone": 0.01, "model": 0.1})
+    given = [id(p) for group in groups.values() for p in group["params"]]
+    trained = {name: p for name, p in method.named_parameters() if p.requires_grad}
+    assert sorted(given) == sorted(map(id, trained.values()))
+    still = {name for name, _ in method.named_parameters()} - set(trained)
+    assert {name.split(".")[1] for name in still} == {"conv1", "bn1", "layer1", "fc"}
+    pointers = [value.data_ptr() for value in method.state_dict().values()]
+    assert len(pointers) == len(set(pointers))
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_updates_lower_the_loss(precision: Any) -> None:
+    method = build("conditional").train()
+    optimizer_step = OptimizerStep(TrainConfig(batch_size=2, precision=precision), CPU)
+    optimizers = method.optimizers(OptimConfig(name="adamw", lr=1e-3, weight_decay=1e-4))
+    losses = [method.update(batch(), optimizers, optimizer_step) for _ in range(6)]
+    assert losses[-1]["loss"] < 0.95 * losses[0]["loss"]
+    assert all(value.dtype == torch.float32 for value in losses[0].values())
+    assert "on the CPU" in str(method.why_eager())
+
+
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        ({"at": ()}, "detr has no pooled features.*model.encoder.layers.1"),
+        ({"loss_scale": "official"}, "one mean over the boxes"),
+        ({"mixed_weight": 0.5}, "leave module.mixed-weight at 1"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(module: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        build(enabled=True, **module)
+
+
+# BatchFormer: places whose modules read masks and positions beside their tokens
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_step_is_the_mean_of_two_streams_written_out(kind: detr.Kind) -> None:
+    method = build(kind, enabled=True).double().train()
+    (encoder,) = (m for m in method.modules() if isinstance(m, BatchFormer))
+    width = SMALL["d_model"]
+    layer = nn.TransformerEncoderLayer(width, 4, width, dropout=0.0, dtype=torch.float64)
+    layer.load_state_dict(encoder.layers[0].state_dict())
+    plain = build(kind).double().train()
+    x, mask = detr.padded(batch()["x"])
+    x = x.double()
+    both = method(x, mask)
+    of_plain = plain(x, mask, labels())
+    place = plain.detector.get_submodule(PLACE)
+    # The stock layer's sequence is the first axis, that of the samples.
+    handle = place.register_forward_pre_hook(lambda _, args: (layer(args[0]), *args[1:]))
+    of_mixed = plain(x, mask, labels())
+    handle.remove()
+    for name in ("logits", "pred_boxes"):
+        expected = torch.cat((of_plain[name], of_mixed[name]))
+        torch.testing.assert_close(both[name], expected, rtol=1e-10, atol=1e-10)
+    # Losses are in single precision; each stream is matched on its own.
+    loss = method(x, mask, labels()).loss
+    torch.testing.assert_close(loss, (of_plain.loss + of_mixed.loss) / 2)
+
+
+@pytest.mark.parametrize("module", [{}, {"encoder": "none"}, {"attend": "self"}])
+def test_eval_is_the_plain_detector(module: dict[str, Any]) -> None:
+    method, plain = build(enabled=True, **module).eval(), build().eval()
+    with torch.no_grad():
+        pairs = zip(method.predict(batch()["x"]), plain.predict(batch()["x"]), strict=True)
+        for found, expected in pairs:
+            assert all(torch.equal(found[name], expected[name]) for name in expected)
+    rates = {g["name"]: g["lr"] for g in method.parameter_groups(OptimConfig(lr=0.1))}
+    assert ("batchformer" in rates) == (module.get("encoder") != "none")
+    assert method.train()(*detr.padded(batch()["x"])).logits.shape[0] == 4

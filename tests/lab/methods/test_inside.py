@@ -1,0 +1,245 @@
+"""BatchFormerV2: BatchFormer inside the network, against two streams written out in float64."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from timm.models.vision_transformer import VisionTransformer
+from torch import Tensor, nn
+
+from batchformer import check
+from batchformer.lab.config.arms import with_arm
+from batchformer.lab.config.methods import MethodConfig, ModuleConfig
+from batchformer.lab.config.training import OptimConfig, TrainConfig
+from batchformer.lab.engine.optimizer_step import OptimizerStep
+from batchformer.lab.methods import build_method
+from batchformer.lab.methods.classifier import Classifier
+from batchformer.lab.recipes import find_recipe
+from batchformer.nn.module import BatchFormer
+from batchformer.nn.randomness import drawing
+
+COUNTS = torch.tensor([50, 20, 10, 5, 1])
+Y = torch.tensor([0, 0, 1, 2, 3, 4])
+X = torch.randn(6, 3, 8, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+#: After every block.
+ALL = ("blocks.1", "blocks.2", "norm")
+
+
+def vit(drop_path: float = 0.0) -> VisionTransformer:
+    """Three blocks over four patches and a class token, of 16 channels."""
+    with drawing(0, "weights"):
+        sizes: dict[str, Any] = {"img_size": 8, "patch_size": 4, "embed_dim": 16, "depth": 3}
+        return VisionTransformer(num_heads=2, num_classes=5, drop_path_rate=drop_path, **sizes)
+
+
+def method(
+    name: str = "cross_entropy", drop_path: float = 0.0, hyper: Any = None, **module: Any
+) -> Classifier:
+    options = {"at": ALL, "dropout": 0.0, **module}
+    built = build_method(
+        name,
+        network=vit(drop_path),
+        module=ModuleConfig(**options),
+        seed=0,
+        class_counts=COUNTS,
+        hyper=hyper or MethodConfig(),
+    )
+    assert isinstance(built, Classifier)
+    return built.double()
+
+
+def encoders(classifier: Classifier) -> list[BatchFormer]:
+    return [m for m in classifier.modules() if isinstance(m, BatchFormer)]
+
+
+def stock_layer(encoder: BatchFormer) -> nn.TransformerEncoderLayer:
+    """torch's own layer with the same weights; its sequence is the first axis, the samples."""
+    layer = nn.TransformerEncoderLayer(16, 4, 16, dropout=0.0, dtype=torch.float64)
+    layer.load_state_dict(encoder.layers[0].state_dict())
+    return layer
+
+
+def forward(network: Any, x: Tensor, layers: dict[str, nn.Module]) -> Tensor:
+    """Logits of one stream, with these layers over samples before the modules they name."""
+    tokens = network.patch_embed(x)
+    first = network.cls_token.expand(len(x), -1, -1)
+    tokens = torch.cat((first, tokens), dim=1) + network.pos_embed
+    for name in ("blocks.0", "blocks.1", "blocks.2", "norm"):
+        if name in layers:
+            tokens = layers[name](tokens)
+        tokens = network.get_submodule(name)(tokens)
+    logits: Tensor = network.head(tokens[:, 0])
+    return logits
+
+
+@pytest.mark.parametrize(("at", "share"), [(ALL, False), (ALL, True), (("blocks.1",), False)])
+@pytest.mark.parametrize("streams", ["shared", "mixed_only"])
+def test_a_step_is_two_streams_written_out(at: tuple[str, ...], share: bool, streams: str) -> None:
+    classifier = method(at=at, share=share, streams=streams)
+    layers = [stock_layer(encoder) for encoder in encoders(classifier)]
+    assert len(layers) == (1 if share else len(at))
+    by_place: dict[str, nn.Module] = dict(zip(at, layers * (3 if share else 1), strict=False))
+    plain: Any = vit().double()
+    logits = forward(plain, X, by_place)
+    if streams == "shared":
+        logits = torch.cat((forward(plain, X, {}), logits))
+    expected = F.cross_entropy(logits, Y.repeat(len(logits) // 6))
+    expected.backward()  # type: ignore[no-untyped-call]
+    loss = classifier.step({"x": X, "y": Y})["loss"]
+    loss.backward()  # type: ignore[no-untyped-call]
+    torch.testing.assert_close(loss, expected, rtol=1e-12, atol=1e-12)
+    found: Any = classifier.network
+    for name, weight in plain.named_parameters():
+        torch.testing.assert_close(found.get_parameter(name).grad, weight.grad)
+    for encoder, layer in zip(encoders(classifier), layers, strict=True):
+        own = dict(encoder.layers[0].named_parameters())
+        for name, weight in layer.named_parameters():
+            torch.testing.assert_close(own[name].grad, weight.grad)
+
+
+def test_an_adamw_step_moves_the_module_at_its_own_rate() -> None:
+    classifier = method(lr_factor=0.5)
+    optim = OptimConfig(name="adamw", lr=0.01, weight_decay=0.05, decayed="matrices")
+    optimizers = classifier.optimizers(optim)
+    rates = {group["name"]: group["lr"] for group in optimizers["main"].param_groups}
+    assert rates == {"model": 0.01, "batchformer": 0.005}
+    before = copy.deepcopy(classifier)
+    train = TrainConfig(precision="fp64", batch_size=6)
+    classifier.update({"x": X, "y": Y}, optimizers, OptimizerStep(train, X.device))
+    before.step({"x": X, "y": Y})["loss"].backward()  # type: ignore[no-untyped-call]
+    old = dict(before.named_parameters())
+    for name, weight in classifier.named_parameters():
+        rate = 0.005 if ".batchformer." in name else 0.01
+        gradient, start = old[name].grad, old[name].detach()
+        assert gradient is not None
+        kept = 1 - rate * 0.05 if weight.ndim > 1 else 1.0
+        # The first step of AdamW has the length of the rate.
+        expected = start * kept - rate * gradient / (gradient.abs() + 1e-8)
+        torch.testing.assert_close(weight.detach(), expected)
+
+
+@pytest.mark.parametrize(
+    "module", [{}, {"share": True}, {"streams": "mixed_only"}, {"encoder": "none"}]
+)
+def test_eval_is_the_plain_network_and_so_is_what_is_deployed(module: dict[str, Any]) -> None:
+    classifier, plain = method(**module), vit().double().eval()
+    classifier.eval()
+    with torch.no_grad():
+        expected = plain(X)
+        assert torch.equal(classifier.predict(X), expected)
+        assert torch.equal(classifier(X), expected)
+        deployed = classifier.deployed()
+        assert torch.equal(deployed(X), expected)
+        assert torch.equal(deployed.train()(X), expected), "no stream is left in training"
+    assert type(deployed) is VisionTransformer
+    assert deployed.state_dict().keys() == plain.state_dict().keys()
+    assert len(encoders(classifier)) > 0, "the trained network keeps its own"
+
+
+def test_doubling_with_the_identity_is_the_baseline_but_for_what_is_drawn() -> None:
+    same, baseline = method(encoder="none"), method(enabled=False)
+    names = [[n for n, _ in built.named_parameters()] for built in (same, baseline)]
+    assert names[0] == names[1], "there is nothing to train but the network"
+    with torch.no_grad():
+        torch.testing.assert_close(same(X), baseline(X).repeat(2, 1))
+    torch.testing.assert_close(
+        same.step({"x": X, "y": Y})["loss"], baseline.step({"x": X, "y": Y})["loss"]
+    )
+    dropping = method(encoder="none", drop_path=0.5)
+    torch.manual_seed(0)
+    with torch.no_grad():
+        plain, copied = dropping(X).chunk(2)
+    assert not torch.allclose(plain, copied), "each stream drops paths of its own"
+
+
+def test_samples_attend_to_one_another_at_every_token_and_not_in_the_control() -> None:
+    moved = X.clone()
+    moved[0] += 1
+    with torch.no_grad():
+        for attend in ("batch", "self"):
+            classifier = method(attend=attend)
+            before, after = classifier(X), classifier(moved)
+            others = (before != after).any(dim=1).view(2, 6)[:, 1:]
+            assert not others[0].any(), "no plain row depends on another sample"
+            assert others[1].all() if attend == "batch" else not others[1].any()
+    classifier = method()
+    result = check(classifier, X)
+    assert result.passed, str(result)
+
+
+def test_encoders_begin_the_same_whatever_else_is_drawn_and_change_no_other_weight() -> None:
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    one = method()
+    assert torch.equal(before, torch.get_rng_state())
+    torch.manual_seed(2)
+    two, baseline = method(), method(enabled=False)
+    for name, value in two.state_dict().items():
+        assert torch.equal(value, one.state_dict()[name])
+    for name, value in baseline.state_dict().items():
+        assert torch.equal(value, one.state_dict()[name])
+
+
+def test_an_untrained_encoder_has_no_gradient() -> None:
+    classifier = method(trained=False)
+    groups = classifier.parameter_groups(OptimConfig())
+    assert [group["name"] for group in groups] == ["model"]
+
+
+def test_a_copy_trains_through_its_own_encoders() -> None:
+    """As a mean of the weights does."""
+    classifier = method(share=True)
+    other = copy.deepcopy(classifier)
+    other.step({"x": X, "y": Y})["loss"].backward()  # type: ignore[no-untyped-call]
+    assert all(p.grad is not None for p in other.parameters())
+    assert all(p.grad is None for p in classifier.parameters())
+
+
+def test_mixed_images_have_mixed_targets_in_both_streams() -> None:
+    classifier = method(hyper=MethodConfig(mixup=0.8, smoothing=0.1))
+    torch.manual_seed(0)
+    batch = classifier.mixed({"x": X, "y": Y})  # type: ignore[operator]
+    torch.testing.assert_close(
+        classifier.step(batch)["loss"],
+        F.cross_entropy(classifier(batch["x"]), batch["y"].repeat(2, 1), label_smoothing=0.1),
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "module", "words"),
+    [
+        ("ldam", {}, "module.at is for cross_entropy and balanced_softmax, not for ldam"),
+        ("cross_entropy", {"context": "classes"}, "module.at stands before these"),
+        ("cross_entropy", {"copy_layers": True}, "module.copy-layers is for BatchFormer before"),
+        ("cross_entropy", {"at": (), "encoder": "none"}, "the baseline under another name"),
+        ("cross_entropy", {"at": (), "share": True}, "module.share is for several places"),
+        ("cross_entropy", {"at": ("a", "a")}, "module.at names a place twice"),
+        ("cross_entropy", {"at": ("block.1",)}, "no submodule 'block.1'. Candidates"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(name: str, module: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        method(name, **module)
+
+
+def test_an_arm_of_the_small_deit_differs_in_what_it_says() -> None:
+    """Rows that an update trains on, and encoders that mix them."""
+    recipe = find_recipe("cifar100_lt_deit_balanced_softmax")
+    expected = {
+        "baseline": (6, 0),
+        "batchformer": (12, 1),
+        "batchformer_self": (12, 1),
+        "batchformer_identity": (12, 1),
+        "batchformer_mixed_only": (6, 1),
+        "baseline_updates2x": (6, 0),
+    }
+    for arm, (rows, count) in expected.items():
+        module = with_arm(recipe, arm).module
+        fields = {name: getattr(module, name) for name in module.__dataclass_fields__}
+        classifier = method(**{**fields, "at": ALL})
+        assert len(classifier(X)) == rows, arm
+        assert len(encoders(classifier)) == count, arm
