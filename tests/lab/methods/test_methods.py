@@ -15,9 +15,13 @@ from batchformer.lab.engine.optimizer_step import OptimizerStep
 CPU = torch.device("cpu")
 #: Methods for batches of several domains; accumulation would separate them.
 DOMAINS = ("coral", "irm", "vrex", "mixstyle")
-#: Methods that need pairs, features, a bank or boxes; their own files have the same tests.
-OTHERS = ("cge", "compcos", "ce_gzsl", "eszsl", "knn", "detector")
-OF_IMAGES = [name for name in METHODS if name not in OTHERS]
+#: Tasks of pairs, features or boxes; these methods' own files have the same tests, as has knn's.
+OTHER_TASKS = {"compositional", "generalized", "detection"}
+OF_IMAGES = [
+    name
+    for name, entry in METHODS.items()
+    if name != "knn" and not OTHER_TASKS.intersection(entry.tasks)
+]
 #: Their stopping is in their own files, or is that of the same class.
 NEVER_STOPPED = ("cross_entropy", "balanced_softmax", "coral", "vrex", "ride_assignment")
 TRAIN: list[dict[str, Any]] = [{"precision": "bf16"}, {"accumulate": 2}]

@@ -349,27 +349,43 @@ class Feasibility:
 
 @dataclass(frozen=True, kw_only=True)
 class Synthesis:
-    """CE-GZSL: features that a generator makes."""
+    """Generated features of unseen classes, and the classifier that is trained on them."""
 
-    module_at: Literal["embedding", "classifier"] = "embedding"
-    """ce_gzsl: BatchFormer on the embedding while it is trained, or in the final classifier. The
-    paper does not say which."""
-    noise: int = at_least(1, 1024)
-    """ce_gzsl: channels of the generator's noise."""
-    gan_hidden: int = at_least(1, 4096)
-    """ce_gzsl: hidden channels of generator and critic."""
-    contrast: float = at_least(0, 0.001)
-    """ce_gzsl: weight of both contrastive losses in the generator's."""
-    contrast_temperature: float = above_zero(0.1)
-    """ce_gzsl: temperature of both contrastive losses."""
-    gradient_penalty: float = at_least(0, 10.0)
-    """ce_gzsl: weight of the critic's gradient penalty."""
-    critic_steps: int = at_least(1, 5)
-    """ce_gzsl: updates of the critic and the embedding for each of the generator."""
     synthetic: int = at_least(1, 100)
     """ce_gzsl: features made of each unseen class for the final classifier."""
     classifier_epochs: int = at_least(1, 25)
     """ce_gzsl: passes of the final classifier's training."""
+    classifier_batch: int = at_least(2, 100)
+    """ce_gzsl: rows of its batches, which attend to one another with BatchFormer."""
+    classifier_lr: float = above_zero(1e-3)
+    """ce_gzsl: its learning rate."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adversary:
+    """A generator of features against a critic."""
+
+    noise: int = at_least(1, 1024)
+    """ce_gzsl: channels of the generator's noise."""
+    gan_hidden: int = at_least(1, 4096)
+    """ce_gzsl: hidden channels of generator and critic."""
+    gradient_penalty: float = at_least(0, 10.0)
+    """ce_gzsl: weight of the critic's gradient penalty."""
+    critic_steps: int = at_least(1, 5)
+    """ce_gzsl: updates of the critic for each of the generator."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContrastiveEmbedding:
+    """CE-GZSL's embedding."""
+
+    module_at: Literal["embedding", "classifier"] = "embedding"
+    """ce_gzsl: BatchFormer on the embedding while it is trained, or in the final classifier. The
+    paper does not say which."""
+    contrast: float = at_least(0, 0.001)
+    """ce_gzsl: weight of both contrastive losses in the generator's."""
+    contrast_temperature: float = above_zero(0.1)
+    """ce_gzsl: temperature of both contrastive losses."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -402,6 +418,8 @@ class ValleyAverage:
 class MethodConfig(
     ValleyAverage,
     ClosedForm,
+    ContrastiveEmbedding,
+    Adversary,
     Synthesis,
     Feasibility,
     PairGraph,

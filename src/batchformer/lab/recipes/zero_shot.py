@@ -143,7 +143,7 @@ def my_pairs_compcos() -> Recipe:
     return _of_a_table(_compcos("", "mit_states", 600, 20.0), "my_pairs_compcos", 2_000, 100)
 
 
-# Generalized: CE-GZSL on CUB, from the paper's appendix
+# Generalized: CUB, from the paper's appendix
 
 _EPOCHS = 2_000
 
