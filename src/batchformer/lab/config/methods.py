@@ -226,6 +226,11 @@ METHODS: dict[str, MethodEntry] = {
         settings=(settings.Synthesis, settings.Adversary, settings.ContrastiveEmbedding),
         **_GENERATED,
     ),
+    "tf_vaegan": MethodEntry(
+        path="tf_vaegan:TfVaegan",
+        settings=(settings.Synthesis, settings.Adversary, settings.SemanticFeedback),
+        **_GENERATED,
+    ),
     "eszsl": MethodEntry(
         path="eszsl:Eszsl",
         settings=(settings.ClosedForm,),

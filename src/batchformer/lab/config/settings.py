@@ -352,13 +352,15 @@ class Synthesis:
     """Generated features of unseen classes, and the classifier that is trained on them."""
 
     synthetic: int = at_least(1, 100)
-    """ce_gzsl: features made of each unseen class for the final classifier."""
+    """ce_gzsl, tf_vaegan: features made of each unseen class for the final classifier; 300 for
+    tf_vaegan."""
     classifier_epochs: int = at_least(1, 25)
-    """ce_gzsl: passes of the final classifier's training."""
+    """ce_gzsl, tf_vaegan: passes of the final classifier's training."""
     classifier_batch: int = at_least(2, 100)
-    """ce_gzsl: rows of its batches, which attend to one another with BatchFormer."""
+    """ce_gzsl, tf_vaegan: rows of its batches, which attend to one another with BatchFormer;
+    300 for tf_vaegan."""
     classifier_lr: float = above_zero(1e-3)
-    """ce_gzsl: its learning rate."""
+    """ce_gzsl, tf_vaegan: its learning rate."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -366,13 +368,13 @@ class Adversary:
     """A generator of features against a critic."""
 
     noise: int = at_least(1, 1024)
-    """ce_gzsl: channels of the generator's noise."""
+    """ce_gzsl, tf_vaegan: channels of the generator's noise; 312 for tf_vaegan."""
     gan_hidden: int = at_least(1, 4096)
-    """ce_gzsl: hidden channels of generator and critic."""
+    """ce_gzsl, tf_vaegan: hidden channels of generator and critic; tf_vaegan: of all networks."""
     gradient_penalty: float = at_least(0, 10.0)
-    """ce_gzsl: weight of the critic's gradient penalty."""
+    """ce_gzsl, tf_vaegan: weight of the critic's gradient penalty; tf_vaegan: at the start."""
     critic_steps: int = at_least(1, 5)
-    """ce_gzsl: updates of the critic for each of the generator."""
+    """ce_gzsl, tf_vaegan: updates of the critic for each of the generator."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -386,6 +388,20 @@ class ContrastiveEmbedding:
     """ce_gzsl: weight of both contrastive losses in the generator's."""
     contrast_temperature: float = above_zero(0.1)
     """ce_gzsl: temperature of both contrastive losses."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SemanticFeedback:
+    """TF-VAEGAN's semantic decoder and its feedback."""
+
+    adversarial: float = at_least(0, 10.0)
+    """tf_vaegan: weight of the critic's scores, in its own loss and in the generator's."""
+    decoding: float = at_least(0, 0.01)
+    """tf_vaegan: weight of the error of decoded attributes."""
+    feedback: float = 1.0
+    """tf_vaegan: factor on what is fed back into the generator; 0: nothing."""
+    feedback_lr_factor: float = at_least(0, 0.1)
+    """tf_vaegan: learning rate of the feedback network as a multiple of that of the others."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -418,6 +434,7 @@ class ValleyAverage:
 class MethodConfig(
     ValleyAverage,
     ClosedForm,
+    SemanticFeedback,
     ContrastiveEmbedding,
     Adversary,
     Synthesis,

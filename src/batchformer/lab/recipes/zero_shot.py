@@ -1,4 +1,4 @@
-"""Zero-shot learning: table 5 of the paper (CGE, CompCos), and CE-GZSL on CUB.
+"""Zero-shot learning: table 5 of the paper (CGE, CompCos), and CE-GZSL and TF-VAEGAN on CUB.
 
 In the compositional recipes word vectors are files of yours (``--data.vectors``): they name
 fastText's and word2vec's as text files in the folder of the data. BatchFormer learns at 1e-6, 0.02
@@ -180,6 +180,30 @@ def cub_ce_gzsl() -> Recipe:
     )
 
 
+def cub_tf_vaegan() -> Recipe:
+    """CUB: TF-VAEGAN 58.1 (harmonic mean, ResNet-101 features); no row with BatchFormer.
+
+    Settings of the released code. An epoch of it is two here, the first without and the second with
+    feedback. Its authors report the best of 300 epochs on the test classes; here classes of
+    validation choose the epoch, every 20 of 600, in a training of their own, and the second
+    training is scored once, at its end. So the published number lies above what this measures even
+    on the same features. Attributes are the 312 of the benchmark; the 1,024 of sentences that
+    CE-GZSL has on CUB are other data, with which 1,024 channels of noise would go
+    (``--hyper.noise 1024``).
+    """
+    return dataclasses.replace(
+        cub_ce_gzsl(),
+        name="cub_tf_vaegan",
+        summary="CUB, TF-VAEGAN on features",
+        table="GZSL CUB, TF-VAEGAN",
+        method="tf_vaegan",
+        hyper=MethodConfig(noise=312, synthetic=300, classifier_batch=300),
+        schedule=ScheduleConfig(kind="constant"),
+        train=TrainConfig(batch_size=64, epochs=600, eval_epochs=20),
+        paper=numbers_for("cub_tf_vaegan"),
+    )
+
+
 def cub_eszsl() -> Recipe:
     """A linear embedding in closed form, to measure others against; no row of the paper.
 
@@ -234,6 +258,7 @@ RECIPES = (
     *recipe_table(_ROWS),
     my_pairs_cge,
     my_pairs_compcos,
+    cub_tf_vaegan,
     cub_ce_gzsl,
     cub_eszsl,
     my_features_ce_gzsl,
