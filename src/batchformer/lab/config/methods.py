@@ -231,6 +231,9 @@ METHODS: dict[str, MethodEntry] = {
         settings=(settings.Synthesis, settings.Adversary, settings.SemanticFeedback),
         **_GENERATED,
     ),
+    "izf": MethodEntry(
+        path="izf:Izf", settings=(settings.Synthesis, settings.InvertibleFlow), **_GENERATED
+    ),
     "eszsl": MethodEntry(
         path="eszsl:Eszsl",
         settings=(settings.ClosedForm,),

@@ -352,15 +352,15 @@ class Synthesis:
     """Generated features of unseen classes, and the classifier that is trained on them."""
 
     synthetic: int = at_least(1, 100)
-    """ce_gzsl, tf_vaegan: features made of each unseen class for the final classifier; 300 for
-    tf_vaegan."""
+    """ce_gzsl, tf_vaegan, izf: features made of each unseen class for the final classifier; 300 for
+    tf_vaegan and izf."""
     classifier_epochs: int = at_least(1, 25)
-    """ce_gzsl, tf_vaegan: passes of the final classifier's training."""
+    """ce_gzsl, tf_vaegan, izf: passes of the final classifier's training; 30 for izf."""
     classifier_batch: int = at_least(2, 100)
-    """ce_gzsl, tf_vaegan: rows of its batches, which attend to one another with BatchFormer;
-    300 for tf_vaegan."""
+    """ce_gzsl, tf_vaegan, izf: rows of its batches, which attend to one another with BatchFormer;
+    300 for tf_vaegan, 3000 for izf."""
     classifier_lr: float = above_zero(1e-3)
-    """ce_gzsl, tf_vaegan: its learning rate."""
+    """ce_gzsl, tf_vaegan, izf: its learning rate; 0.01 for izf."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -405,6 +405,26 @@ class SemanticFeedback:
 
 
 @dataclass(frozen=True, kw_only=True)
+class InvertibleFlow:
+    """IZF's invertible network and its losses."""
+
+    flow_blocks: int = at_least(1, 5)
+    """izf: blocks of the invertible network."""
+    flow_hidden: int = at_least(1, 2048)
+    """izf: hidden channels in each block."""
+    attribute_scale: float = above_zero(1.0)
+    """izf: root mean square to which the attributes of each class are scaled. The noise around them
+    has a standard deviation of 1."""
+    likelihood: float = at_least(0, 2.0)
+    """izf: weight of the negative log-likelihood."""
+    centring: float = at_least(0, 1.0)
+    """izf: weight of the distances between generated and real class means."""
+    separation: float = at_least(0, 0.1)
+    """izf: weight of the negative MMD, which keeps generated features of unseen classes away from
+    real features."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class ClosedForm:
     """ESZSL's regularisers and targets."""
 
@@ -434,6 +454,7 @@ class ValleyAverage:
 class MethodConfig(
     ValleyAverage,
     ClosedForm,
+    InvertibleFlow,
     SemanticFeedback,
     ContrastiveEmbedding,
     Adversary,
