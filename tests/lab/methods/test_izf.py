@@ -15,6 +15,7 @@ from torch.nn import functional as F
 import linear_classes
 from batchformer import check
 from batchformer.lab.config.methods import ModuleConfig
+from batchformer.lab.engine.distributed.gradients import Parallel
 from batchformer.lab.engine.loop import Evaluation
 from batchformer.lab.losses.izf import centre_loss, flow_loss, negative_mmd
 from batchformer.lab.methods import build_method
@@ -316,6 +317,10 @@ def test_what_has_no_sense_is_refused() -> None:
     method = made()
     with pytest.raises(ValueError, match=r"set train\.ema 0"):
         method.update(batch(), method.optimizers(ADAM), optimizer_step(ema=0.9))
+    sharded, optimizers = optimizer_step(), method.optimizers(ADAM)
+    sharded.parallel = Parallel(optimizers.values(), sharded=True)
+    with pytest.raises(ValueError, match=r"set train\.parallel ddp"):
+        method.update(batch(), optimizers, sharded)
     with pytest.raises(ValueError, match="12 channels of features leave none beside 12 attributes"):
         build_method(
             "izf",

@@ -147,8 +147,13 @@ class GeneratedFeatures(Method):
             self.encoder.load_state_dict(encoder.state_dict())
 
     def require_current(self, optimizer_step: OptimizerStep) -> None:
-        """Refuse an average of weights, for which no classifier is trained."""
+        """Refuse weights that the final classifier cannot be trained for."""
         require(not optimizer_step.config.ema, f"{_CURRENT}; set train.ema 0")
+        require(
+            optimizer_step.parallel is None or not optimizer_step.parallel.sharded,
+            "the final classifier is trained between updates, where FSDP has no whole weights; set "
+            "train.parallel ddp",
+        )
 
     @torch.no_grad()
     def classifier_rows(self) -> tuple[Tensor, Tensor]:
