@@ -187,6 +187,15 @@ def test_the_mmd_by_loops() -> None:
         negative_mmd(real[:1], real[:1])
 
 
+def test_products_are_not_of_half_precision() -> None:
+    x, other, classes = torch.rand(9, 64), torch.rand(9, 64), torch.arange(9) % 4
+    found = []
+    for enabled in (False, True):
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            found.append((negative_mmd(x, other), centre_loss(other[:4], x, classes)))
+    assert found[0] == found[1]
+
+
 # The method.
 
 

@@ -10,7 +10,6 @@ import math
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 
 def flow_loss(mapped: Tensor, log_det: Tensor, semantics: Tensor) -> Tensor:
@@ -46,9 +45,11 @@ def centre_loss(centres: Tensor, features: Tensor, classes: Tensor) -> Tensor:
         features: (N, D) real.
         classes: (N,) numbers within the S classes.
     """
-    own = F.one_hot(classes, len(centres)).to(features.dtype)
+    numbers = torch.arange(len(centres), device=classes.device)
+    own = (classes.unsqueeze(1) == numbers).to(features.dtype)
     count = own.sum(0)
-    means = own.T @ features / count.clamp(min=1).unsqueeze(1)
+    with torch.autocast(features.device.type, enabled=False):
+        means = own.T @ features / count.clamp(min=1).unsqueeze(1)
     distances = torch.linalg.vector_norm(centres - means, dim=1)
     return torch.where(count > 0, distances, 0.0).sum()
 
@@ -84,6 +85,8 @@ def _kernel(x: Tensor, u: Tensor) -> Tensor:
     # Around the mean of one set, which changes no distance: products of rows far away cancel out.
     middle = u.detach().mean(0)
     x, u = x - middle, u - middle
-    squares = x.square().sum(1).unsqueeze(1) + u.square().sum(1) - 2 * x @ u.T
+    # Kernels of two sets differ little, and less than half precision can tell.
+    with torch.autocast(x.device.type, enabled=False):
+        squares = x.square().sum(1).unsqueeze(1) + u.square().sum(1) - 2 * x @ u.T
     scale = 2 * x.shape[1]
     return scale / (scale + squares.clamp(min=0))
