@@ -338,7 +338,7 @@ MISTAKES = [
     (["train", "my_features_ce_gzsl", "--data.root", "x.npz"], "no file of features x.npz"),
     (
         ["compare", "cub_ce_gzsl", "--method", "cge"],
-        "generalized, which has ce_gzsl, eszsl;",
+        "generalized, which has ce_gzsl, ",
     ),
     (["compare", "my_pairs_cge", "--method", "ce_gzsl"], "which has cge, compcos;"),
     (["compare", "ut_zappos_cge", "--data.mask"], "data.mask is for data.world open"),

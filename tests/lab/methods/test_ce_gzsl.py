@@ -7,25 +7,32 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
+import linear_classes
 from batchformer.lab.config.methods import MethodConfig, ModuleConfig
-from batchformer.lab.config.training import OptimConfig, TrainConfig
-from batchformer.lab.data.feeds.memory import FeatureFeed
-from batchformer.lab.engine.cuda_graph import Captured, Eager
 from batchformer.lab.engine.loop import Evaluation
-from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.losses.ce_gzsl import supervised_contrast
-from batchformer.lab.methods import build_method
-from batchformer.lab.methods import ce_gzsl as feature_classifier
-from batchformer.lab.methods.ce_gzsl import CeGzsl, frozen, train_classifier
-from batchformer.lab.metrics.generalized import class_accuracy, generalized_accuracy
-from batchformer.nn import streams
+from batchformer.lab.methods.ce_gzsl import CeGzsl
+from batchformer.lab.methods.generated_features import frozen
+from linear_classes import (
+    ADAM,
+    ATTRIBUTES,
+    FEATURES,
+    LABELS,
+    SEEN,
+    TRAINED,
+    UNSEEN,
+    assert_captured_equals_eager,
+    changed,
+    feed,
+    generalized,
+    one_part,
+    optimizer_step,
+    snapshot,
+)
 
-CPU = torch.device("cpu")
-ADAM = OptimConfig(name="adam", lr=1e-3, betas=(0.5, 0.999), weight_decay=0.0)
-SEEN, UNSEEN = torch.tensor([0, 1, 3, 4, 5, 6, 8, 9]), torch.tensor([2, 7])
 HYPER: dict[str, Any] = {
     "noise": 4,
     "gan_hidden": 128,
@@ -37,59 +44,10 @@ HYPER: dict[str, Any] = {
 WIDTH = 64
 
 
-def linear_classes(rows: int = 30) -> tuple[Tensor, Tensor, Tensor]:
-    """Features (N, 12) and labels of ten classes, whose means are linear in attributes (10, 5)."""
-    draw = torch.Generator().manual_seed(0)
-    attributes = F.normalize(torch.randn(10, 5, generator=draw), dim=1)
-    labels = torch.arange(10).repeat_interleave(rows)
-    means = 1 + 0.5 * attributes @ torch.randn(5, 12, generator=draw)
-    features = (means[labels] + 0.1 * torch.randn(len(labels), 12, generator=draw)).clamp(min=0)
-    return features, labels, attributes
-
-
-FEATURES, LABELS, ATTRIBUTES = linear_classes()
-TRAINED = torch.isin(LABELS, SEEN)
-
-
 def made(hyper: dict[str, Any] | None = None, seed: int = 0, **module: Any) -> Any:
-    return build_method(
-        "ce_gzsl",
-        features=FEATURES[TRAINED],
-        labels=LABELS[TRAINED],
-        attributes=ATTRIBUTES,
-        seen=SEEN,
-        unseen=UNSEEN,
-        module=ModuleConfig(heads=2, **module),
-        seed=seed,
-        hyper=MethodConfig(**{**HYPER, **(hyper or {})}),
-        embedding=WIDTH,
-        direction=8,
-        comparator=16,
-    )
-
-
-def feed(batch_size: int = 32, times: int = 2) -> FeatureFeed:
-    return FeatureFeed(FEATURES[TRAINED], LABELS[TRAINED], batch_size, seed=1, times=times)
-
-
-def optimizer_step(**train: Any) -> OptimizerStep:
-    return OptimizerStep(TrainConfig(**train), CPU)
-
-
-def one_part(n: int = 16) -> dict[str, Tensor]:
-    draw = torch.Generator().manual_seed(3)
-    batch = feed(n, 1).batch(0)
-    noise, share = torch.randn(n, 4, generator=draw), torch.rand(n, 1, generator=draw)
-    return {"x": batch["x"], "y": batch["y"], "noise": noise, "share": share}
-
-
-def snapshot(method: nn.Module) -> dict[str, Tensor]:
-    return {name: p.detach().clone() for name, p in method.named_parameters()}
-
-
-def changed(method: nn.Module, before: dict[str, Tensor]) -> set[str]:
-    after = dict(method.named_parameters())
-    return {name.split(".")[0] for name in before if not torch.equal(before[name], after[name])}
+    widths = {"embedding": WIDTH, "direction": 8, "comparator": 16}
+    own = {**HYPER, **(hyper or {})}
+    return linear_classes.made("ce_gzsl", own, seed=seed, widths=widths, **module)
 
 
 PLACES: list[dict[str, Any]] = [
@@ -241,8 +199,8 @@ def test_arms_share_initial_weights_and_noise() -> None:
 
 @pytest.mark.parametrize("place", PLACES[:2], ids=str)
 def test_unseen_classes_come_to_be_known(place: dict[str, Any]) -> None:
-    torch.manual_seed(1)
     method = placed(place, classifier_epochs=40).train()
+    torch.manual_seed(0)
     optimizers, batches = method.optimizers(replace(ADAM, lr=5e-3)), feed(64)
     for step in range(100):
         method.update(batches.batch(step), optimizers, optimizer_step())
@@ -256,14 +214,6 @@ def test_unseen_classes_come_to_be_known(place: dict[str, Any]) -> None:
         # One of ten classes is right by chance.
         assert tested["unseen"] > 50 and tested["seen"] > 50, tested
     assert len(judged) == 1 or not torch.equal(*(one.classifier.weight for one in judged))
-
-
-def generalized(method: Any) -> dict[str, float]:
-    method.eval()
-    with torch.no_grad():
-        answers = method.predict(FEATURES).argmax(1)
-    method.train()
-    return generalized_accuracy(class_accuracy(answers, LABELS, 10), UNSEEN)
 
 
 @pytest.mark.parametrize("place", PLACES[1:3], ids=str)
@@ -369,127 +319,4 @@ def test_what_has_no_sense_is_refused() -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("enabled", [False, True])
 def test_captured_updates_equal_eager_ones(enabled: bool) -> None:
-    device = torch.device("cuda")
-    ends = []
-    for kind in (Eager, Captured):
-        method = made(enabled=enabled).to(device).train()
-        optimizers = method.optimizers(ADAM)
-        machinery = OptimizerStep(TrainConfig(), device)
-
-        def work(batch: Any, m: Any = method, o: Any = optimizers, k: Any = machinery) -> Any:
-            return m.update(batch, o, k)
-
-        said: list[str] = []
-        updater: Any = (
-            Eager(work, device)
-            if kind is Eager
-            else Captured(work, device, lambda: None, said.append)
-        )
-        batches = FeatureFeed(FEATURES[TRAINED], LABELS[TRAINED], 32, 1, device, times=2)
-        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        with torch.cuda.stream(stream):
-            losses = [float(updater(batches.batch(k), seed=k)["loss"]) for k in range(12)]
-        assert not said
-        if kind is Captured:
-            assert updater.graphs
-        ends.append(losses)
-    assert ends[1] == pytest.approx(ends[0], rel=1e-3, abs=1e-4)
-
-
-# The classifier on fixed features.
-
-
-OFF, ON = ModuleConfig(enabled=False), ModuleConfig(heads=2)
-
-
-def clusters(rows: int = 230) -> tuple[Tensor, Tensor]:
-    draw = torch.Generator().manual_seed(0)
-    labels = torch.randint(0, 4, (rows,), generator=draw)
-    means = 3 * torch.eye(4, 8)
-    return means[labels] + torch.randn(rows, 8, generator=draw), labels
-
-
-def trained(module: ModuleConfig, **changes: Any) -> Any:
-    features, labels = clusters()
-    options: dict[str, Any] = {"epochs": 3, "seed": 5, "module": module, **changes}
-    return train_classifier(features, labels, 6, **options)
-
-
-@pytest.mark.parametrize("module", [OFF, ON], ids=["plain", "two streams"])
-def test_it_learns(module: ModuleConfig) -> None:
-    features, labels = clusters()
-    linear = trained(module, epochs=20)
-    assert linear.weight.shape == (6, 8)
-    assert (linear(features).argmax(1) == labels).float().mean() > 0.85
-    assert not any(p.requires_grad for p in linear.parameters())
-
-
-@pytest.mark.parametrize("module", [OFF, ON], ids=["plain", "two streams"])
-def test_a_function_of_its_arguments(module: ModuleConfig) -> None:
-    torch.manual_seed(1)
-    first = trained(module)
-    torch.manual_seed(2)
-    before = torch.get_rng_state()
-    second = trained(module)
-    assert torch.equal(first.weight, second.weight) and torch.equal(first.bias, second.bias)
-    assert torch.equal(before, torch.get_rng_state())
-    assert not torch.equal(first.weight, trained(module, seed=6).weight)
-
-
-def test_adam_step_by_step_without_batchformer() -> None:
-    features, labels = clusters(90)  # one batch an epoch: the order plays no part
-    start = train_classifier(features, labels, 6, epochs=0, seed=5, module=OFF)
-    assert start.weight.std() < 0.03 and not start.bias.any()
-    weight = start.weight.double().clone().requires_grad_()
-    bias = start.bias.double().clone().requires_grad_()
-    adam = torch.optim.Adam([weight, bias], lr=1e-3, betas=(0.5, 0.999))
-    for _ in range(4):
-        adam.zero_grad()
-        F.cross_entropy(features.double() @ weight.T + bias, labels).backward()  # type: ignore[no-untyped-call]
-        adam.step()
-    got = train_classifier(features, labels, 6, epochs=4, seed=5, module=OFF)
-    torch.testing.assert_close(got.weight.double(), weight.detach(), atol=1e-6, rtol=1e-4)
-    torch.testing.assert_close(got.bias.double(), bias.detach(), atol=1e-6, rtol=1e-4)
-
-
-def test_every_row_once_an_epoch_in_even_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[Tensor] = []
-    original = streams.stream_loss
-
-    def watch(criterion: Any, logits: Tensor, labels: Tensor, **rest: Any) -> Tensor:
-        seen.append(labels)
-        return original(criterion, logits, labels, **rest)
-
-    monkeypatch.setattr(feature_classifier, "stream_loss", watch)
-    features = torch.randn(201, 4)
-    train_classifier(features, torch.arange(201), 201, epochs=2, seed=0, module=OFF)
-    assert [len(labels) for labels in seen] == [67] * 6
-    for epoch in (seen[:3], seen[3:]):
-        assert torch.cat(epoch).sort().values.tolist() == list(range(201))
-    assert not torch.equal(seen[0], seen[3])
-
-
-def test_streams_and_weights_reach_the_loss() -> None:
-    plain, both = trained(OFF), trained(ON)
-    assert not torch.equal(plain.weight, both.weight)
-    # Without a weight of its own the mixed stream leaves the plain classifier.
-    torch.testing.assert_close(trained(ModuleConfig(mixed_weight=0.0)).weight, plain.weight)
-    only = trained(ModuleConfig(streams="mixed_only"))
-    assert not torch.equal(only.weight, both.weight)
-    frozen = trained(ModuleConfig(trained=False))
-    assert not torch.equal(frozen.weight, plain.weight)
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_captured_steps_are_those_run_eagerly(capsys: pytest.CaptureFixture[str]) -> None:
-    features, labels = (tensor.cuda() for tensor in clusters())
-    options: dict[str, Any] = {"epochs": 20, "seed": 5, "module": OFF}
-    eager = train_classifier(features, labels, 6, **options)
-    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        assert feature_classifier._can_capture(features.device, None)
-        captured = train_classifier(features, labels, 6, **options)
-    assert capsys.readouterr().err == ""
-    torch.testing.assert_close(captured.weight, eager.weight, rtol=1e-5, atol=1e-7)
+    assert_captured_equals_eager(lambda: made(enabled=enabled))

@@ -15,9 +15,14 @@ from batchformer.lab.engine.optimizer_step import OptimizerStep
 CPU = torch.device("cpu")
 #: Methods for batches of several domains; accumulation would separate them.
 DOMAINS = ("coral", "irm", "vrex", "mixstyle")
-#: Methods that need pairs, features, a bank or boxes; their own files have the same tests.
-OTHERS = ("cge", "compcos", "ce_gzsl", "eszsl", "knn", "oltr", "lfme", "detector", "detr")
-OF_IMAGES = [name for name in METHODS if name not in OTHERS]
+#: Tasks of pairs, features or boxes, and methods that need a bank; their own files have the same
+#: tests.
+OTHER_TASKS, OF_BANKS = {"compositional", "generalized", "detection"}, ("knn", "oltr", "lfme")
+OF_IMAGES = [
+    name
+    for name, entry in METHODS.items()
+    if name not in OF_BANKS and not OTHER_TASKS.intersection(entry.tasks)
+]
 #: Their stopping is in their own files, or is that of the same class.
 NEVER_STOPPED = ("cross_entropy", "balanced_softmax", "coral", "vrex", "ride_assignment")
 TRAIN: list[dict[str, Any]] = [{"precision": "bf16"}, {"accumulate": 2}]

@@ -21,6 +21,7 @@ from batchformer.lab.config.methods import (
     require_sense,
 )
 from batchformer.lab.config.settings import (
+    Adversary,
     Contrast,
     LatePenalty,
     MethodConfig,
@@ -197,7 +198,7 @@ def _require_features(recipe: Recipe, data: Any) -> None:
     )
     steps = recipe.hyper.critic_steps
     require(
-        data.batches == steps,
+        Adversary not in find_method(recipe.method).settings or data.batches == steps,
         f"every step of the critic has a batch of its own: set data.batches {steps}, as "
         "hyper.critic-steps",
     )

@@ -107,6 +107,14 @@ _OF_FEATURES: dict[str, Any] = {
     "tasks": ("generalized",),
     "needs": "features and attributes of classes, some of which are never trained on",
 }
+_GENERATED: dict[str, Any] = {
+    **_OF_FEATURES,
+    "own_classifier": True,
+    "no_official_loss": (
+        "there is no released code of this method with BatchFormer, so no official loss; leave "
+        "module.loss-scale mean"
+    ),
+}
 _OF_VIEWS: dict[str, Any] = {
     "tasks": ("contrastive",),
     "needs": "two views of images without labels",
@@ -259,9 +267,16 @@ METHODS: dict[str, MethodEntry] = {
     ),
     "ce_gzsl": MethodEntry(
         path="ce_gzsl:CeGzsl",
-        settings=(settings.Synthesis,),
-        own_classifier=True,
-        **_OF_FEATURES,
+        settings=(settings.Synthesis, settings.Adversary, settings.ContrastiveEmbedding),
+        **_GENERATED,
+    ),
+    "tf_vaegan": MethodEntry(
+        path="tf_vaegan:TfVaegan",
+        settings=(settings.Synthesis, settings.Adversary, settings.SemanticFeedback),
+        **_GENERATED,
+    ),
+    "izf": MethodEntry(
+        path="izf:Izf", settings=(settings.Synthesis, settings.InvertibleFlow), **_GENERATED
     ),
     "eszsl": MethodEntry(
         path="eszsl:Eszsl",

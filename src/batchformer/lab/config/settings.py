@@ -385,27 +385,79 @@ class Feasibility:
 
 @dataclass(frozen=True, kw_only=True)
 class Synthesis:
-    """CE-GZSL: features that a generator makes."""
+    """Generated features of unseen classes, and the classifier that is trained on them."""
+
+    synthetic: int = at_least(1, 100)
+    """ce_gzsl, tf_vaegan, izf: features made of each unseen class for the final classifier; 300 for
+    tf_vaegan and izf."""
+    classifier_epochs: int = at_least(1, 25)
+    """ce_gzsl, tf_vaegan, izf: passes of the final classifier's training; 30 for izf."""
+    classifier_batch: int = at_least(2, 100)
+    """ce_gzsl, tf_vaegan, izf: rows of its batches, which attend to one another with BatchFormer;
+    300 for tf_vaegan, 3000 for izf."""
+    classifier_lr: float = above_zero(1e-3)
+    """ce_gzsl, tf_vaegan, izf: its learning rate; 0.01 for izf."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adversary:
+    """A generator of features against a critic."""
+
+    noise: int = at_least(1, 1024)
+    """ce_gzsl, tf_vaegan: channels of the generator's noise; 312 for tf_vaegan."""
+    gan_hidden: int = at_least(1, 4096)
+    """ce_gzsl, tf_vaegan: hidden channels of generator and critic; tf_vaegan: of all networks."""
+    gradient_penalty: float = at_least(0, 10.0)
+    """ce_gzsl, tf_vaegan: weight of the critic's gradient penalty; tf_vaegan: at the start."""
+    critic_steps: int = at_least(1, 5)
+    """ce_gzsl, tf_vaegan: updates of the critic for each of the generator."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContrastiveEmbedding:
+    """CE-GZSL's embedding."""
 
     module_at: Literal["embedding", "classifier"] = "embedding"
     """ce_gzsl: BatchFormer on the embedding while it is trained, or in the final classifier. The
     paper does not say which."""
-    noise: int = at_least(1, 1024)
-    """ce_gzsl: channels of the generator's noise."""
-    gan_hidden: int = at_least(1, 4096)
-    """ce_gzsl: hidden channels of generator and critic."""
     contrast: float = at_least(0, 0.001)
     """ce_gzsl: weight of both contrastive losses in the generator's."""
     contrast_temperature: float = above_zero(0.1)
     """ce_gzsl: temperature of both contrastive losses."""
-    gradient_penalty: float = at_least(0, 10.0)
-    """ce_gzsl: weight of the critic's gradient penalty."""
-    critic_steps: int = at_least(1, 5)
-    """ce_gzsl: updates of the critic and the embedding for each of the generator."""
-    synthetic: int = at_least(1, 100)
-    """ce_gzsl: features made of each unseen class for the final classifier."""
-    classifier_epochs: int = at_least(1, 25)
-    """ce_gzsl: passes of the final classifier's training."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SemanticFeedback:
+    """TF-VAEGAN's semantic decoder and its feedback."""
+
+    adversarial: float = at_least(0, 10.0)
+    """tf_vaegan: weight of the critic's scores, in its own loss and in the generator's."""
+    decoding: float = at_least(0, 0.01)
+    """tf_vaegan: weight of the error of decoded attributes."""
+    feedback: float = 1.0
+    """tf_vaegan: factor on what is fed back into the generator; 0: nothing."""
+    feedback_lr_factor: float = at_least(0, 0.1)
+    """tf_vaegan: learning rate of the feedback network as a multiple of that of the others."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class InvertibleFlow:
+    """IZF's invertible network and its losses."""
+
+    flow_blocks: int = at_least(1, 5)
+    """izf: blocks of the invertible network."""
+    flow_hidden: int = at_least(1, 2048)
+    """izf: hidden channels in each block."""
+    attribute_scale: float = above_zero(1.0)
+    """izf: root mean square to which the attributes of each class are scaled. The noise around them
+    has a standard deviation of 1."""
+    likelihood: float = at_least(0, 2.0)
+    """izf: weight of the negative log-likelihood."""
+    centring: float = at_least(0, 1.0)
+    """izf: weight of the distances between generated and real class means."""
+    separation: float = at_least(0, 0.1)
+    """izf: weight of the negative MMD, which keeps generated features of unseen classes away from
+    real features."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -500,6 +552,10 @@ class MethodConfig(
     VisualMemory,
     ValleyAverage,
     ClosedForm,
+    InvertibleFlow,
+    SemanticFeedback,
+    ContrastiveEmbedding,
+    Adversary,
     Synthesis,
     Feasibility,
     PairGraph,

@@ -1,4 +1,4 @@
-"""Zero-shot learning: table 5 of the paper (CGE, CompCos), and CE-GZSL on CUB.
+"""Zero-shot learning: table 5 of the paper (CGE, CompCos), and CE-GZSL, TF-VAEGAN and IZF on CUB.
 
 In the compositional recipes word vectors are files of yours (``--data.vectors``): they name
 fastText's and word2vec's as text files in the folder of the data. BatchFormer learns at 1e-6, 0.02
@@ -143,7 +143,7 @@ def my_pairs_compcos() -> Recipe:
     return _of_a_table(_compcos("", "mit_states", 600, 20.0), "my_pairs_compcos", 2_000, 100)
 
 
-# Generalized: CE-GZSL on CUB, from the paper's appendix
+# Generalized: CUB, from the paper's appendix
 
 _EPOCHS = 2_000
 
@@ -177,6 +177,55 @@ def cub_ce_gzsl() -> Recipe:
         ),
         train=TrainConfig(batch_size=2048, epochs=_EPOCHS, eval_epochs=50),
         paper=numbers_for("cub_ce_gzsl"),
+    )
+
+
+def cub_tf_vaegan() -> Recipe:
+    """CUB: TF-VAEGAN 58.1 (harmonic mean, ResNet-101 features); no row with BatchFormer.
+
+    Settings of the released code. An epoch of it is two here, the first without and the second with
+    feedback. Its authors report the best of 300 epochs on the test classes; here classes of
+    validation choose the epoch, every 20 of 600, in a training of their own, and the second
+    training is scored once, at its end. So the published number lies above what this measures even
+    on the same features. Attributes are the 312 of the benchmark; the 1,024 of sentences that
+    CE-GZSL has on CUB are other data, with which 1,024 channels of noise would go
+    (``--hyper.noise 1024``).
+    """
+    return dataclasses.replace(
+        cub_ce_gzsl(),
+        name="cub_tf_vaegan",
+        summary="CUB, TF-VAEGAN on features",
+        table="GZSL CUB, TF-VAEGAN",
+        method="tf_vaegan",
+        hyper=MethodConfig(noise=312, synthetic=300, classifier_batch=300),
+        schedule=ScheduleConfig(kind="constant"),
+        train=TrainConfig(batch_size=64, epochs=600, eval_epochs=20),
+        paper=numbers_for("cub_tf_vaegan"),
+    )
+
+
+def cub_izf() -> Recipe:
+    """CUB: IZF 59.4 (harmonic mean, ResNet-101 features); no row with BatchFormer.
+
+    IZF was published without code, and what is known of its settings comes from later flows on the
+    same features: treat the row as ours, in its spirit. Classes of validation choose the epoch,
+    every 5 of 60, in a training of their own, and the second training is scored once, at its end;
+    published numbers are usually the best epoch on the test classes.
+    """
+    return dataclasses.replace(
+        cub_ce_gzsl(),
+        name="cub_izf",
+        summary="CUB, IZF on features",
+        table="GZSL CUB, IZF",
+        data=FeatureConfig(name="cub", batches=1),
+        method="izf",
+        hyper=MethodConfig(
+            synthetic=300, classifier_epochs=30, classifier_batch=3000, classifier_lr=0.01
+        ),
+        optim=OptimConfig(name="adam", lr=3e-4, weight_decay=1e-5),
+        schedule=ScheduleConfig(kind="multistep", per="epoch", milestones=(15, 30, 45), gamma=0.8),
+        train=TrainConfig(batch_size=256, epochs=60, eval_epochs=5),
+        paper=numbers_for("cub_izf"),
     )
 
 
@@ -234,6 +283,8 @@ RECIPES = (
     *recipe_table(_ROWS),
     my_pairs_cge,
     my_pairs_compcos,
+    cub_izf,
+    cub_tf_vaegan,
     cub_ce_gzsl,
     cub_eszsl,
     my_features_ce_gzsl,

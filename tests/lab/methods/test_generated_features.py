@@ -1,0 +1,128 @@
+"""The classifier that is trained on real and generated features before an evaluation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from batchformer.lab.config.methods import ModuleConfig
+from batchformer.lab.methods import generated_features
+from batchformer.lab.methods.generated_features import mix_rows, new_encoder, train_classifier
+from batchformer.nn import streams
+
+OFF, ON = ModuleConfig(enabled=False), ModuleConfig(heads=2)
+
+
+def clusters(rows: int = 230) -> tuple[Tensor, Tensor]:
+    draw = torch.Generator().manual_seed(0)
+    labels = torch.randint(0, 4, (rows,), generator=draw)
+    means = 3 * torch.eye(4, 8)
+    return means[labels] + torch.randn(rows, 8, generator=draw), labels
+
+
+def trained(module: ModuleConfig, **changes: Any) -> Any:
+    features, labels = clusters()
+    options: dict[str, Any] = {"epochs": 3, "seed": 5, "module": module, **changes}
+    return train_classifier(features, labels, 6, **options)[0]
+
+
+@pytest.mark.parametrize("module", [OFF, ON], ids=["plain", "two streams"])
+def test_it_learns(module: ModuleConfig) -> None:
+    features, labels = clusters()
+    linear = trained(module, epochs=20)
+    assert linear.weight.shape == (6, 8)
+    assert (linear(features).argmax(1) == labels).float().mean() > 0.85
+    assert not any(p.requires_grad for p in linear.parameters())
+
+
+@pytest.mark.parametrize("module", [OFF, ON], ids=["plain", "two streams"])
+def test_a_function_of_its_arguments(module: ModuleConfig) -> None:
+    torch.manual_seed(1)
+    first = trained(module)
+    torch.manual_seed(2)
+    before = torch.get_rng_state()
+    second = trained(module)
+    assert torch.equal(first.weight, second.weight) and torch.equal(first.bias, second.bias)
+    assert torch.equal(before, torch.get_rng_state())
+    assert not torch.equal(first.weight, trained(module, seed=6).weight)
+
+
+def test_adam_step_by_step_without_batchformer() -> None:
+    features, labels = clusters(90)  # one batch an epoch: the order plays no part
+    start, _ = train_classifier(features, labels, 6, epochs=0, seed=5, module=OFF)
+    assert start.weight.std() < 0.03 and not start.bias.any()
+    weight = start.weight.double().clone().requires_grad_()
+    bias = start.bias.double().clone().requires_grad_()
+    adam = torch.optim.Adam([weight, bias], lr=1e-3, betas=(0.5, 0.999))
+    for _ in range(4):
+        adam.zero_grad()
+        F.cross_entropy(features.double() @ weight.T + bias, labels).backward()  # type: ignore[no-untyped-call]
+        adam.step()
+    got, _ = train_classifier(features, labels, 6, epochs=4, seed=5, module=OFF)
+    torch.testing.assert_close(got.weight.double(), weight.detach(), atol=1e-6, rtol=1e-4)
+    torch.testing.assert_close(got.bias.double(), bias.detach(), atol=1e-6, rtol=1e-4)
+
+
+def test_every_row_once_an_epoch_in_even_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Tensor] = []
+    original = streams.stream_loss
+
+    def watch(criterion: Any, logits: Tensor, labels: Tensor, **rest: Any) -> Tensor:
+        seen.append(labels)
+        return original(criterion, logits, labels, **rest)
+
+    monkeypatch.setattr(generated_features, "stream_loss", watch)
+    features = torch.randn(201, 4)
+    train_classifier(features, torch.arange(201), 201, epochs=2, seed=0, module=OFF)
+    assert [len(labels) for labels in seen] == [67] * 6
+    for epoch in (seen[:3], seen[3:]):
+        assert torch.cat(epoch).sort().values.tolist() == list(range(201))
+    assert not torch.equal(seen[0], seen[3])
+
+
+def test_streams_and_weights_reach_the_loss() -> None:
+    plain, both = trained(OFF), trained(ON)
+    assert not torch.equal(plain.weight, both.weight)
+    # Without a weight of its own the mixed stream leaves the plain classifier.
+    torch.testing.assert_close(trained(ModuleConfig(mixed_weight=0.0)).weight, plain.weight)
+    only = trained(ModuleConfig(streams="mixed_only"))
+    assert not torch.equal(only.weight, both.weight)
+    frozen = trained(ModuleConfig(trained=False))
+    assert not torch.equal(frozen.weight, plain.weight)
+
+
+def test_channels_beside_the_mixed_ones_stay_with_their_sample() -> None:
+    encoder, rows = new_encoder(8, ON, seed=0), torch.randn(6, 11)
+    assert encoder is not None
+    encoder.eval().requires_grad_(False)
+    assert torch.equal(mix_rows(encoder, rows, ON, 8), rows)
+    encoder.train()
+    encoder.dropout = 0.0
+    doubled = mix_rows(encoder, rows, ON, 8)
+    expected = torch.cat((encoder.mix(rows[:, :8]), rows[:, 8:]), 1)
+    torch.testing.assert_close(doubled, torch.cat((rows, expected)))
+    assert torch.equal(mix_rows(None, rows, OFF, 8), rows)
+    alone = mix_rows(encoder, rows, ModuleConfig(heads=2, streams="mixed_only"), 8)
+    torch.testing.assert_close(alone, expected)
+    # All channels, or some: the classifier is trained on what is mixed.
+    weights = [trained(ON, mixed=mixed).weight for mixed in (8, 4)]
+    assert not torch.equal(*weights)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_captured_steps_are_those_run_eagerly(capsys: pytest.CaptureFixture[str]) -> None:
+    features, labels = (tensor.cuda() for tensor in clusters())
+    options: dict[str, Any] = {"epochs": 20, "seed": 5, "module": OFF}
+    eager, _ = train_classifier(features, labels, 6, **options)
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        assert generated_features._can_capture(features.device, None)
+        captured, _ = train_classifier(features, labels, 6, **options)
+    assert capsys.readouterr().err == ""
+    torch.testing.assert_close(captured.weight, eager.weight, rtol=1e-5, atol=1e-7)

@@ -1,0 +1,131 @@
+"""What tests of generated features share: classes whose means are linear in their attributes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from batchformer.lab.config.methods import MethodConfig, ModuleConfig
+from batchformer.lab.config.training import OptimConfig, TrainConfig
+from batchformer.lab.data.feeds.memory import FeatureFeed
+from batchformer.lab.engine.optimizer_step import OptimizerStep
+from batchformer.lab.methods import build_method
+from batchformer.lab.metrics.generalized import class_accuracy, generalized_accuracy
+
+CPU = torch.device("cpu")
+ADAM = OptimConfig(name="adam", lr=1e-3, betas=(0.5, 0.999), weight_decay=0.0)
+SEEN, UNSEEN = torch.tensor([0, 1, 3, 4, 5, 6, 8, 9]), torch.tensor([2, 7])
+
+
+def linear_classes(rows: int = 30) -> tuple[Tensor, Tensor, Tensor]:
+    """Features (N, 12) and labels of ten classes, whose means are linear in attributes (10, 5)."""
+    draw = torch.Generator().manual_seed(0)
+    attributes = F.normalize(torch.randn(10, 5, generator=draw), dim=1)
+    labels = torch.arange(10).repeat_interleave(rows)
+    means = 1 + 0.5 * attributes @ torch.randn(5, 12, generator=draw)
+    features = (means[labels] + 0.1 * torch.randn(len(labels), 12, generator=draw)).clamp(min=0)
+    return features, labels, attributes
+
+
+FEATURES, LABELS, ATTRIBUTES = linear_classes()
+TRAINED = torch.isin(LABELS, SEEN)
+
+
+def made(
+    name: str,
+    hyper: dict[str, Any],
+    features: Tensor = FEATURES,
+    seed: int = 0,
+    widths: dict[str, int] | None = None,
+    **module: Any,
+) -> Any:
+    """The method of this name on these classes."""
+    return build_method(
+        name,
+        features=features[TRAINED],
+        labels=LABELS[TRAINED],
+        attributes=ATTRIBUTES,
+        seen=SEEN,
+        unseen=UNSEEN,
+        module=ModuleConfig(heads=2, **module),
+        seed=seed,
+        hyper=MethodConfig(**hyper),
+        **(widths or {}),
+    )
+
+
+def feed(
+    batch_size: int = 32, times: int = 2, features: Tensor = FEATURES, device: Any = "cpu"
+) -> FeatureFeed:
+    return FeatureFeed(features[TRAINED], LABELS[TRAINED], batch_size, 1, device, times=times)
+
+
+def optimizer_step(**train: Any) -> OptimizerStep:
+    return OptimizerStep(TrainConfig(**train), CPU)
+
+
+def one_part(n: int = 16, noise: int = 4, features: Tensor = FEATURES) -> dict[str, Tensor]:
+    """The batch of one step of a critic."""
+    draw = torch.Generator().manual_seed(3)
+    batch = feed(n, 1, features).batch(0)
+    drawn, share = torch.randn(n, noise, generator=draw), torch.rand(n, 1, generator=draw)
+    return {"x": batch["x"], "y": batch["y"], "noise": drawn, "share": share}
+
+
+def snapshot(method: nn.Module) -> dict[str, Tensor]:
+    return {name: p.detach().clone() for name, p in method.named_parameters()}
+
+
+def changed(method: nn.Module, before: dict[str, Tensor]) -> set[str]:
+    """Parts of the method with a parameter that is not what it was."""
+    after = dict(method.named_parameters())
+    return {name.split(".")[0] for name in before if not torch.equal(before[name], after[name])}
+
+
+def generalized(method: Any, features: Tensor = FEATURES) -> dict[str, float]:
+    """Accuracies of seen and unseen classes; one of ten classes is right by chance."""
+    method.eval()
+    with torch.no_grad():
+        answers = method.predict(features).argmax(1)
+    method.train()
+    return generalized_accuracy(class_accuracy(answers, LABELS, 10), UNSEEN)
+
+
+def assert_captured_equals_eager(build: Any, features: Tensor = FEATURES, times: int = 2) -> None:
+    """Twelve updates on a GPU, captured as CUDA graphs from the fourth on, equal eager ones.
+
+    An epoch is four updates, so that all phases of a method are captured.
+    """
+    from batchformer.lab.engine.cuda_graph import Captured, Eager
+
+    device = torch.device("cuda")
+    ends = []
+    for kind in (Eager, Captured):
+        method = build().to(device).train()
+        optimizers = method.optimizers(ADAM)
+        machinery = OptimizerStep(TrainConfig(), device)
+
+        def work(batch: Any, m: Any = method, o: Any = optimizers, k: Any = machinery) -> Any:
+            return m.update(batch, o, k)
+
+        said: list[str] = []
+        updater: Any = (
+            Eager(work, device)
+            if kind is Eager
+            else Captured(work, device, method.phase, said.append)
+        )
+        batches = feed(32, times, features, device)
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        with torch.cuda.stream(stream):
+            losses = []
+            for update in range(12):
+                method.begin_epoch(update // 4)
+                losses.append(float(updater(batches.batch(update), seed=update)["loss"]))
+        assert not said
+        if kind is Captured:
+            assert updater.graphs
+        ends.append(losses)
+    torch.testing.assert_close(ends[1], ends[0], rtol=1e-3, atol=1e-4)
