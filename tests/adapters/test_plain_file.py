@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -69,8 +70,8 @@ class Scaled(nn.Module):
 def test_an_example_where_none_can_be_guessed(tmp_path: Path) -> None:
     example = (torch.randn(4, 6), torch.rand(4))
     model = attach(Scaled(), example=example, verbose=False)
-    with pytest.raises(ValueError, match="Pass example="):
-        write_plain(model, tmp_path / "model.pt")
+    with pytest.raises(ValueError, match="Pass example="):  # a copy has not been given one
+        write_plain(copy.deepcopy(model), tmp_path / "model.pt")
     assert not list(tmp_path.iterdir())
     path = write_plain(model, tmp_path / "model.pt", example)
     Scaled().load_state_dict(torch.load(path, weights_only=True), strict=True)

@@ -104,12 +104,12 @@ def _about(recipe: Recipe) -> str:
 
 
 def _state_of(row: PaperRow) -> str:
-    """Which recipe trains the method of a row, or that none does."""
+    """Which recipe trains the method of a published row."""
     from batchformer.lab.recipes.paper import ROWS
 
     method = row.method.removesuffix(" (published)")
     same = [r.recipe for r in ROWS if r.recipe and (r.data, r.method) == (row.data, method)]
-    return f"published; see\n{same[0]}" if same else "not implemented"
+    return f"published; see\n{same[0]}"
 
 
 def _console() -> Console:
