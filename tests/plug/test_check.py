@@ -149,6 +149,24 @@ def test_batches_that_cannot_show_anything_are_refused(batch: Tensor) -> None:
         check(attach(Backbone(), verbose=False), batch)
 
 
+class Scaled(Backbone):
+    """Takes what cannot be guessed: two tensors that fit together."""
+
+    def forward(self, x: Tensor, scale: Tensor) -> Tensor:
+        return self.head(self.body(x) * scale[:, None])
+
+
+def test_without_a_batch_it_takes_the_example_of_attach_or_guesses_one() -> None:
+    assert check(attach(Backbone(), verbose=False)).passed
+    assert check(OwnCode()).passed
+    model = attach(Scaled(), example=(X, X[:, 0]), verbose=False)
+    assert check(model).passed
+    with pytest.raises(ValueError, match=r"none could be guessed for Scaled.*check\(model, x\)"):
+        check(copy.deepcopy(model))
+    with pytest.raises(ValueError, match="none could be guessed"):
+        check(attach(Backbone(), verbose=False), input_axis=1)
+
+
 def test_tokens_work_as_well_as_numbers() -> None:
     class Text(nn.Module):
         def __init__(self) -> None:

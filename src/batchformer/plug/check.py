@@ -19,6 +19,7 @@ from batchformer.plug.eval_tests import (
     run_in_eval,
 )
 from batchformer.plug.evidence import Evidence, gather_evidence
+from batchformer.plug.example import Batch, find_batch, remembered
 from batchformer.plug.findings import (
     CALLED,
     MEMBER,
@@ -45,7 +46,7 @@ from batchformer.plug.preserve import preserve_state
 
 def check(
     model: nn.Module,
-    batch: Any,
+    batch: Any = None,
     optimizer: Optimizer | None = None,
     *,
     mixed_only: bool = False,
@@ -64,7 +65,8 @@ def check(
     Args:
         model: the model, wrapped or not.
         batch: inputs as the model accepts them, with at least two different samples. An ``(x, y)``
-            pair and labels in a dict are understood.
+            pair and labels in a dict are understood. By default it is the example that ``attach``
+            was given, or guessed; data of yours proves more.
         optimizer: if given, ``check`` tests whether it has every BatchFormer parameter, with a
             learning rate above zero.
         mixed_only: the model's own code trains on the mixed stream alone, on purpose. Models
@@ -77,7 +79,7 @@ def check(
 
     >>> from batchformer import attach
     >>> model = attach(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 4)), verbose=False)
-    >>> check(model, torch.randn(5, 8)).passed
+    >>> check(model).passed
     True
     """
     if isinstance(model, nn.DataParallel):
@@ -106,6 +108,8 @@ def check(
         stack.enter_context(without_exchange(inner))
         if input_axis is None:
             input_axis = record.input_axis if record else 0
+        if batch is None:
+            batch = remembered(holder) or _guess(inner, input_axis)
         few = fill_up(inner, probe_batch(inner, batch, input_axis))
         own_code = None if record else run_in_eval(inner, few, encoders)
         on = _switched_on(inner, encoders)
@@ -142,6 +146,19 @@ def check(
     if optimizer is not None and (seen.used or seen.own_weights):
         findings.append(_membership(seen, optimizer))
     return CheckResult(tuple(findings), measured)
+
+
+def _guess(model: nn.Module, axis: int) -> Batch:
+    failure: ValueError | None = None
+    try:
+        if axis == 0:  # guesses have their samples there
+            return find_batch(model)
+    except ValueError as error:
+        failure = error
+    raise ValueError(
+        f"check(): no batch was given, and none could be guessed for {type(model).__name__}. Pass "
+        "one, as your loop does: check(model, x)."
+    ) from failure
 
 
 def _with_gates_open(
