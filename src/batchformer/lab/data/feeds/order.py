@@ -298,7 +298,7 @@ class Mates:
     The order of :class:`Shuffle` in epoch e is spread over the epochs 2e and 2e + 1, half of the
     images in each. The mate of an image is the next one in a random cycle over its class; an image
     that is alone in its class is its own mate, augmented differently. So in these two epochs every
-    image comes twice, once of itself and once as a mate. Class frequencies are those of the data:
+    image comes twice, once in its turn and once as a mate. Class frequencies are those of the data:
     exactly over the two epochs, and in expectation in each epoch and each batch. A batch of B has
     B / 2 independent classes, so the number of its images of a class varies more: its variance is
     about twice that of a shuffled batch.
