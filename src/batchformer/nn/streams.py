@@ -161,12 +161,23 @@ def stream_loss(
             return sum((part.sum() for part in parts if part.requires_grad and part.ndim), zero)
         share = (count, 1) if _is_sum(criterion) else (rows * count, all_rows)
     if doubled:
-        halves = split(outputs)
-        loss = criterion(halves.plain, targets) + mixed_weight * criterion(halves.mixed, targets)
-        loss = loss * {"mean": 1 / (1 + mixed_weight), "sum": 1.0, "official": 1.5}[loss_scale]
+        plain, mixed = (criterion(half, targets) for half in split(outputs))
+        loss = weigh_streams(plain, mixed, loss_scale, mixed_weight)
     else:
         loss = criterion(outputs, targets)
     return loss if share is None else loss * share[0] / share[1]
+
+
+def weigh_streams(
+    plain: Tensor, mixed: Tensor, loss_scale: LossScale, mixed_weight: float
+) -> Tensor:
+    """The loss of both streams from the loss of each, as in :func:`stream_loss`.
+
+    >>> weigh_streams(torch.tensor(1.0), torch.tensor(4.0), "mean", 2.0)
+    tensor(3.)
+    """
+    factor = {"mean": 1 / (1 + mixed_weight), "sum": 1.0, "official": 1.5}[loss_scale]
+    return (plain + mixed_weight * mixed) * factor
 
 
 def _is_sum(criterion: Callable[[Any, Any], Tensor]) -> bool:

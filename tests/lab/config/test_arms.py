@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from batchformer.lab.config.arms import ARMS, usual_arms, with_arm
-from batchformer.lab.config.methods import find_method
+from batchformer.lab.config.methods import METHODS, find_method
 from batchformer.lab.config.recipe import changed_settings
 from batchformer.lab.engine.optim import lr_factor
 from batchformer.lab.recipes import RECIPES, find_recipe
@@ -25,6 +25,11 @@ CHANGED = {
     "batchformer_not_many": {"hyper.mixed_classes": "not_many"},
     "class_context": {"module.context": "classes"},
     "class_context_self": {"module.context": "classes", "module.attend": "self"},
+    "mates": {"data.sampler": "mates"},
+    "attention_labels": {"module.mixed_labels": "attention"},
+    "attention_labels_random": {"module.mixed_labels": "random"},
+    "views": {"module.attend": "self", "module.views": 4},
+    "dropout_stream": {"module.encoder": "dropout"},
     "random_weights": {"module.enabled": False, "weights": ""},
     "baseline_loss1.5x": {"module.enabled": False, "train.loss_multiplier": 1.5},
     "baseline_loss3x": {"module.enabled": False, "train.loss_multiplier": 3.0},
@@ -35,18 +40,20 @@ CHANGED = {
         "train.eval_every": 200,
         "schedule.warmup": 100,
     },
+    "baseline_mates": {"module.enabled": False, "data.sampler": "mates"},
+    "baseline_dropout": {"module.enabled": False, "hyper.feature_dropout": 0.5},
 }
 #: A recipe with places inside its network, which this arm needs.
 INSIDE = "cifar100_lt_deit_balanced_softmax"
 
 
-#: Arms for methods with settings of their own.
-OF_SOME = {arm for arm in ARMS if ARMS[arm].needs is not None}
+#: Arms that mean something for some methods alone.
+OF_SOME = {arm for arm in ARMS if not all(map(ARMS[arm].fits, METHODS.values()))}
 
 
 def fits(name: str, arm: str) -> bool:
-    """Whether the method of a recipe reads what an arm changes."""
-    return ARMS[arm].needs in (None, *find_method(find_recipe(name).method).settings)
+    """Whether an arm means something for the method of a recipe."""
+    return ARMS[arm].fits(find_method(find_recipe(name).method))
 
 
 @pytest.mark.parametrize("arm", ARMS)
@@ -96,16 +103,32 @@ def test_unknown_arms_are_named() -> None:
 @pytest.mark.parametrize("name", [n for n in RECIPES if find_recipe(n).method in ("ride", "paco")])
 def test_an_arm_without_sense_is_refused_and_the_others_are_not(name: str) -> None:
     recipe = find_recipe(name)
-    without = {"batchformer_official_loss", "random_weights", "class_context", "class_context_self"}
-    without |= {"batchformer_identity"}
+    without = {"batchformer_official_loss", "random_weights", "batchformer_identity"}
     without |= {"baseline_batch2x", "baseline_updates2x"} if recipe.method == "ride" else set()
     for arm in set(ARMS) - without:
         if fits(name, arm):
             with_arm(recipe, arm)
     with pytest.raises(ValueError, match="Not possible"):
         with_arm(recipe, "batchformer_official_loss")
-    with pytest.raises(ValueError, match=rf"class_context.*not for {recipe.method}; leave them"):
-        with_arm(recipe, "class_context")
+    for arm in ("class_context", "mates", "views", "dropout_stream", "baseline_dropout"):
+        words = rf"{arm} .*the loss of {recipe.method} is no mean.*--method cross_entropy or bal"
+        with pytest.raises(ValueError, match=words):
+            with_arm(recipe, arm)
+
+
+@pytest.mark.parametrize("arm", ["mates", "baseline_mates"])
+def test_mates_are_for_a_shuffled_order_and_for_even_batches(arm: str) -> None:
+    recipe = find_recipe("demo")
+    balanced = dataclasses.replace(recipe, data=recipe.data_with(sampler="class_balanced"))
+    for other in (balanced, find_recipe("pacs_erm"), with_arm(recipe, arm)):
+        words = rf"{arm} gives a mate.*{other.name} has data.sampler {other.data.sampler};"
+        with pytest.raises(ValueError, match=words):
+            with_arm(other, arm)
+    odd = dataclasses.replace(recipe, train=dataclasses.replace(recipe.train, batch_size=33))
+    with pytest.raises(ValueError, match=r"puts pairs into a batch; set train\.batch-size to a"):
+        with_arm(odd, arm)
+    for name in ("cifar100_lt_balanced_softmax", "cifar100_lt_cross_entropy", "my_folder"):
+        assert with_arm(find_recipe(name), arm).data.sampler == "mates"
 
 
 def test_a_closed_form_has_no_batchformer() -> None:
@@ -181,8 +204,7 @@ def test_random_weights_are_no_arm_of_what_begins_with_them(name: str) -> None:
 @pytest.mark.parametrize("name", ["digits_moco_v3_probe", "digits_moco_v3_knn"])
 def test_only_random_weights_are_measured_where_nothing_was_learnt(name: str) -> None:
     recipe = dataclasses.replace(find_recipe(name), start="")
-    without = {"random_weights", "batchformer_official_loss", "class_context", "class_context_self"}
-    without |= {"batchformer_identity"}
+    without = {"random_weights", "batchformer_official_loss", "batchformer_identity"}
     for arm in set(ARMS) - without - OF_SOME:
         with pytest.raises(ValueError, match=f"the arm {arm} would be an untrained network"):
             with_arm(recipe, arm)

@@ -32,6 +32,8 @@ def test_defaults() -> None:
         ({"mixed_weight": -1.0}, "module.mixed-weight"),
         ({"context_momentum": 1.0}, "module.context-momentum is 1.0, outside"),
         ({"context_weight": -0.1}, "module.context-weight is -0.1, below 0"),
+        ({"views": 0}, "module.views is 0, below 1"),
+        ({"label_share": 1.5}, "module.label-share is 1.5, outside"),
     ],
 )
 def test_impossible_values(options: dict[str, Any], words: str) -> None:
@@ -45,7 +47,10 @@ def test_impossible_values(options: dict[str, Any], words: str) -> None:
         ("paco", {"loss_scale": "official"}, "never released"),
         ("paco", {"mixed_weight": 0.5}, "no weight of its own"),
         ("ride", {"loss_scale": "official"}, 'module.loss-scale "sum"'),
-        ("ldam", {"context": "classes"}, "balanced_softmax, not for ldam"),
+        ("ldam", {"context": "classes"}, "module.context classes .*balanced_softmax, not for ldam"),
+        ("ride", {"views": 2}, "module.views is for cross_entropy and .*, not for ride"),
+        ("paco", {"encoder": "dropout"}, "module.encoder dropout is for .*, not for paco"),
+        ("coral", {"mixed_labels": "random"}, "module.mixed-labels is for .*, not for coral"),
     ],
 )
 def test_settings_without_sense_are_refused(
@@ -55,6 +60,25 @@ def test_settings_without_sense_are_refused(
         require_sense(method, ModuleConfig(**module))
     require_sense(method, ModuleConfig(**module, enabled=False))
     require_sense("balanced_softmax", ModuleConfig(**module))
+
+
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        ({"views": 2, "at": ("blocks.1",)}, "module.at stands before these"),
+        ({"views": 2, "context": "classes"}, "module.context classes and module.views are not pos"),
+        ({"encoder": "dropout", "dropout": 0.0}, "leaves two equal streams; set module.dropout"),
+        ({"mixed_labels": "random", "attend": "self"}, "here is none; leave it own"),
+        ({"mixed_labels": "attention", "encoder": "dropout"}, "here is none; leave it own"),
+        ({"mixed_labels": "attention", "exchange": True}, "set --module.no-exchange"),
+        ({"context": "classes", "exchange": True}, "set --module.no-exchange"),
+    ],
+)
+def test_settings_that_exclude_one_another_are_refused(module: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        require_sense("balanced_softmax", ModuleConfig(**module))
+    require_sense("balanced_softmax", ModuleConfig(views=2, mixed_labels="attention"))
+    require_sense("balanced_softmax", ModuleConfig(views=2, encoder="dropout", exchange=True))
 
 
 @pytest.mark.parametrize("method", ["cross_entropy", "balanced_softmax", "ldam", "ride"])

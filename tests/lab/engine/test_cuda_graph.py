@@ -317,6 +317,30 @@ def test_captured_class_context_equals_eager(
 
 @pytest.mark.gpu
 @needs_gpu
+@pytest.mark.parametrize(
+    "module",
+    [
+        {"mixed_labels": "attention"},
+        {"mixed_labels": "random"},
+        {"attend": "self", "views": 4},
+        {"encoder": "dropout"},
+    ],
+)
+def test_captured_views_and_labels_equal_eager(
+    tmp_path: Path, module: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    changes: dict[str, Any] = {"deterministic": True, "precision": "bf16", "updates": 100}
+    for name, on in (("eager", False), ("captured", True)):
+        where = plan(tmp_path / name, capture=on, **changes)
+        fit(method(**module), feed(), evaluation, where)
+    assert "the capture failed" not in capsys.readouterr().err
+    eager, captured = losses(tmp_path / "eager"), losses(tmp_path / "captured")
+    assert len(captured) == 100 and captured == pytest.approx(eager, rel=1e-3)
+
+
+@pytest.mark.gpu
+@needs_gpu
 def test_runs_side_by_side_are_the_runs_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -96,6 +96,18 @@ def test_the_sampler_and_the_second_view_of_a_task() -> None:
     assert not torch.equal(batch["view2"], batch["x"])
 
 
+def test_mates_are_augmented_apart() -> None:
+    config = LongTailConfig(name="digits", ratio=50, sampler="mates")
+    batch = LongTailedTask.load(config, CPU).feed(TrainConfig(batch_size=40), seed=0).batch(1)
+    assert torch.equal(batch["y"][::2], batch["y"][1::2])
+    task = LongTailedTask.load(LongTailConfig(name="digits", ratio=124, sampler="mates"), CPU)
+    assert task.data.train_counts[9] == 1
+    feed = task.feed(TrainConfig(batch_size=len(task.data.train)), seed=0)
+    own = [batch["x"][batch["y"] == 9] for batch in (feed.batch(0), feed.batch(1))]
+    ((first, second),) = (images for images in own if len(images))
+    assert not torch.equal(first, second), "an image beside itself"
+
+
 def test_closing_reaches_both_feeds_and_passes_over_those_in_memory() -> None:
     closed = []
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from batchformer.lab.config.methods import (
+    MethodEntry,
     find_method,
     loss_change,
     methods_that,
@@ -94,6 +95,27 @@ def _doubled(settings: S, *names: str) -> S:
     return dataclasses.replace(settings, **changes)
 
 
+def _with_mates(arm: str, enabled: bool) -> Callable[[Recipe], Recipe]:
+    """With or without BatchFormer, on batches in which every image has another of its class."""
+
+    def change(recipe: Recipe) -> Recipe:
+        sampler = getattr(recipe.data, "sampler", "none")
+        require(
+            recipe.data.long_tailed and sampler == "shuffle",
+            f"{arm} gives a mate to each image of a shuffled order of one domain, and "
+            f"{recipe.name} has data.sampler {sampler}; leave this arm out, or set data.sampler "
+            "shuffle where the data has classes of one domain",
+        )
+        changed = recipe if enabled else _baseline()(recipe)
+        return dataclasses.replace(changed, data=recipe.data_with(sampler="mates"))
+
+    return change
+
+
+def _baseline_dropout(recipe: Recipe) -> Recipe:
+    return _hyper(feature_dropout=0.5)(_baseline()(recipe))
+
+
 def _random_weights(recipe: Recipe) -> Recipe:
     """Without BatchFormer, and without the weights that the recipe begins with."""
     return dataclasses.replace(_baseline()(recipe), start="", weights="")
@@ -107,18 +129,32 @@ class Arm:
         change: makes the recipe that this arm trains.
         purpose: what it is for, in a line.
         colour: in figures and pages; at least 3:1 against the light and against the dark page.
-        needs: the settings that it changes, where only some methods read them.
-        of_others: why it means nothing for other methods; ``{method}`` stands for their name.
+        fits: whether it means something for a method.
+        of_others: why it means nothing for others; ``{method}`` stands for their name.
     """
 
     change: Callable[[Recipe], Recipe]
     purpose: str
     colour: str
-    needs: type[Any] | None = None
+    fits: Callable[[MethodEntry], bool] = lambda entry: True
     of_others: str = ""
 
 
+def _reads(settings: type[Any], why_not: str) -> dict[str, Any]:
+    """An arm for methods that read these settings."""
+    return {"fits": lambda entry: settings in entry.settings, "of_others": why_not}
+
+
+def _sample_loss(what: str) -> dict[str, Any]:
+    """An arm for methods whose loss is a mean over samples."""
+    why_not = f"{what}, and the loss of {{method}} is no mean over samples with soft labels"
+    return {"fits": lambda entry: entry.sample_loss, "of_others": why_not}
+
+
 _MIXED = "has BatchFormer on some classes, as a first stage of ride may, and {method} on all"
+_CLASSES = "adds class rows to the batch"
+_LABELS = "gives mixed rows labels of other samples"
+_PAIRS = "puts pairs of one class into a batch"
 #: Every arm by its name, in the order in which arms are shown.
 ARMS: dict[str, Arm] = {
     "baseline": Arm(_baseline(), "the network alone, without BatchFormer", "#7a7f87"),
@@ -144,33 +180,65 @@ ARMS: dict[str, Arm] = {
         _hyper(irm_grouping="official"),
         "irm: the released code's parts of a batch, which mix domains",
         "#4f7f3a",
-        needs=Grouping,
-        of_others="is how the released code of irm cuts a batch into parts, and {method} has no "
-        "such parts",
+        **_reads(
+            Grouping,
+            "is how the released code of irm cuts a batch into parts, and {method} has no such "
+            "parts",
+        ),
     ),
     "batchformer_many": Arm(
         _hyper(mixed_classes="many"),
         "ride: a first stage of two, with BatchFormer on many-shot classes alone",
         "#a3553d",
-        needs=MixedClasses,
-        of_others=_MIXED,
+        **_reads(MixedClasses, _MIXED),
     ),
     "batchformer_not_many": Arm(
         _hyper(mixed_classes="not_many"),
         "ride: a first stage of two, with BatchFormer on all but many-shot classes",
         "#2f8a9c",
-        needs=MixedClasses,
-        of_others=_MIXED,
+        **_reads(MixedClasses, _MIXED),
     ),
     "class_context": Arm(
         _module(context="classes"),
         "running means of all classes join the batch as rows that samples attend to",
         "#3f8f6a",
+        **_sample_loss(_CLASSES),
     ),
     "class_context_self": Arm(
         _module(context="classes", attend="self"),
         "control: class_context with attention masked to the diagonal",
         "#b5651d",
+        **_sample_loss(_CLASSES),
+    ),
+    "mates": Arm(
+        _with_mates("mates", enabled=True),
+        "BatchFormer on batches in which every image has another of its class",
+        "#4a7fa5",
+        **_sample_loss(_PAIRS),
+    ),
+    "attention_labels": Arm(
+        _module(mixed_labels="attention"),
+        "a mixed row has the labels of the samples that it attends to, by its attention",
+        "#a8518a",
+        **_sample_loss(_LABELS),
+    ),
+    "attention_labels_random": Arm(
+        _module(mixed_labels="random"),
+        "control: attention_labels with the weights of other samples permuted",
+        "#8c7a2e",
+        **_sample_loss(_LABELS),
+    ),
+    "views": Arm(
+        _module(attend="self", views=4),
+        "four noisy passes of batchformer_self, which weigh as one mixed stream",
+        "#b0487a",
+        **_sample_loss("has four mixed streams"),
+    ),
+    "dropout_stream": Arm(
+        _module(encoder="dropout"),
+        "control: no encoder; the mixed stream is the plain features after dropout",
+        "#5b8c3a",
+        **_sample_loss("has dropout in place of the encoder"),
     ),
     "random_weights": Arm(
         _random_weights,
@@ -189,6 +257,18 @@ ARMS: dict[str, Arm] = {
     "baseline_updates2x": Arm(
         _twice_the_updates, "control: the baseline trained for twice the updates", "#6b7d1e"
     ),
+    "baseline_mates": Arm(
+        _with_mates("baseline_mates", enabled=False),
+        "control: the baseline on the batches of mates",
+        "#8f6a4f",
+        **_sample_loss(_PAIRS),
+    ),
+    "baseline_dropout": Arm(
+        _baseline_dropout,
+        "control: the baseline with dropout 0.5 before the classifier",
+        "#7b68c8",
+        **_sample_loss("has dropout before the classifier"),
+    ),
 }
 
 
@@ -196,7 +276,7 @@ def with_arm(recipe: Recipe, arm: str) -> Recipe:
     """The recipe as this arm trains it."""
     if arm not in ARMS:
         raise ValueError(f"There is no arm {arm!r}; there are {', '.join(ARMS)}.")
-    _require_settings(recipe, arm)
+    _require_fitting(recipe, arm)
     changed = ARMS[arm].change(recipe)
     require_training(changed.method, changed.module)
     _require_weights(recipe, arm)
@@ -228,12 +308,11 @@ def usual_arms(recipe: Recipe) -> tuple[str, ...]:
     return ("baseline",) if alone else ("baseline", "batchformer")
 
 
-def _require_settings(recipe: Recipe, arm: str) -> None:
-    """Refuse an arm that changes settings which the method does not read."""
-    needs = ARMS[arm].needs
-    fitting = methods_that(lambda entry: needs in entry.settings)
+def _require_fitting(recipe: Recipe, arm: str) -> None:
+    """Refuse an arm that means nothing for the method."""
+    fitting = methods_that(ARMS[arm].fits)
     require(
-        needs is None or recipe.method in fitting,
+        recipe.method in fitting,
         f"{arm} {ARMS[arm].of_others.format(method=recipe.method)}; leave this arm out, or set "
         f"--method {' or '.join(fitting)}",
     )

@@ -67,6 +67,12 @@ def require_consistent(recipe: Recipe) -> None:
     why_not = entry.refuse_data(recipe.data)
     require(not why_not, f"{recipe.method} {why_not}")
     _require_read(recipe)
+    require(
+        getattr(recipe.data, "sampler", "") != "mates"
+        or recipe.train.batch_size % (2 * recipe.train.accumulate) == 0,
+        "data.sampler mates puts pairs into a batch; set train.batch-size to a multiple of "
+        f"{2 * recipe.train.accumulate}",
+    )
     _require_swad(recipe)
     _require_mixing(recipe)
     if Contrast in entry.settings:
@@ -279,14 +285,16 @@ def _idle(recipe: Recipe) -> set[str]:
     idle |= {f"hyper.{name}" for name in _of_methods(recipe, entry)}
     if entry.batchformer != "trains":
         idle |= {f"module.{field.name}" for field in dataclasses.fields(recipe.module)}
-    if not entry.class_context:
-        idle.add("module.context")
+    if not entry.sample_loss:
+        idle |= {"module.context", "module.views", "module.mixed_labels"}
     if not entry.inside:
         idle |= {"module.at", "module.encoder"}
     if len(recipe.module.at) < 2:
         idle.add("module.share")
     if recipe.module.context == "none":
         idle |= {"module.context_momentum", "module.context_weight"}
+    if recipe.module.mixed_labels == "own":
+        idle.add("module.label_share")
     if recipe.module.layers == 1:
         idle.add("module.copy_layers")
     idle |= {f"optim.{name}" for name, of in _OPTIMIZERS.items() if recipe.optim.name not in of}

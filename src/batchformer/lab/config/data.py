@@ -103,9 +103,10 @@ class LongTailConfig(_Data):
     resized is resized crop and flip; simclr is two views as SimCLR's; deit is resized crop, flip,
     RandAugment and erasing. Both: paco is two views, the second as SimCLR's. The digits have an
     augmentation of their own."""
-    sampler: Literal["shuffle", "class_balanced", "repeated"] = "shuffle"
+    sampler: Literal["shuffle", "class_balanced", "repeated", "mates"] = "shuffle"
     """shuffle: every image once an epoch; class_balanced: every class equally often; repeated: a
-    third of the images three times (DeiT)."""
+    third of the images three times (DeiT); mates: half of the images of shuffle, each followed by
+    another image of its class, and every image twice in two epochs."""
     per_turn: int = 1
     """data.sampler class_balanced: images that a class gives one after the other; with 4, a batch
     of 128 has 32 classes (OLTR, LFME)."""

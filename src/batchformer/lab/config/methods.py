@@ -37,7 +37,8 @@ class MethodEntry:
         inside: BatchFormer can stand inside the network (``module.at``): one classifier, and a loss
             of logits and targets alone.
         pooled: BatchFormer can stand behind pooled features, where it does without ``module.at``.
-        class_context: class rows can join the batch: one classifier, one row for each image.
+        sample_loss: the loss is a mean over images, of one classifier's logits against a label that
+            may be soft. So class rows, further streams and other labels can join it.
         no_official_loss: why the released code's loss has no meaning here.
         no_mixed_weight: why the mixed stream has no weight of its own.
         refuse_data: says why data of a fitting task does not serve, or nothing.
@@ -57,7 +58,7 @@ class MethodEntry:
     own_classifier: bool = False
     inside: bool = False
     pooled: bool = True
-    class_context: bool = False
+    sample_loss: bool = False
     no_official_loss: str = ""
     no_mixed_weight: str = ""
     refuse_data: Callable[[Any], str] = lambda data: ""
@@ -141,14 +142,14 @@ METHODS: dict[str, MethodEntry] = {
         tasks=(*LABELLED, "domains"),
         settings=(settings.Mixing, settings.Smoothing),
         inside=True,
-        class_context=True,
+        sample_loss=True,
     ),
     "balanced_softmax": MethodEntry(
         path="erm:BalancedSoftmaxMethod",
         tasks=(*LABELLED, "domains"),
         settings=(settings.Mixing,),
         inside=True,
-        class_context=True,
+        sample_loss=True,
     ),
     "ldam": MethodEntry(
         path="erm:LDAMMethod",
@@ -352,7 +353,7 @@ def find_method(name: str) -> MethodEntry:
 def methods_that(condition: Callable[[MethodEntry], bool]) -> list[str]:
     """Names of the methods for which something holds.
 
-    >>> methods_that(lambda entry: entry.class_context)
+    >>> methods_that(lambda entry: entry.sample_loss)
     ['cross_entropy', 'balanced_softmax']
     """
     return [name for name, entry in METHODS.items() if condition(entry)]
@@ -399,20 +400,7 @@ def require_sense(method: str, module: ModuleConfig) -> None:
     require(not (official and entry.no_official_loss), entry.no_official_loss)
     require(not (module.mixed_weight != 1 and entry.no_mixed_weight), entry.no_mixed_weight)
     _require_place(method, module)
-    if module.context == "classes":
-        fitting = methods_that(lambda each: each.class_context)
-        require(
-            entry.class_context,
-            f"module.context classes, and the arms class_context and class_context_self, are for "
-            f"{' and '.join(fitting)}, not for {method}; leave them out, or set "
-            f"--method {' or '.join(fitting)}",
-        )
-        require(
-            not module.exchange,
-            "module.context classes adds class rows to the batch of each rank, and "
-            "module.exchange joins the batches of all ranks; set --module.no-exchange, or leave "
-            "module.context none",
-        )
+    _require_sample_loss(method, module)
     if module.streams == "mixed_only":
         alone = 'with module.streams "mixed_only" there is one stream, '
         require(
@@ -426,6 +414,49 @@ def require_sense(method: str, module: ModuleConfig) -> None:
         )
 
 
+def _require_sample_loss(method: str, module: ModuleConfig) -> None:
+    """Refuse what needs a loss over samples where there is none, or where it has no meaning."""
+    settings_used = {
+        "module.context classes": module.context == "classes",
+        "module.encoder dropout": module.encoder == "dropout",
+        "module.mixed-labels": module.mixed_labels != "own",
+        "module.views": module.views > 1,
+    }
+    used = [name for name, is_used in settings_used.items() if is_used]
+    fitting = methods_that(lambda each: each.sample_loss)
+    for name in used:
+        require(
+            method in fitting,
+            f"{name} is for {' and '.join(fitting)}, not for {method}; leave it out, or set "
+            f"--method {' or '.join(fitting)}",
+        )
+        require(
+            not module.at,
+            f"{name} works on pooled features, and module.at stands before these; leave one of "
+            "them out",
+        )
+    require(
+        module.encoder != "dropout" or module.dropout > 0,
+        "module.encoder dropout without dropout leaves two equal streams; set module.dropout, for "
+        "example 0.5",
+    )
+    require(
+        module.context == "none" or len(used) == 1,
+        f"{' and '.join(used)} are not possible together; leave one of them out",
+    )
+    require(
+        module.mixed_labels == "own"
+        or (module.attend == "batch" and module.encoder == "transformer"),
+        "module.mixed-labels weighs labels by attention to other samples, and here is none; leave "
+        "it own, or set --module.attend batch and --module.encoder transformer",
+    )
+    require(
+        not module.exchange or (module.context == "none" and module.mixed_labels == "own"),
+        f"{' and '.join(used)}: this works on the batch of each rank, and module.exchange joins "
+        "the batches of all ranks; set --module.no-exchange",
+    )
+
+
 def _require_place(method: str, module: ModuleConfig) -> None:
     """Refuse places inside the network where they, or other settings beside them, make no sense."""
     if not module.at:
@@ -435,7 +466,7 @@ def _require_place(method: str, module: ModuleConfig) -> None:
             "module.at, such as model.encoder.layers.1, which is after the first encoder layer",
         )
         require(
-            module.encoder == "transformer",
+            module.encoder != "none",
             "module.encoder none, and the arm batchformer_identity, leave two equal streams at the "
             "classifier, so this would be the baseline under another name; name a place inside the "
             "network by module.at",
@@ -449,11 +480,6 @@ def _require_place(method: str, module: ModuleConfig) -> None:
         entry.inside,
         f"module.at is for {' and '.join(fitting)}, not for {method}; leave it empty, or set "
         f"--method {' or '.join(fitting)}",
-    )
-    require(
-        module.context == "none",
-        "module.context classes adds means of pooled features, and module.at stands before these; "
-        "leave one of them out",
     )
     require(
         not module.copy_layers,

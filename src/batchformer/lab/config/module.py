@@ -21,9 +21,10 @@ class ModuleConfig:
     features and the classifier."""
     share: bool = False
     """With several places in module.at: one encoder for all; else each has its own."""
-    encoder: Literal["transformer", "none"] = "transformer"
+    encoder: Literal["transformer", "dropout", "none"] = "transformer"
     """"none", with module.at: two streams without an encoder, the control in which only the
-    doubling is left: the streams differ by dropout and drop path alone."""
+    doubling is left: the streams differ by dropout and drop path alone. "dropout", without
+    module.at: the mixed rows are the plain features after module.dropout."""
     heads: int = 4
     """Attention heads."""
     layers: int = 1
@@ -34,6 +35,16 @@ class ModuleConfig:
     """Dropout inside the encoder."""
     attend: Literal["batch", "self"] = "batch"
     """"self" masks attention to the diagonal: the control in which no sample sees another."""
+    views: int = 1
+    """cross_entropy, balanced_softmax: mixed streams, each a pass of the encoder with dropout of
+    its own. Their mean loss has the weight of one."""
+    mixed_labels: Literal["own", "attention", "random"] = "own"
+    """cross_entropy, balanced_softmax: the target of a mixed row. "attention": the labels of the
+    batch, weighted as the row attends to them (last layer, mean over heads, before dropout).
+    "random": the same weights, permuted at random among the other samples."""
+    label_share: float = 1.0
+    """With module.mixed-labels attention or random: share of these labels in the target; the rest
+    is the sample's own label."""
     exchange: bool = False
     """Let samples of all ranks attend to one another, where several train together; else those of
     each rank do. More is not plainly better: in the paper's ablation of the batch size
@@ -68,6 +79,10 @@ class ModuleConfig:
         require(self.heads >= 1, f"module.heads is {self.heads}, below 1")
         require(self.layers >= 1, f"module.layers is {self.layers}, below 1")
         require(0 <= self.dropout < 1, f"module.dropout is {self.dropout}, outside [0, 1)")
+        require(self.views >= 1, f"module.views is {self.views}, below 1")
+        require(
+            0 <= self.label_share <= 1, f"module.label-share is {self.label_share}, outside [0, 1]"
+        )
         require(self.lr_factor >= 0, f"module.lr-factor is {self.lr_factor}, below 0")
         require(self.mixed_weight >= 0, f"module.mixed-weight is {self.mixed_weight}, below 0")
         require(

@@ -15,12 +15,13 @@ from batchformer.lab.config.training import OptimConfig
 from batchformer.lab.data.transforms.mixup import one_hot
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optimizer_step import Batch
+from batchformer.lab.losses.attention_labels import attended_labels, permute_others
 from batchformer.lab.models.heads import replace_classifier as replace_classifier
 from batchformer.nn.attention import Attend
 from batchformer.nn.exchange import all_reduce_, uncompiled, world_size
 from batchformer.nn.module import BatchFormer, two_streams
 from batchformer.nn.randomness import drawing
-from batchformer.nn.streams import stream_loss
+from batchformer.nn.streams import stream_loss, weigh_streams
 from batchformer.plug.attach import MODULE, attach
 from batchformer.plug.export import detach
 from batchformer.plug.insertion import WithBatchFormer
@@ -40,7 +41,7 @@ class Classifier(Method):
             ``get_classifier`` and ``num_features``.
         module: BatchFormer's settings; ``enabled=False`` is the baseline.
         groups: G equal blocks of rows in a batch, one domain each; some methods compare domains.
-        classes: K, for methods that allow class rows in the batch (``module.context``).
+        classes: K, for class rows in the batch (``module.context``) and soft labels.
     """
 
     def __init__(
@@ -104,9 +105,41 @@ class Classifier(Method):
         )
 
     def step(self, batch: Batch) -> dict[str, Tensor]:
-        if isinstance(self.encoder, ClassContext) and self.encoder.training:
-            return self._step_with_classes(batch, self.encoder)
+        encoder, module = self.encoder, self.config
+        if encoder is not None and encoder.training:
+            if isinstance(encoder, ClassContext):
+                return self._step_with_classes(batch, encoder)
+            if module.views > 1 or module.mixed_labels != "own":
+                return {"loss": self._loss_of_views(batch, encoder)}
         return {"loss": self.loss(self(batch["x"]), batch["y"])}
+
+    def _loss_of_views(self, batch: Batch, encoder: BatchFormer) -> Tensor:
+        """The loss of the plain stream and ``module.views`` mixed ones, which weigh as one."""
+        module, targets = self.config, batch["y"]
+        features = self.features(batch["x"])
+        views = [self._view(features, targets, encoder) for _ in range(module.views)]
+        mixed, labels = (torch.cat(parts) for parts in zip(*views, strict=True))
+        plain = features[:0] if module.streams == "mixed_only" else features
+        logits = self.classify(self.dropout(torch.cat((plain, mixed))))
+        of_plain, of_mixed = logits.tensor_split((len(plain),))
+        mixed_loss: Tensor = self.criterion(of_mixed, labels)
+        if module.streams == "mixed_only":
+            return mixed_loss
+        plain_loss = self.criterion(of_plain, targets)
+        return weigh_streams(plain_loss, mixed_loss, module.loss_scale, module.mixed_weight)
+
+    def _view(
+        self, features: Tensor, targets: Tensor, encoder: BatchFormer
+    ) -> tuple[Tensor, Tensor]:
+        """One pass of the encoder: mixed rows (N, C), and their targets (N,) or (N, K)."""
+        module = self.config
+        if module.mixed_labels == "own":
+            return encoder(features), targets
+        mixed, weights = encoder.mix(features, dropout=encoder.dropout, return_weights=True)
+        attention = weights[-1, 0].mean(0).detach()  # of the last layer, mean over heads
+        if module.mixed_labels == "random":
+            attention = permute_others(attention)
+        return mixed, attended_labels(attention, targets, self.classes, module.label_share)
 
     def _step_with_classes(self, batch: Batch, encoder: ClassContext) -> dict[str, Tensor]:
         """The loss of the samples, plus the loss of the class rows in their batch."""
@@ -129,7 +162,8 @@ class Classifier(Method):
 
     def relations(self) -> Relations | None:
         mixed_only = self.config.streams == "mixed_only"
-        parts = (self.features, self.classify, self.criterion, self.encoder)
+        encoder = None if isinstance(self.encoder, Unmixed) else self.encoder
+        parts = (self.features, self.classify, self.criterion, encoder)
         context = self.encoder.class_rows() if isinstance(self.encoder, ClassContext) else None
         return Relations(self, *parts, mixed_only, context)
 
@@ -186,6 +220,8 @@ def make_encoder(
     """
     if not module.enabled:
         return None
+    if module.encoder == "dropout":
+        return Unmixed(dim, module.dropout, batch_axis)
     sizes = (dim, module.heads, module.layers, module.dropout)
     with drawing(seed, "module weights"):
         encoder: BatchFormer
@@ -232,25 +268,21 @@ def insert_inside(
             if isinstance(encoder, BatchFormer):
                 encoder.requires_grad_(module.trained)
                 if module.encoder == "none":
-                    setattr(part, name, Unmixed(encoder))
+                    setattr(part, name, Unmixed(encoder.dim, 0.0, encoder.batch_axis))
 
 
 class Unmixed(BatchFormer):
-    """No encoder: the mixed stream begins as a copy of the plain one.
+    """No encoder: the mixed stream begins as a copy of the plain one, after dropout."""
 
-    Args:
-        replaced: the encoder whose place this takes.
-    """
-
-    def __init__(self, replaced: BatchFormer) -> None:
+    def __init__(self, dim: int, dropout: float, batch_axis: int) -> None:
         # On the meta device nothing is drawn or stored for the layers that are dropped.
-        axis = replaced.batch_axis
-        super().__init__(replaced.dim, replaced.heads, batch_axis=axis, device="meta")
+        options: dict[str, Any] = {"attend": "self", "batch_axis": batch_axis, "device": "meta"}
+        super().__init__(dim, heads=1, dropout=dropout, **options)
         self.layers = nn.ModuleList()
 
     def forward(self, x: Tensor, *_: Any) -> Tensor:
-        """``x`` itself, in training and in eval."""
-        return x
+        """``x`` after dropout in training; ``x`` itself in eval, or without dropout."""
+        return F.dropout(x, self.dropout) if self.training and self.dropout else x
 
 
 def classifier_of(network: nn.Module) -> nn.Linear:

@@ -291,8 +291,63 @@ class Repeated:
         return drawn.repeat_interleave(self.repeats)[: self.length]
 
 
+@dataclass(frozen=True, eq=False)
+class Mates:
+    """Pairs of one class: each image of a shuffled order is followed by another of its class.
+
+    The order of :class:`Shuffle` in epoch e is spread over the epochs 2e and 2e + 1, half of the
+    images in each. The mate of an image is the next one in a random cycle over its class; an image
+    that is alone in its class is its own mate, augmented differently. So in these two epochs every
+    image comes twice, once in its turn and once as a mate. Class frequencies are those of the data:
+    exactly over the two epochs, and in expectation in each epoch and each batch. A batch of B has
+    B / 2 independent classes, so the number of its images of a class varies more: its variance is
+    about twice that of a shuffled batch.
+
+    With an odd number of images, the last one of an epoch has no mate, and the middle one of the
+    order is in both epochs. In the two epochs the class of the middle one has one image more, then,
+    and the class of the last one has one less.
+
+    On several ranks, pairs stay together if each rank has an even number of rows.
+
+    >>> labels = torch.tensor([0, 0, 0, 0, 1, 2])
+    >>> labels[Mates(labels, seed=0).order(epoch=0)]
+    tensor([0, 0, 2, 2, 0, 0])
+    """
+
+    labels: Tensor  # (M,) classes of the samples
+    seed: int
+
+    @property
+    def length(self) -> int:
+        """M."""
+        return len(self.labels)
+
+    def order(self, epoch: int) -> Tensor:
+        """(M,) positions drawn from (seed, epoch)."""
+        draw = generator(self.seed, "order", epoch // 2)
+        shuffled = torch.randperm(self.length, generator=draw)
+        mates = _next_in_class(self.labels.cpu(), draw)
+        half = -(-self.length // 2)
+        first = shuffled[-half:] if epoch % 2 else shuffled[:half]
+        return torch.stack((first, mates[first]), dim=1).flatten()[: self.length]
+
+
+def _next_in_class(labels: Tensor, draw: torch.Generator) -> Tensor:
+    """(M,) for each sample, the next one in a random cycle over the samples of its class."""
+    drawn = torch.randperm(len(labels), generator=draw)
+    cycles = drawn[labels[drawn].argsort(stable=True)]  # class by class
+    sizes = labels.bincount()
+    sizes = sizes[sizes > 0]
+    following = torch.arange(1, len(labels) + 1)
+    ends = sizes.cumsum(0)
+    following[ends - 1] = ends - sizes  # after the last of a class comes its first
+    mates = torch.empty_like(cycles)
+    mates[cycles] = cycles[following]
+    return mates
+
+
 def sampler_named(
-    name: Literal["shuffle", "class_balanced", "repeated"],
+    name: Literal["shuffle", "class_balanced", "repeated", "mates"],
     labels: Tensor,
     seed: int,
     per_turn: int = 1,
@@ -300,6 +355,8 @@ def sampler_named(
     """The sampler that a configuration names; None means every image once, shuffled."""
     if name == "class_balanced":
         return ClassBalanced(labels, seed, per_turn=per_turn)
+    if name == "mates":
+        return Mates(labels, seed)
     return Repeated(len(labels), seed) if name == "repeated" else None
 
 
