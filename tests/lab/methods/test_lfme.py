@@ -186,9 +186,12 @@ def of(teacher: str, cuts: tuple[int, int] = (50, 10)) -> Recipe:
 def test_a_student_of_runs(tmp_path: Path) -> None:
     options: dict[str, Any] = {"root": tmp_path, "device": CPU, "quiet": True}
     bounds = {"many": (50, 0), "medium": (11, 49), "few": (0, 10)}
+    listed = "many/baseline, medium/baseline, few/baseline"
     for name, (least, most) in bounds.items():
         run(expert(name, least, most), "baseline", 0, **options)
-    listed = "many/baseline, medium/baseline, few/baseline"
+    with pytest.raises(FileNotFoundError, match="(?s)train many.*train medium.*train few") as told:
+        run(of(listed), "batchformer", 1, **options)
+    assert len(str(told.value).splitlines()) == 3, "a line and a command for each"
     folder = run(of(listed), "batchformer", 0, **options)
     method, _, _ = restore(folder, CPU)
     assert [int(one.fc.out_features) for one in method.experts] == [3, 3, 4]  # type: ignore
