@@ -65,7 +65,9 @@ def test_what_an_arm_changes(arm: str) -> None:
     assert {key: new for key, (_, new) in changed.items()} == CHANGED[arm]
 
 
-@pytest.mark.parametrize("name", ["demo", "imagenet_deit_tiny", "cifar100_lt_paco", "visda_mdd"])
+@pytest.mark.parametrize(
+    "name", ["demo", "imagenet_deit_tiny", "cifar100_lt_paco", "visda_mdd", "cifar100_lt_bbn"]
+)
 def test_twice_the_work_is_done_at_the_same_rates(name: str) -> None:
     """At twice the update, or at the same one of epochs half as long."""
     recipe, per_epoch = find_recipe(name), 10
@@ -81,6 +83,22 @@ def test_twice_the_work_is_done_at_the_same_rates(name: str) -> None:
             found = lr_factor(arm.schedule, factor * time, factor * updates, epoch)
             assert found == pytest.approx(rate)
     assert longer.train.batch_size == recipe.train.batch_size
+
+
+@pytest.mark.parametrize("arm", ["baseline_batch2x", "baseline_updates2x"])
+@pytest.mark.parametrize(
+    ("name", "setting", "epochs"),
+    [
+        ("cifar100_lt_lfme", "curriculum_epochs", 200),
+        ("inaturalist18_bbn", "cumulative_epochs", 200),
+        ("cifar100_lt_bbn", "cumulative_epochs", 0),  # as many as the training has
+        ("ut_zappos_compcos_open", "feasibility_epochs", 200),
+    ],
+)
+def test_twice_the_work_takes_twice_the_epochs_of_the_method(
+    name: str, setting: str, epochs: int, arm: str
+) -> None:
+    assert getattr(with_arm(find_recipe(name), arm).hyper, setting) == epochs
 
 
 @pytest.mark.parametrize("arm", ["baseline_batch2x", "baseline_updates2x"])

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from batchformer.lab.config.methods import MethodConfig
+from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.recipes import find_recipe
 
 
@@ -20,6 +21,7 @@ from batchformer.lab.recipes import find_recipe
         ("demo", {"method": "balms", "start": "demo"}, "data.meta-batch"),
         ("demo", {"method": "oltr"}, "--start RECIPE/ARM"),
         ("my_voc", {"hyper": MethodConfig(feature_layer=8)}, "set --hyper.feature-layer 0"),
+        ("cub_izf", {"train": TrainConfig(updates=9)}, r"choose an epoch.*--data\.no-choose"),
         ("ut_zappos_compcos_open", {"method": "cge"}, r"feasible compcos.*--data\.no-mask"),
     ],
 )

@@ -130,7 +130,7 @@ def test_what_the_digits_cannot_have_is_refused() -> None:
 
 
 def test_what_image_files_are_told() -> None:
-    config = LongTailConfig(name="places_lt", augment="simclr", scored_on="val", meta_from="val")
+    config = LongTailConfig(name="places_lt", augment="simclr", scored_on="val")
     assert config.of_files and not LongTailConfig().of_files
     for wrong, words in (
         ({"name": "imagenet_lt"}, "has data.augment jitter, resized, paco, simclr, deit, not auto"),
@@ -141,6 +141,10 @@ def test_what_image_files_are_told() -> None:
         ({"scored_on": "val"}, "cifar100 has no list val"),
         ({"name": "folder", "augment": "jitter", "meta_from": "val"}, "folder has no list val"),
         ({"name": "folder", "augment": "jitter", "size": 0}, "data.size is 0"),
+        (
+            {"name": "places_lt", "augment": "jitter", "scored_on": "val", "meta_from": "val"},
+            "would be scored and also teach (data.meta-from val); set data.scored-on test",
+        ),
     ):
         with pytest.raises(ValueError, match=re.escape(words)):
             LongTailConfig(**wrong)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from batchformer.lab.config.methods import MethodConfig, ModuleConfig
+from batchformer.lab.config.methods import METHODS, MethodConfig, ModuleConfig
 from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainConfig
 from batchformer.lab.data.feeds.memory import Feed
 from batchformer.lab.data.sets.images import ImageSplit
@@ -21,10 +21,13 @@ from batchformer.lab.engine.method import Method
 from batchformer.lab.methods import build_method
 from batchformer.lab.models.build import build_model
 from batchformer.lab.models.ride import ride_resnet32
+from batchformer.lab.tasks.features import Bank
 from batchformer.nn.randomness import drawing
 from batchformer.torch_private import BatchNorm
 
 COUNTS = torch.tensor([50, 20, 10, 5, 1])
+#: Of lfme: two, two and one class.
+CUTS = (20, 1)
 Make = Callable[..., Method]
 
 
@@ -35,12 +38,32 @@ def network_for(name: str, experts: int = 2) -> Any:
 
 
 @pytest.fixture(scope="session")
-def make() -> Make:
-    """A method on a small network with five classes: its name, its settings, the module's."""
+def images() -> Bank:
+    """The 86 training images of the five classes, and one of each for validation."""
+    labels = torch.arange(5).repeat_interleave(COUNTS)
+    x = torch.randn(86, 1, 8, 8, generator=torch.Generator().manual_seed(1))
+    val = Bank(torch.arange(5), 0, lambda: [(x[[3, 52, 71, 82, 85]], torch.arange(5))])
+    return Bank(labels, 0, lambda: zip(x.split(40), labels.split(40), strict=True), val)
+
+
+@pytest.fixture(scope="session")
+def make(images: Bank) -> Make:
+    """A method on a small network with five classes: its name, its settings, the module's.
+
+    It is given the training images and teachers that it declares.
+    """
 
     def made(
         name: str, hyper: dict[str, Any] | None = None, options: Any = None, **module: Any
     ) -> Method:
+        entry, own, given = METHODS[name], dict(hyper or {}), {}
+        if entry.bank:
+            given["bank"] = images
+        if entry.teacher_classes is not None:
+            own = {"expert_cuts": CUTS, **own}
+            classes = entry.teacher_classes(MethodConfig(**own), COUNTS.tolist())
+            with drawing(7, "weights"):
+                given["teacher"] = [build_model("digits_net", size) for size in classes]
         with drawing(0, "weights"):
             network = network_for(name)
         return build_method(
@@ -49,8 +72,8 @@ def make() -> Make:
             class_counts=COUNTS,
             module=ModuleConfig(**module),
             seed=0,
-            hyper=MethodConfig(**(hyper or {})),
-            **(options or {}),
+            hyper=MethodConfig(**own),
+            **{**given, **(options or {})},
         )
 
     return made
@@ -58,7 +81,10 @@ def make() -> Make:
 
 @pytest.fixture(scope="session")
 def batch() -> dict[str, Tensor]:
-    """Ten samples of five classes, a second view of them, ten to judge by, and ten of rare ones."""
+    """Ten samples of five classes, a second view of them, ten to judge by, and ten of rare ones.
+
+    The index is that of images of the same classes.
+    """
     draw = torch.Generator().manual_seed(0)
 
     def images() -> Tensor:
@@ -67,7 +93,8 @@ def batch() -> dict[str, Tensor]:
     y = torch.tensor([0, 0, 0, 0, 1, 1, 2, 2, 3, 4])
     meta = torch.arange(10) % 5
     own = {"x": images(), "y": y, "view2": images(), "meta_x": images(), "meta_y": meta}
-    return {**own, "paired_x": images(), "paired_y": 4 - y}
+    index = torch.tensor([0, 7, 13, 49, 50, 69, 70, 79, 80, 85])
+    return {**own, "index": index, "paired_x": images(), "paired_y": 4 - y}
 
 
 class Batches:

@@ -161,15 +161,6 @@ def test_alpha_follows_the_length_of_the_training_unless_it_is_given(make: Any) 
     assert method.phase() is None and method.why_eager() is None
 
 
-@pytest.mark.parametrize(
-    "module", [{}, {"enabled": False}, {"streams": "mixed_only"}, {"trained": False}], ids=str
-)
-def test_trained_once(batch: Any, module: dict[str, Any], assert_trained_once: Any) -> None:
-    method = residual(**module)
-    method.begin_epoch(3)
-    assert_trained_once(method, batch)
-
-
 @pytest.mark.parametrize("streams", ["shared", "mixed_only"])
 def test_check_finds_both_modules_and_no_sample_in_anothers_answer(
     batch: Any, streams: Any

@@ -1,4 +1,4 @@
-"""The classifier that is trained on real and generated features before an evaluation."""
+"""Methods of generated features, and the classifier that each trains before an evaluation."""
 
 from __future__ import annotations
 
@@ -9,10 +9,24 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from batchformer import check
 from batchformer.lab.config.methods import ModuleConfig
+from batchformer.lab.engine.distributed.gradients import Parallel
+from batchformer.lab.engine.loop import Evaluation
 from batchformer.lab.methods import generated_features
 from batchformer.lab.methods.generated_features import mix_rows, new_encoder, train_classifier
 from batchformer.nn import streams
+from linear_classes import (
+    ADAM,
+    SMALL,
+    assert_captured_equals_eager,
+    changed,
+    features_of,
+    feed,
+    made,
+    optimizer_step,
+    snapshot,
+)
 
 OFF, ON = ModuleConfig(enabled=False), ModuleConfig(heads=2)
 
@@ -111,6 +125,85 @@ def test_channels_beside_the_mixed_ones_stay_with_their_sample() -> None:
     # All channels, or some: the classifier is trained on what is mixed.
     weights = [trained(ON, mixed=mixed).weight for mixed in (8, 4)]
     assert not torch.equal(*weights)
+
+
+# The methods
+
+
+@pytest.mark.parametrize("name", ["tf_vaegan", "izf"])
+def test_batchformer_acts_in_the_classifier_alone(name: str) -> None:
+    method, plain, x = made(name), made(name, enabled=False), features_of(name)
+    result = check(method, x[::20])
+    assert result, str(result)
+    assert plain.encoder is None
+    for key, value in plain.state_dict().items():
+        assert torch.equal(value, method.state_dict()[key]), key
+    for one in (method, plain):
+        torch.manual_seed(0)
+        one.train().update(feed(features=x).batch(0), one.optimizers(ADAM), optimizer_step())
+    trained = snapshot(method)
+    assert not changed(plain, {key: trained[key] for key in snapshot(plain)}), "arms are paired"
+    for one in (method, plain):
+        one.before_evaluation()
+    assert not torch.equal(method.classifier.weight, plain.classifier.weight)
+    assert changed(method, trained) == {"classifier", "encoder"}, "that of the last classifier"
+    method.eval()
+    assert torch.equal(method(x), method.predict(x))
+    torch.testing.assert_close(method.deployed()(x), method.predict(x))
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_resumed_equals_unbroken(name: str, assert_resumes: Any) -> None:
+    x = features_of(name)
+
+    def evaluate(method: Any, _: Any) -> Evaluation:
+        return Evaluation({"sum": float(method.predict(x).double().sum())})
+
+    # Three updates an epoch: the run is stopped inside the second, where tf_vaegan has feedback.
+    assert_resumes(lambda: made(name), feed(100, 2, x), evaluate, ADAM, eval_every=4)
+
+
+@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("train", [{"precision": "bf16"}, {"accumulate": 2}, {"clip_norm": 0.1}])
+def test_half_precision_accumulation_and_clipping(name: str, train: dict[str, Any]) -> None:
+    method = made(name).train()
+    method.begin_epoch(1)
+    before, optimizers = snapshot(method), method.optimizers(ADAM)
+    batch = feed(features=features_of(name)).batch(0)
+    losses = method.update(batch, optimizers, optimizer_step(**train))
+    assert all(value.isfinite() for value in losses.values())
+    held = {id(p) for o in optimizers.values() for g in o.param_groups for p in g["params"]}
+    trained = {key.split(".")[0] for key, p in method.named_parameters() if id(p) in held}
+    assert changed(method, before) == trained
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_what_has_no_sense_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="no released code"):
+        made(name, loss_scale="official")
+    with pytest.raises(ValueError, match=r"leave hyper\.swad off"):
+        made(name, {"swad": True})
+    method, batch = made(name), feed().batch(0)
+    optimizers, sharded = method.optimizers(ADAM), optimizer_step()
+    with pytest.raises(ValueError, match=r"set train\.ema 0"):
+        method.update(batch, optimizers, optimizer_step(ema=0.9))
+    with pytest.raises(ValueError, match=r"set train\.parallel ddp"):
+        sharded.parallel = Parallel(optimizers.values(), sharded=True)
+        method.update(batch, optimizers, sharded)
+    if name == "izf":  # the others have a critic
+        return
+    with pytest.raises(ValueError, match=r"2 equal batches .* got 31 rows"):
+        method.update(feed(31, 1).batch(0), optimizers, optimizer_step())
+    with pytest.raises(ValueError, match=r"leave train\.compile off"):
+        method.compile_step()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("enabled", [False, True])
+@pytest.mark.parametrize("name", SMALL)
+def test_captured_updates_equal_eager_ones(name: str, enabled: bool) -> None:
+    assert_captured_equals_eager(lambda: made(name, enabled=enabled), features_of(name))
 
 
 @pytest.mark.gpu

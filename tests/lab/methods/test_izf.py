@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
+from functools import partial
 
 import pytest
 import torch
@@ -13,10 +13,7 @@ from torch.distributions import MultivariateNormal
 from torch.nn import functional as F
 
 import linear_classes
-from batchformer import check
 from batchformer.lab.config.methods import ModuleConfig
-from batchformer.lab.engine.distributed.gradients import Parallel
-from batchformer.lab.engine.loop import Evaluation
 from batchformer.lab.losses.izf import centre_loss, flow_loss, negative_mmd
 from batchformer.lab.methods import build_method
 from batchformer.lab.models.flow import ChannelScale, Coupling, Flow, LinearMap
@@ -28,7 +25,6 @@ from linear_classes import (
     SEEN,
     TRAINED,
     UNSEEN,
-    assert_captured_equals_eager,
     changed,
     feed,
     generalized,
@@ -36,17 +32,7 @@ from linear_classes import (
     snapshot,
 )
 
-HYPER: dict[str, Any] = {
-    "flow_blocks": 3,
-    "flow_hidden": 32,
-    "attribute_scale": 2.0,
-    "synthetic": 40,
-    "classifier_epochs": 4,
-}
-
-
-def made(hyper: dict[str, Any] | None = None, **module: Any) -> Any:
-    return linear_classes.made("izf", {**HYPER, **(hyper or {})}, **module)
+made = partial(linear_classes.made, "izf")
 
 
 def batch(n: int = 16) -> dict[str, Tensor]:
@@ -284,52 +270,7 @@ def test_unseen_classes_come_to_be_known() -> None:
     assert tested["unseen"] > 30 and tested["seen"] > 50, tested
 
 
-def test_batchformer_acts_in_the_classifier_alone() -> None:
-    method, plain = made(), made(enabled=False)
-    result = check(method, FEATURES[::20])
-    assert result, str(result)
-    for name, value in plain.state_dict().items():
-        assert torch.equal(value, method.state_dict()[name]), name
-    ends = []
-    for one in (method, plain):
-        one.train()
-        torch.manual_seed(0)
-        one.update(batch(), one.optimizers(ADAM), optimizer_step())
-        ends.append(snapshot(one.flow))
-        one.before_evaluation()
-    assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
-    assert not torch.equal(method.classifier.weight, plain.classifier.weight)
-    method.eval()
-    assert torch.equal(method(FEATURES), method.predict(FEATURES))
-    assert torch.equal(method.deployed()(FEATURES), method.predict(FEATURES))
-
-
-def test_resumed_equals_unbroken(assert_resumes: Any) -> None:
-    def evaluate(method: Any, _: Any) -> Evaluation:
-        return Evaluation({"sum": float(method.predict(FEATURES).double().sum())})
-
-    assert_resumes(made, feed(32, 1), evaluate, ADAM, eval_every=3)
-
-
-@pytest.mark.parametrize("train", [{"precision": "bf16"}, {"accumulate": 2}, {"clip_norm": 0.1}])
-def test_half_precision_accumulation_and_clipping(train: dict[str, Any]) -> None:
-    method = made().train()
-    losses = method.update(batch(), method.optimizers(ADAM), optimizer_step(**train))
-    assert all(value.isfinite() for value in losses.values())
-
-
-def test_what_has_no_sense_is_refused() -> None:
-    with pytest.raises(ValueError, match="no released code"):
-        made(loss_scale="official")
-    with pytest.raises(ValueError, match=r"leave hyper\.swad off"):
-        made({"swad": True})
-    method = made()
-    with pytest.raises(ValueError, match=r"set train\.ema 0"):
-        method.update(batch(), method.optimizers(ADAM), optimizer_step(ema=0.9))
-    sharded, optimizers = optimizer_step(), method.optimizers(ADAM)
-    sharded.parallel = Parallel(optimizers.values(), sharded=True)
-    with pytest.raises(ValueError, match=r"set train\.parallel ddp"):
-        method.update(batch(), optimizers, sharded)
+def test_features_without_a_free_part_are_refused() -> None:
     with pytest.raises(ValueError, match="12 channels of features leave none beside 12 attributes"):
         build_method(
             "izf",
@@ -341,9 +282,3 @@ def test_what_has_no_sense_is_refused() -> None:
             module=ModuleConfig(),
             seed=0,
         )
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_captured_updates_equal_eager_ones() -> None:
-    assert_captured_equals_eager(made, times=1)

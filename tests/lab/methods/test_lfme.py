@@ -9,15 +9,12 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 from torch.nn import functional as F
 
-from batchformer import check
 from batchformer.lab.config.data import LongTailConfig
 from batchformer.lab.config.methods import MethodConfig
 from batchformer.lab.config.recipe import Recipe
-from batchformer.lab.config.training import OptimConfig, TrainConfig
-from batchformer.lab.engine.optimizer_step import OptimizerStep
+from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.losses.lfme import (
     class_floors,
     expert_weights,
@@ -26,17 +23,13 @@ from batchformer.lab.losses.lfme import (
     group_accuracy,
     weights_now,
 )
-from batchformer.lab.models.build import build_model
 from batchformer.lab.recipes.small import demo
 from batchformer.lab.runs.compare import run
 from batchformer.lab.runs.load_run import restore
 from batchformer.lab.runs.source_runs import trained_network
-from batchformer.lab.tasks.features import Bank
-from batchformer.nn.randomness import drawing
 
 CPU = torch.device("cpu")
-#: Counts of the small methods are 50, 20, 10, 5, 1: two, two and one class.
-CUTS = (20, 1)
+#: The classes of each expert of the small method.
 GROUPS = [torch.tensor(group) for group in ([0, 1], [2, 3], [4])]
 
 
@@ -106,47 +99,25 @@ def test_each_class_of_a_group_counts_the_same() -> None:
 # The method
 
 
-def images() -> Bank:
-    """86 images of the five classes, with as many of each as there are counted."""
-    labels = torch.arange(5).repeat_interleave(torch.tensor([50, 20, 10, 5, 1]))
-    x = torch.randn(86, 1, 8, 8, generator=torch.Generator().manual_seed(1))
-    val = Bank(torch.arange(5), 0, lambda: [(x[[3, 52, 71, 82, 85]], torch.arange(5))])
-    return Bank(labels, 0, lambda: zip(x.split(40), labels.split(40), strict=True), val)
-
-
-def experts() -> list[Any]:
-    with drawing(7, "weights"):
-        return [build_model("digits_net", len(group)) for group in GROUPS]
-
-
 @pytest.fixture
 def student(make: Any) -> Any:
-    def made(
-        hyper: dict[str, Any] | None = None, begin: bool = True, bank: Any = None, **module: Any
-    ) -> Any:
-        options = {"teacher": experts(), "bank": bank or images()}
-        method = make("lfme", {"expert_cuts": CUTS, **(hyper or {})}, options, **module)
-        if begin:
-            method.begin_training(8)
-            method.begin_epoch(0)
+    def made(hyper: dict[str, Any] | None = None, bank: Any = None, **module: Any) -> Any:
+        method = make("lfme", hyper, bank and {"bank": bank}, **module)
+        method.begin_training(8)
+        method.begin_epoch(0)
         return method
 
     return made
 
 
-@pytest.fixture
-def indexed(batch: Any) -> dict[str, Tensor]:
-    return {**batch, "index": torch.tensor([0, 7, 13, 49, 50, 69, 70, 79, 80, 85])}
-
-
-def test_what_is_measured_before_the_training(student: Any) -> None:
-    method, bank = student(), images()
-    x, y = (torch.cat(part) for part in zip(*bank.batches(), strict=True))
+def test_what_is_measured_before_the_training(student: Any, images: Any) -> None:
+    method = student()
+    x, y = (torch.cat(part) for part in zip(*images.batches(), strict=True))
     p, right = torch.zeros(86), torch.zeros(86)
-    for expert, group in zip(experts(), GROUPS, strict=True):
+    for expert, group in zip(method.experts, GROUPS, strict=True):
         rows = torch.isin(y, group)
         with torch.no_grad():
-            shares = expert.eval()(x[rows]).softmax(1)
+            shares = expert(x[rows]).softmax(1)
         place = y[rows] - int(group[0])
         p[rows] = shares.gather(1, place[:, None])[:, 0]
         right[rows] = (shares.argmax(1) == place).float()
@@ -156,8 +127,7 @@ def test_what_is_measured_before_the_training(student: Any) -> None:
     held = [right[row] for row in (3, 52, 71, 82, 85)]
     known = [(held[0] + held[1]) / 2, (held[2] + held[3]) / 2, held[4]]
     assert method.known.tolist() == pytest.approx([float(one) for one in known])
-    bank = dataclasses.replace(images(), validation=None)
-    alone = student(bank=bank)
+    alone = student(bank=dataclasses.replace(images, validation=None))
     own = [torch.stack([right[y == c].mean() for c in group.tolist()]).mean() for group in GROUPS]
     assert alone.known.tolist() == pytest.approx([float(one) for one in own])
 
@@ -178,71 +148,21 @@ def test_weights_of_an_epoch(student: Any) -> None:
     assert float(clipped.progress) == 1
 
 
-def test_both_streams_learn_from_the_same_experts(student: Any, indexed: Any, quiet: Any) -> None:
+def test_both_streams_learn_from_the_same_experts(student: Any, batch: Any, quiet: Any) -> None:
     method = quiet(student(heads=2, dropout=0.0))
     method.weights.copy_(torch.tensor([1.0, 0.5, 0.2]))
     assert not any(part.training for part in method.experts.modules())
+    assert not any(p.requires_grad for p in method.experts.parameters())
     with torch.no_grad():
-        taught = [expert(indexed["x"]) for expert in method.experts]
-        v = weights_now(method.first[indexed["index"]], 1 / 45)[:, None]
-        plain = method.features(indexed["x"])
+        taught = [expert(batch["x"]) for expert in method.experts]
+        v = weights_now(method.first[batch["index"]], 1 / 45)[:, None]
+        plain = method.features(batch["x"])
         total = torch.zeros(())
         for rows in (plain, method.encoder(plain)):
             z = v * method.network.fc(rows)
-            total += F.cross_entropy(z, indexed["y"])
+            total += F.cross_entropy(z, batch["y"])
             total += experts_loss(z, taught, GROUPS, method.weights)
-    torch.testing.assert_close(method.step(indexed)["loss"], total / 2)
-
-
-@pytest.mark.parametrize("module", [{}, {"enabled": False}, {"streams": "mixed_only"}], ids=str)
-def test_every_parameter_of_the_student_is_trained_once(
-    student: Any, indexed: Any, module: Any, assert_trained_once: Any
-) -> None:
-    method = student(**module)
-    assert_trained_once(method, indexed)
-    assert not any(p.requires_grad for p in method.experts.parameters())
-
-
-@pytest.mark.parametrize("train", [{"precision": "bf16"}, {"accumulate": 2}], ids=str)
-def test_half_precision_and_accumulation(student: Any, indexed: Any, train: Any) -> None:
-    method = student().train()
-    places = {key: value.data_ptr() for key, value in method.state_dict().items()}
-    step = OptimizerStep(TrainConfig(batch_size=10, **train), CPU)
-    losses = method.update(indexed, method.optimizers(OptimConfig()), step)
-    method.begin_epoch(1)
-    assert losses["loss"].isfinite() and losses["loss"].dtype == torch.float32
-    assert all(v.isfinite().all() for v in method.parameters())
-    # As a captured update must; what changes with the epoch is in tensors.
-    assert {key: value.data_ptr() for key, value in method.state_dict().items()} == places
-    assert method.why_eager() is None and method.phase() is None
-
-
-@pytest.mark.parametrize("streams", ["shared", "mixed_only"])
-def test_check_passes(student: Any, batch: Any, streams: str) -> None:
-    method = student(streams=streams)
-    main = method.optimizers(OptimConfig())["main"]
-    found = check(method, batch["x"], main, mixed_only=streams == "mixed_only")
-    assert found.passed, str(found)
-
-
-def test_arms_begin_alike_and_predict_alike(student: Any, batch: Any) -> None:
-    own, other = (student(enabled=enabled).eval() for enabled in (True, False))
-    state = own.state_dict()
-    assert all(torch.equal(state[key], value) for key, value in other.state_dict().items())
-    with torch.no_grad():
-        assert torch.equal(own.predict(batch["x"]), other.predict(batch["x"]))
-
-
-def test_resumed_equals_unbroken(student: Any, assert_resumes: Any) -> None:
-    """It is stopped inside an epoch, whose weights were measured at its beginning."""
-    assert_resumes(lambda: student(begin=False), optim=OptimConfig(lr=0.1))
-
-
-def test_without_training_images_it_is_refused(make: Any) -> None:
-    method = make("lfme", {"expert_cuts": CUTS}, {"teacher": experts()})
-    method.begin_epoch(3)  # a network that is loaded to predict is not measured
-    with pytest.raises(ValueError, match="lfme measures the training images before the training"):
-        method.begin_training(1)
+    torch.testing.assert_close(method.step(batch)["loss"], total / 2)
 
 
 # Runs: three experts on the digits, and their student
@@ -266,9 +186,12 @@ def of(teacher: str, cuts: tuple[int, int] = (50, 10)) -> Recipe:
 def test_a_student_of_runs(tmp_path: Path) -> None:
     options: dict[str, Any] = {"root": tmp_path, "device": CPU, "quiet": True}
     bounds = {"many": (50, 0), "medium": (11, 49), "few": (0, 10)}
+    listed = "many/baseline, medium/baseline, few/baseline"
     for name, (least, most) in bounds.items():
         run(expert(name, least, most), "baseline", 0, **options)
-    listed = "many/baseline, medium/baseline, few/baseline"
+    with pytest.raises(FileNotFoundError, match=r"(?s)train many.*train medium.*train few") as told:
+        run(of(listed), "batchformer", 1, **options)
+    assert len(str(told.value).splitlines()) == 3, "a line and a command for each"
     folder = run(of(listed), "batchformer", 0, **options)
     method, _, _ = restore(folder, CPU)
     assert [int(one.fc.out_features) for one in method.experts] == [3, 3, 4]  # type: ignore
@@ -278,7 +201,7 @@ def test_a_student_of_runs(tmp_path: Path) -> None:
         assert all(torch.equal(found[key], value) for key, value in source.items())
     for wrong, words in {
         "many/baseline,few/baseline": r"learns from 3 networks, of 3, 3, 4 classes, .*names 2",
-        "few/baseline,medium/baseline,few/baseline": "few/baseline does not fit",
+        "few/baseline,medium/baseline,few/baseline": "few/baseline does not fit.*3, 3, 4 classes",
         "many/baseline,medium/baseline,student": "would be its own teacher",
         "many/baseline,medium/baseline,small": r"--teacher small: There is no recipe 'small'",
         "many,medium/baseline,few/baseline": "batchformer train many --arm batchformer --seed 1",
@@ -302,4 +225,4 @@ def test_settings_that_make_no_sense() -> None:
 
 def test_a_group_without_classes_is_answered_with_what_to_set(make: Any) -> None:
     with pytest.raises(ValueError, match=r"classes of 100 to 100 .*set --hyper\.expert-cuts"):
-        make("lfme", None, {"teacher": experts()})
+        make("lfme", {"expert_cuts": (100, 20)})

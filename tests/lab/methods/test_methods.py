@@ -15,13 +15,13 @@ from batchformer.lab.engine.optimizer_step import OptimizerStep
 CPU = torch.device("cpu")
 #: Methods for batches of several domains; accumulation would separate them.
 DOMAINS = ("coral", "irm", "vrex", "mixstyle")
-#: Tasks of pairs, features or boxes, and methods that need a bank; their own files have the same
-#: tests.
-OTHER_TASKS, OF_BANKS = {"compositional", "generalized", "detection"}, ("knn", "oltr", "lfme")
+#: Tasks of pairs, features or boxes; their own files have the same tests.
+OTHER_TASKS = {"compositional", "generalized", "detection"}
+#: All but the vote of neighbours, which trains nothing.
 OF_IMAGES = [
     name
     for name, entry in METHODS.items()
-    if name not in OF_BANKS and not OTHER_TASKS.intersection(entry.tasks)
+    if name != "knn" and not OTHER_TASKS.intersection(entry.tasks)
 ]
 #: Their stopping is in their own files, or is that of the same class.
 NEVER_STOPPED = ("cross_entropy", "balanced_softmax", "coral", "vrex", "ride_assignment")
@@ -39,6 +39,7 @@ HYPER: dict[str, dict[str, Any]] = {
     "ldam": {"reweight_epoch": 3},
     "ride": {"reweight_epoch": 3},
     "irm": {"penalty": 5.0, "penalty_from": 3},
+    "oltr": {"fresh_layer": True},
 }
 ACTING = [name for name in OF_IMAGES if METHODS[name].batchformer == "trains"]
 CASES = [(name, t) for name in OF_IMAGES for t in (TRAIN[:1] if name in DOMAINS else TRAIN)]
@@ -101,7 +102,10 @@ def test_samples_attend_to_one_another_in_training(make: Any, batch: Any, name: 
     assert found.passed, str(found)
 
 
-@pytest.mark.parametrize("name", ["ldam", "crt", "lws", "balms", "linear_probe", *DOMAINS])
+@pytest.mark.parametrize(
+    "name",
+    ["ldam", "crt", "lws", "balms", "bbn", "oltr_plain", "oltr", "lfme", "linear_probe", *DOMAINS],
+)
 @pytest.mark.parametrize("module", [{}, {"enabled": False}, {"streams": "mixed_only"}], ids=str)
 def test_every_parameter_is_trained_once(
     make: Any, batch: Any, name: str, module: dict[str, Any], assert_trained_once: Any
@@ -114,13 +118,22 @@ def test_resumed_equals_unbroken(make: Any, assert_resumes: Any, name: str) -> N
     assert_resumes(lambda: made(make, name))
 
 
-@pytest.mark.parametrize("name", ["paco", "moco_v2", "moco_v3"])
+@pytest.mark.parametrize("name", ["paco", "moco_v2", "moco_v3", "bbn", "oltr", "lfme"])
 def test_an_update_writes_its_state_in_place(make: Any, everything: Any, name: str) -> None:
-    """As a captured update must."""
+    """As a captured update must; what changes with the epoch is in tensors."""
     method = made(make, name).train()
     places = {key: value.data_ptr() for key, value in method.state_dict().items()}
     optimizer_step = OptimizerStep(TrainConfig(), CPU)
     method.update(everything, method.optimizers(OptimConfig()), optimizer_step)
     method.after_update()
+    method.begin_epoch(1)
     assert {key: value.data_ptr() for key, value in method.state_dict().items()} == places
     assert method.why_eager() is None and method.phase() is None
+
+
+@pytest.mark.parametrize("name", ["oltr", "lfme"])
+def test_what_measures_training_images_is_refused_without_them(make: Any, name: str) -> None:
+    method = make(name, options={"bank": None})
+    method.begin_epoch(3)  # a network that is loaded to predict measures nothing
+    with pytest.raises(ValueError, match=f"{name} measures the training images before the train"):
+        method.begin_training(1)

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from batchformer import check
 from batchformer.lab.config.methods import MethodConfig, ModuleConfig
-from batchformer.lab.config.training import OptimConfig, TrainConfig
-from batchformer.lab.engine.optimizer_step import OptimizerStep
+from batchformer.lab.config.training import OptimConfig
 from batchformer.lab.losses.oltr import attraction, centroid_loss, repulsion
 from batchformer.lab.methods import build_method
 from batchformer.lab.models.heads import WithFeatureLayer
 from batchformer.lab.models.networks import resnet32
 from batchformer.lab.models.oltr import MetaEmbedding, SpatialAttention
+from batchformer.lab.tasks.features import Bank
 from batchformer.nn.randomness import drawing
 
 CPU = torch.device("cpu")
@@ -25,33 +23,12 @@ V, M = torch.tensor([[3.0, 4.0]]), torch.tensor([[0.0, 0.0], [3.0, 0.0]])
 ZERO = torch.tensor([0])
 
 
-@dataclass
-class Images:
-    """Training images, as a task gives them."""
-
-    x: Tensor
-    labels: Tensor
-
-    def features(self, extract: Any) -> Tensor:
-        found: Tensor = extract(self.x)
-        return found
-
-    def __call__(self, extract: Any) -> tuple[Tensor, Tensor]:
-        return self.features(extract), self.labels
-
-
-def bank() -> Images:
-    draw = torch.Generator().manual_seed(3)
-    labels = torch.arange(12) % 4  # the fifth class has no image
-    return Images(torch.randn(12, 1, 8, 8, generator=draw), labels)
-
-
 @pytest.fixture
 def second(make: Any) -> Any:
-    """The second stage on a small network, with centroids of twelve images."""
+    """The second stage on a small network, with the centroids that it begins with."""
 
     def made(hyper: dict[str, Any] | None = None, begin: bool = True, **module: Any) -> Any:
-        method = make("oltr", hyper, {"bank": bank()}, **module)
+        method = make("oltr", hyper, **module)
         if begin:
             method.begin_training(8)
         return method
@@ -198,7 +175,6 @@ def on_resnet(**hyper: Any) -> Any:
         module=ModuleConfig(),
         seed=0,
         hyper=MethodConfig(**hyper),
-        bank=bank(),
     )
 
 
@@ -229,12 +205,15 @@ def test_the_parts_of_the_first_stage_are_taken_over(make: Any, second: Any) -> 
     assert 0.9 * bound < float(state["fc.weight"].abs().max()) <= bound
 
 
-def test_centroids_begin_as_class_means_in_eval(second: Any) -> None:
-    method, images = second(), bank()
+def test_centroids_begin_as_class_means_in_eval(make: Any) -> None:
+    x, labels = torch.randn(12, 1, 8, 8), torch.arange(12) % 4  # the fifth class has no image
+    bank = Bank(labels, 0, lambda: zip(x.split(5), labels.split(5), strict=True))
+    method = make("oltr", options={"bank": bank})
+    method.begin_training(8)
     method.eval()
     with torch.no_grad():
-        features = method.features(images.x)
-    wanted = [features[images.labels == c].mean(0) for c in range(4)] + [torch.zeros(64)]
+        features = method.features(x)
+    wanted = [features[labels == c].mean(0) for c in range(4)] + [torch.zeros(64)]
     torch.testing.assert_close(method.head.centroids.data, torch.stack(wanted))
     statistics = method.network.bn1.running_mean
     assert torch.equal(statistics, torch.zeros_like(statistics)), "the images were scored"
@@ -270,63 +249,21 @@ def test_rates(make: Any, second: Any) -> None:
     assert groups["backbone"]["lr"] == 0.02
 
 
-@pytest.mark.parametrize("module", [{}, {"enabled": False}, {"streams": "mixed_only"}], ids=str)
-def test_every_parameter_is_trained_once(
-    second: Any, batch: Any, module: Any, assert_trained_once: Any
+def test_of_a_frozen_backbone_only_attention_layer_and_head_are_trained(
+    batch: Any, assert_trained_once: Any
 ) -> None:
-    hyper = {"fresh_layer": True, "frozen_backbone": module == {}}
-    assert_trained_once(second(hyper, **module), batch)
-
-
-def test_of_a_frozen_backbone_only_attention_layer_and_head_are_trained() -> None:
     method = on_resnet(
         attention_after="layer3", attention_side=2, fresh_layer=True, frozen_backbone=True
     )
     trained = {name for name, p in method.network.named_parameters() if p.requires_grad}
     parts = ("body.layer3.1.", "layer.", "fc.")
     assert trained == {n for n, _ in method.network.named_parameters() if n.startswith(parts)}
-    method.begin_training(1)
     before = method.network.body.bn1.running_mean.clone()
-    method.train()(torch.randn(4, 1, 8, 8))
+    assert_trained_once(method, batch)
     assert not torch.equal(method.network.body.bn1.running_mean, before), "statistics move on"
 
 
-@pytest.mark.parametrize("train", [{"precision": "bf16"}, {"accumulate": 2}], ids=str)
-def test_half_precision_and_accumulation(second: Any, batch: Any, train: Any) -> None:
-    method = second({"fresh_layer": True}).train()
-    before = {k: v.clone() for k, v in method.named_parameters()}
-    places = {key: value.data_ptr() for key, value in method.state_dict().items()}
-    step = OptimizerStep(TrainConfig(batch_size=10, **train), CPU)
-    losses = method.update(batch, method.optimizers(OptimConfig()), step)
-    assert losses["loss"].isfinite() and losses["loss"].dtype == torch.float32
-    assert all(v.isfinite().all() for v in method.parameters())
-    assert not torch.equal(before["network.fc.centroids"], method.head.centroids)
-    # As a captured update must.
-    assert {key: value.data_ptr() for key, value in method.state_dict().items()} == places
-    assert method.why_eager() is None and method.phase() is None
-
-
-@pytest.mark.parametrize("streams", ["shared", "mixed_only"])
-def test_check_passes(second: Any, batch: Any, streams: str) -> None:
-    method = second(streams=streams)
-    main = method.optimizers(OptimConfig())["main"]
-    found = check(method, batch["x"], main, mixed_only=streams == "mixed_only")
-    assert found.passed, str(found)
-
-
-def test_arms_begin_alike_and_predict_alike(second: Any, batch: Any) -> None:
-    own, other = (second(enabled=enabled).eval() for enabled in (True, False))
-    state = own.state_dict()
-    assert all(torch.equal(state[key], value) for key, value in other.state_dict().items())
+def test_the_memory_is_a_part_of_what_is_deployed(second: Any, batch: Any) -> None:
+    method = second().eval()
     with torch.no_grad():
-        assert torch.equal(own.predict(batch["x"]), other.predict(batch["x"]))
-        torch.testing.assert_close(own.deployed()(batch["x"]), own.predict(batch["x"]))
-
-
-def test_resumed_equals_unbroken(second: Any, assert_resumes: Any) -> None:
-    assert_resumes(lambda: second({"fresh_layer": True}, begin=False))
-
-
-def test_without_training_images_it_is_refused(make: Any) -> None:
-    with pytest.raises(ValueError, match="oltr measures the training images before the training"):
-        make("oltr").begin_training(1)
+        torch.testing.assert_close(method.deployed()(batch["x"]), method.predict(batch["x"]))

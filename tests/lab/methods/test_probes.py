@@ -130,7 +130,7 @@ def test_the_exported_network_and_a_loaded_state_answer_alike(make: Any, batch: 
 
 def test_unit_scale_without_images_is_refused(make: Any) -> None:
     with pytest.raises(ValueError, match="was given no bank"):
-        make("linear_probe", {"probe_scale": "unit"}).begin_training(1)
+        make("linear_probe", {"probe_scale": "unit"}, {"bank": None}).begin_training(1)
     with pytest.raises(ValueError, match="all features of the training images are 0"):
         scaled(make, 0.0).begin_training(1)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,8 +12,6 @@ from torch import Tensor, nn
 from torch.distributions import Normal, kl_divergence
 
 import linear_classes
-from batchformer import check
-from batchformer.lab.engine.loop import Evaluation
 from batchformer.lab.losses.tf_vaegan import adapted_weight, decoding_error, vae_loss
 from batchformer.lab.methods.generated_features import frozen
 from linear_classes import (
@@ -20,28 +19,17 @@ from linear_classes import (
     ATTRIBUTES,
     LABELS,
     TRAINED,
-    assert_captured_equals_eager,
     changed,
+    features_of,
     generalized,
     one_part,
     optimizer_step,
     snapshot,
 )
 
-#: In [0, 1], as the task scales them.
-FEATURES = linear_classes.FEATURES / linear_classes.FEATURES.max()
-HYPER: dict[str, Any] = {
-    "noise": 4,
-    "gan_hidden": 64,
-    "critic_steps": 2,
-    "synthetic": 40,
-    "classifier_epochs": 4,
-}
+FEATURES = features_of("tf_vaegan")
 PARTS = {"posterior", "generator", "critic", "decoder"}
-
-
-def made(hyper: dict[str, Any] | None = None, **module: Any) -> Any:
-    return linear_classes.made("tf_vaegan", {**HYPER, **(hyper or {})}, FEATURES, **module)
+made = partial(linear_classes.made, "tf_vaegan")
 
 
 def feed(batch_size: int = 32, times: int = 2) -> Any:
@@ -259,58 +247,3 @@ def test_unseen_classes_come_to_be_known() -> None:
     method.before_evaluation()
     tested = generalized(method, FEATURES)
     assert tested["unseen"] > 80 and tested["seen"] > 80, tested
-
-
-def test_batchformer_acts_on_features_in_the_classifier_alone() -> None:
-    method, plain = made(), made(enabled=False)
-    result = check(method, FEATURES[::20])
-    assert result, str(result)
-    assert plain.encoder is None
-    for name, value in plain.state_dict().items():
-        assert torch.equal(value, method.state_dict()[name]), name
-    trained = snapshot(method.encoder)
-    for one in (method, plain):
-        one.train().before_evaluation()
-    assert not torch.equal(method.classifier.weight, plain.classifier.weight)
-    assert changed(method.encoder, trained), "the encoder of the last classifier is kept"
-    method.eval()
-    assert torch.equal(method(FEATURES), method.predict(FEATURES))
-    torch.testing.assert_close(method.deployed()(FEATURES), method.predict(FEATURES))
-
-
-def test_resumed_equals_unbroken(assert_resumes: Any) -> None:
-    def evaluate(method: Any, _: Any) -> Evaluation:
-        return Evaluation({"sum": float(method.predict(FEATURES).double().sum())})
-
-    # Three updates an epoch: the run is stopped inside one with feedback.
-    assert_resumes(lambda: made(), feed(100, 2), evaluate, ADAM, eval_every=4)
-
-
-@pytest.mark.parametrize("train", [{"precision": "bf16"}, {"accumulate": 2}, {"clip_norm": 0.1}])
-def test_half_precision_accumulation_and_clipping(train: dict[str, Any]) -> None:
-    method = made().train()
-    method.begin_epoch(1)
-    before = snapshot(method)
-    losses = method.update(feed().batch(0), method.optimizers(ADAM), optimizer_step(**train))
-    assert all(value.isfinite() for value in losses.values())
-    assert changed(method, before) == PARTS | {"feedback"}
-
-
-def test_what_has_no_sense_is_refused() -> None:
-    with pytest.raises(ValueError, match="no released code"):
-        made(loss_scale="official")
-    with pytest.raises(ValueError, match=r"leave hyper\.swad off"):
-        made({"swad": True})
-    method = made()
-    with pytest.raises(ValueError, match=r"set train\.ema 0"):
-        method.update(feed().batch(0), method.optimizers(ADAM), optimizer_step(ema=0.9))
-    with pytest.raises(ValueError, match=r"2 equal batches .* got 31 rows"):
-        method.update(feed(31, 1).batch(0), method.optimizers(ADAM), optimizer_step())
-    with pytest.raises(ValueError, match=r"leave train\.compile off"):
-        method.compile_step()
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_captured_updates_equal_eager_ones() -> None:
-    assert_captured_equals_eager(made, FEATURES)

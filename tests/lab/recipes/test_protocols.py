@@ -49,6 +49,7 @@ RATES: dict[str, tuple[int, int, dict[float, float]]] = {
     "imagenet_moco_v3_probe": (7, 90, {0: 1, 6 / 7: 1, 45: 0.5}),
     "imagenet_lt_paco": (905, 400, {epoch: (epoch + 1) / 10 for epoch in range(10)}),
     "imagenet_lt_lfme": (452, 90, {0: 1, 48.99: 1, 49: 0.1, 78.99: 0.1, 79: 0.01}),
+    "imagenet_lt_lfme_few": (9, 120, {0: (1 + math.cos(math.pi / 120)) / 2, 59: 0.5, 119: 0}),
     "imagenet_lt_oltr": (905, 60, {0: 1, 19.99: 1, 20: 0.1, 39.99: 0.1, 40: 0.01}),
     "places_lt_oltr": (488, 30, {0: 1, 9.99: 1, 10: 0.1, 19.99: 0.1, 20: 0.01}),
     "pacs_baseline": (100, 30, {0: 1, 23.99: 1, 24: 0.1, 29.99: 0.1}),

@@ -16,10 +16,10 @@ from batchformer.lab.config.methods import (
     without_batchformer,
 )
 from batchformer.lab.config.recipe import Recipe
-from batchformer.lab.config.settings import Grouping, MixedClasses
+from batchformer.lab.config.settings import Grouping, MethodConfig, MixedClasses
 from batchformer.lab.config.training import ScheduleConfig, TrainConfig, require
 
-S = TypeVar("S", ScheduleConfig, TrainConfig)
+S = TypeVar("S", MethodConfig, ScheduleConfig, TrainConfig)
 #: What counts a training in epochs.
 _EPOCHS = ("epochs", "eval_epochs")
 
@@ -61,7 +61,7 @@ def _twice_the_batch(recipe: Recipe) -> Recipe:
     longer = _doubled(train, "batch_size", *(_EPOCHS if train.epochs else ()))
     by_epoch = recipe.schedule.per == "epoch"
     schedule = _stretched(recipe.schedule) if by_epoch else recipe.schedule
-    return dataclasses.replace(_baseline()(recipe), train=longer, schedule=schedule)
+    return _over_twice_the_epochs(recipe, longer, schedule)
 
 
 def _twice_the_updates(recipe: Recipe) -> Recipe:
@@ -69,8 +69,14 @@ def _twice_the_updates(recipe: Recipe) -> Recipe:
     _require_one_loss(recipe, "baseline_updates2x")
     length = _EPOCHS if recipe.train.epochs else ("updates",)
     longer = _doubled(recipe.train, *length, "eval_every", "checkpoint_every")
-    schedule = _stretched(recipe.schedule)
-    return dataclasses.replace(_baseline()(recipe), train=longer, schedule=schedule)
+    return _over_twice_the_epochs(recipe, longer, _stretched(recipe.schedule))
+
+
+def _over_twice_the_epochs(recipe: Recipe, train: TrainConfig, schedule: ScheduleConfig) -> Recipe:
+    """The baseline with these settings; what its method counts in epochs takes twice as many."""
+    own = (f for kind in find_method(recipe.method).settings for f in dataclasses.fields(kind))
+    hyper = _doubled(recipe.hyper, *(f.name for f in own if f.metadata.get("epochs")))
+    return dataclasses.replace(_baseline()(recipe), hyper=hyper, train=train, schedule=schedule)
 
 
 def _require_one_loss(recipe: Recipe, arm: str) -> None:
@@ -85,7 +91,7 @@ def _require_one_loss(recipe: Recipe, arm: str) -> None:
 def _stretched(schedule: ScheduleConfig) -> ScheduleConfig:
     """The same shape over twice the units of time."""
     milestones = tuple(2 * unit for unit in schedule.milestones)
-    longer = _doubled(schedule, "warmup", "warmup_overshoot")
+    longer = _doubled(schedule, "warmup", "warmup_overshoot", "ahead")
     rate = schedule.rate / 2 if schedule.kind == "power" else schedule.rate
     return dataclasses.replace(longer, milestones=milestones, rate=rate)
 

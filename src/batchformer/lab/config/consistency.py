@@ -198,6 +198,11 @@ def _require_features(recipe: Recipe, data: Any) -> None:
         "train.select-on last",
     )
     require(
+        not data.choose or recipe.train.epochs > 0,
+        "data.choose has classes of validation choose an epoch, and train.epochs is 0; set "
+        "train.epochs, or --data.no-choose beside train.updates",
+    )
+    require(
         not (data.choose and recipe.schedule.kind == "cosine"),
         "a training that ends at the chosen epoch has rates that do not depend on its "
         "length; set schedule.kind constant or multistep, or leave data.choose off",

@@ -195,6 +195,11 @@ class LongTailConfig(_Data):
             self.name in WITH_VAL_LIST or not val,
             f"{self.name} has no list val; leave data.scored-on test and data.meta-from train",
         )
+        require(
+            (self.scored_on, self.meta_from) != ("val", "val"),
+            "images of the list val would be scored and also teach (data.meta-from val); set "
+            "data.scored-on test, or data.meta-from train",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

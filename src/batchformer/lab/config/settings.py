@@ -23,6 +23,12 @@ def at_least(bound: float, default: float) -> Any:
     return _limited(default, lambda value: bool(value >= bound), f", below {bound}")
 
 
+def epochs(bound: int, default: int) -> Any:
+    """A number of epochs with a least value; an arm that doubles a training's epochs doubles it."""
+    field = at_least(bound, default)
+    return dataclasses.field(default=default, metadata={**field.metadata, "epochs": True})
+
+
 def above_zero(default: float) -> Any:
     """A setting that must be above 0."""
     return _limited(default, lambda value: bool(value > 0), " and must be above 0")
@@ -256,7 +262,7 @@ class MetaSampler:
 class CumulativeLearning:
     """BBN's schedule."""
 
-    cumulative_epochs: int = at_least(0, 0)
+    cumulative_epochs: int = epochs(0, 0)
     """bbn: D epochs over which training moves from the first branch, of all images, to the second,
     of rare classes; the first weighs 1 - (t / D)^2 in epoch t, from 0. 0: as many as the training
     has. The released code has 100 for 90 epochs, and 200 for 180."""
@@ -379,7 +385,7 @@ class Feasibility:
     of unseen ones in proportion to how feasible they are."""
     feasibility_margin: float = at_least(0, 0.4)
     """compcos: largest margin; 1 for UT-Zappos."""
-    feasibility_epochs: int = at_least(0, 15)
+    feasibility_epochs: int = epochs(0, 15)
     """compcos: epochs over which the margin grows to its largest; 100 for UT-Zappos."""
 
 
@@ -507,7 +513,7 @@ class SelfPacing:
     """lfme: an expert begins to fade when the student has this share of its accuracy."""
     expert_temperature: float = above_zero(2.0)
     """lfme: temperature of the distillation."""
-    curriculum_epochs: int = at_least(1, 45)
+    curriculum_epochs: int = epochs(1, 45)
     """lfme: the epoch, from 1, at which all samples weigh the same; half of the training."""
     curriculum_clipped: bool = False
     """lfme: weights of samples stay at 1 from there on; in the authors' code they go on rising."""

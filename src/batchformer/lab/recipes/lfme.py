@@ -42,8 +42,9 @@ def _expert(name: str, group: str, data: LongTailConfig, title: str, epochs: int
         method="cross_entropy",
         hyper=MethodConfig(feature_layer=512 if files else 0),
         optim=SGD,
-        schedule=ScheduleConfig(kind="cosine", per="epoch"),
-        train=TrainConfig(batch_size=batch, epochs=epochs, eval_epochs=epochs // 4),
+        # The last epoch runs at rate 0, as in the authors' code.
+        schedule=ScheduleConfig(kind="cosine", per="epoch", ahead=1),
+        train=TrainConfig(batch_size=batch, epochs=epochs, eval_epochs=epochs // 4, drop_last=True),
     )
 
 

@@ -345,15 +345,22 @@ def build_teachers(recipe: Recipe, task: Sizes, weights: Sequence[Weights]) -> l
     classes: Sequence[int] = (task.num_classes,)
     if sizes is not None:
         classes = sizes(recipe.hyper, task.method_options["class_counts"].tolist())
+    wanted = f"{len(classes)} networks, of {', '.join(map(str, classes))} classes"
     if len(classes) != len(names):
-        sizes_in_words = ", ".join(map(str, classes))
         raise ValueError(
-            f"{recipe.method} learns from {len(classes)} networks, of {sizes_in_words} classes, "
-            f"and --teacher names {len(names)}: {', '.join(names)}."
+            f"{recipe.method} learns from {wanted}, and --teacher names {len(names)}: "
+            f"{', '.join(names)}."
         )
     made = [build_network(recipe, size, recipe.hyper.teacher_experts) for size in classes]
     for network, own, name in zip(made, weights, names, strict=False):
-        take_weights(network, own, name)
+        try:
+            take_weights(network, own, name)
+        except ValueError as error:
+            if sizes is None:
+                raise
+            raise ValueError(
+                f"{error} With these settings {recipe.method} learns from {wanted}, in this order."
+            ) from error
     return made
 
 

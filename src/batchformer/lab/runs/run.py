@@ -241,8 +241,14 @@ class Run:
             # The backbone of a detector was trained on other images.
             detection = self.recipe.task == "detection"
             split = None if detection else training_hash(self.task.facts())
+            missing = []
             for folder in self.sources.values():
-                require_finished(folder, split, self.part)
+                try:
+                    require_finished(folder, split, self.part)
+                except FileNotFoundError as error:
+                    missing.append(str(error))
+            if missing:
+                raise FileNotFoundError("\n".join(missing))
 
     def feed(self) -> Batches:
         """The batches of this seed, the same for every arm that has the same data."""

@@ -78,7 +78,8 @@ def require_finished(folder: Path, split: str | None, part: str = "") -> None:
         raise FileNotFoundError(
             f"This run needs the network of {recipe}/{arm} {seed}, and {folder} holds no finished "
             f"run. Train it first: batchformer train {recipe} --arm {arm} "
-            f"--seed {seed.removeprefix('seed')} --runs {root}"
+            f"--seed {seed.removeprefix('seed')} --runs {root}, or, for N seeds, batchformer "
+            f"compare {recipe} --arms {arm} --seeds N --runs {root}"
         )
     found = training_hash(read_json(folder / "config.json", "data")["data"])
     if split is not None and found != split:
