@@ -221,7 +221,7 @@ class CheckOptions(Settings):
     """auto, cpu, cuda, cuda:1, mps."""
 
 
-BenchPart = Literal["layer", "attention", "growth", "step", "exchange", "transforms", "loader"]
+BenchPart = Literal["layer", "growth", "step", "exchange", "transforms", "loader"]
 
 
 @dataclass(frozen=True, kw_only=True)
