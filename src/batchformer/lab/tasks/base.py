@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 import numpy as np
@@ -14,7 +13,7 @@ from torch import Tensor
 from batchformer.insight.classes import shot_groups, third_groups
 from batchformer.lab.config.data import DataConfig, LongTailConfig
 from batchformer.lab.config.training import TrainConfig
-from batchformer.lab.data.feeds.memory import Feed, close
+from batchformer.lab.data.feeds.memory import ExtendedFeed, Feed
 from batchformer.lab.data.feeds.order import Order, Sampler
 from batchformer.lab.data.feeds.sharding import all_rows, scored_rows
 from batchformer.lab.data.files.file_lists import shorten
@@ -167,34 +166,18 @@ def scored_batches(
         yield view(own, torch.empty(len(own), 0, dtype=torch.float64)), y
 
 
-@dataclass(frozen=True)
-class WithSecond:
-    """Batches of `feed` that also hold a second batch, as ``NAME_x`` and ``NAME_y``.
+def with_second(feed: Batches, second: Batches, name: Literal["meta", "paired"]) -> ExtendedFeed:
+    """Batches of `feed`, and the batch of the same step of `second` as ``NAME_x`` and ``NAME_y``.
 
     Args:
-        feed: counts the epochs.
-        second: gives the second batch of the same step.
         name: ``meta`` for a batch that scores an update, ``paired`` for one with as many rows.
     """
 
-    feed: Batches
-    second: Batches
-    name: Literal["meta", "paired"]
+    def extend(batch: dict[str, Any], step: int) -> dict[str, Any]:
+        other = second.batch(step)
+        return {f"{name}_x": other["x"], f"{name}_y": other["y"]}
 
-    @property
-    def per_epoch(self) -> int:
-        """Updates in an epoch of `feed`."""
-        return self.feed.per_epoch
-
-    def batch(self, step: int) -> dict[str, Any]:
-        """The batch of one step: ``x``, ``y``, ``index``, ``NAME_x`` and ``NAME_y``."""
-        second, name = self.second.batch(step), self.name
-        return {**self.feed.batch(step), f"{name}_x": second["x"], f"{name}_y": second["y"]}
-
-    def close(self) -> None:
-        """Close both feeds."""
-        close(self.feed)
-        close(self.second)
+    return ExtendedFeed(feed, extend, second)
 
 
 class LabelledTask(FixedSplit):
