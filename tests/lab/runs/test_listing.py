@@ -21,7 +21,6 @@ from batchformer.lab.runs.listing import (
     print_listing,
     print_matching,
     print_sweeps,
-    state,
 )
 
 TABLES = ("T1", "T2", "T3", "T4")
@@ -165,4 +164,3 @@ def test_every_sweep_is_listed_with_its_levels_and_the_papers_numbers(width: int
 def test_levels_without_a_number_have_none() -> None:
     assert levels_and_paper(SWEEPS["demo_layers"]) == "1*, 2, 4"
     assert levels_and_paper(SWEEPS["cifar100_lt_heads"]) == "1, 4* (51.7)"
-    assert state(SWEEPS["demo_layers"]) == "embedded"

@@ -159,13 +159,9 @@ def print_sweeps(console: Console | None = None) -> None:
     title = "Sweeps (levels: the paper's All with BatchFormer; * others are compared with it)"
     table = _table(title, "sweep", "data", "levels", whole=("sweep", "data"))
     for sweep in SWEEPS.values():
-        table.add_row(sweep.name, state(sweep), f"{sweep.factor}: {levels_and_paper(sweep)}")
+        state = data_state(sweep.base_recipe())
+        table.add_row(sweep.name, state, f"{sweep.factor}: {levels_and_paper(sweep)}")
     (console or _console()).print(table)
-
-
-def state(sweep: Sweep) -> str:
-    """Whether a sweep's data is here, or that it has no recipe to vary."""
-    return data_state(sweep.base_recipe()) if sweep.known else "no recipe"
 
 
 def levels_and_paper(sweep: Sweep) -> str:
@@ -175,7 +171,7 @@ def levels_and_paper(sweep: Sweep) -> str:
     >>> levels_and_paper(find_sweep("imagenet_lt_shared_classifier"))
     'shared* (50.9), mixed_only (42.4)'
     """
-    base = sweep.base_recipe() if sweep.known else None
+    base = sweep.base_recipe()
     listed = []
     for name in sweep.level_names:
         numbers = sweep.paper(name, base).get("batchformer")
