@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from batchformer.lab.recipes import RECIPES, find_recipe
-from batchformer.lab.recipes.paper import ROWS, PaperRow, rows_for, rows_without_recipe
+from batchformer.lab.recipes.paper import ROWS, PaperRow, rows_for
 
 Finder = Callable[[str, str, str, str, str], PaperRow]
 
@@ -193,17 +193,9 @@ def test_rows_for_a_recipe() -> None:
     assert rows_for("demo") == ()
 
 
-def test_rows_without_recipe_are_the_planned_rest() -> None:
-    missing = rows_without_recipe()
-    assert all(row.recipe is None and row.planned for row in missing)
-    unplanned = [row for row in ROWS if not row.planned]
-    assert len(missing) + len(unplanned) + sum(row.recipe is not None for row in ROWS) == len(ROWS)
-
-
-def test_unplanned_rows_are_comparison_systems_and_published_copies(find_row: Finder) -> None:
-    unplanned = {row.method for row in ROWS if not row.planned}
-    systems = {method for method in unplanned if not method.endswith(" (published)")}
-    assert systems == set()
+def test_every_row_has_a_recipe_or_is_a_published_copy(find_row: Finder) -> None:
+    copies = {row.method for row in ROWS if row.recipe is None}
+    assert all(method.endswith(" (published)") for method in copies)
     for row in ROWS:
         if row.method.endswith(" (published)"):
             again = row.method.removesuffix(" (published)")

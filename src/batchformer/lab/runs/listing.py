@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from batchformer.lab.recipes.paper import PaperRow
     from batchformer.lab.recipes.sweeps import Sweep
 
 #: Characters of a recipe's row in the paper, so that a terminal of 80 holds the other columns.
@@ -36,23 +35,13 @@ def data_state(recipe: Recipe) -> State:
 
 
 def print_listing(console: Console | None = None) -> None:
-    """Print all recipes, the arms, and the rows of the paper without a recipe."""
-    from batchformer.lab.recipes.paper import ROWS  # late: a training asks for its data alone
-
+    """Print all recipes and the arms."""
     console = console or _console()
     console.print(_recipes(make() for make in RECIPES.values()))
     arms = _table("\nArms", "arm", "what it is", whole=("arm",))
     for name, arm in ARMS.items():
         arms.add_row(name, arm.purpose)
     console.print(arms)
-    title = "\nRows of the paper without a recipe"
-    rows = _table(title, "table", "method", "paper", "state", whole=("state",))
-    for row in (row for row in ROWS if row.recipe is None):
-        method = row.method + (" + BatchFormer" if row.arm == "batchformer" else "")
-        about = f"{method}\n  {row.data}, {row.model}"
-        numbers = ", ".join(f"{metric} {value:g}" for metric, value in row.numbers.items())
-        rows.add_row(row.table, about, numbers, _state_of(row))
-    console.print(rows)
 
 
 def print_matching(words: Sequence[str], console: Console | None = None) -> None:
@@ -101,15 +90,6 @@ def _about(recipe: Recipe) -> str:
     swad = " with swad" if recipe.hyper.swad else ""
     what = f"{recipe.task}: {recipe.data.words()}, {recipe.method}{swad}"
     return "\n".join((what, *wrap(recipe.table, ROW_WIDTH)))
-
-
-def _state_of(row: PaperRow) -> str:
-    """Which recipe trains the method of a row, or that none does."""
-    from batchformer.lab.recipes.paper import ROWS
-
-    method = row.method.removesuffix(" (published)")
-    same = [r.recipe for r in ROWS if r.recipe and (r.data, r.method) == (row.data, method)]
-    return f"published; see\n{same[0]}" if same else "not implemented"
 
 
 def _console() -> Console:

@@ -145,7 +145,6 @@ _T3 = (
     _INATURALIST.alone(
         "RIDE, 3 experts (published)",
         "72.2 70.2 72.2 72.7",
-        planned=False,
         note="as its authors report it; the pair below is the same method trained again",
     ),
     _INATURALIST.alone("PaCo", "73.2 - - -", recipe="inaturalist18_paco"),

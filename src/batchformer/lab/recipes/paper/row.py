@@ -39,11 +39,10 @@ class PaperRow:
     spread: Mapping[str, float] = field(default_factory=dict)
     """What the paper prints after ±, by metric."""
     recipe: str | None = None
-    """Name of the recipe that trains this row."""
+    """Name of the recipe that trains this row; None where the paper copies a published number of a
+    method that it also trains."""
     reproduced: bool = False
     """The paper's asterisk: its authors trained this baseline with the released code."""
-    planned: bool = True
-    """Off: no recipe will stand for this row."""
     note: str = ""
     """What a reader should know before trusting the number."""
 
@@ -99,7 +98,6 @@ class Block:
         arm: Arm = "baseline",
         recipe: str | None = None,
         reproduced: bool = False,
-        planned: bool = True,
         note: str = "",
     ) -> PaperRow:
         """A row without a counterpart."""
@@ -117,6 +115,5 @@ class Block:
             spread={metric: float(split[metric][1]) for metric in order if split[metric][1]},
             recipe=recipe,
             reproduced=reproduced,
-            planned=planned,
             note=note,
         )

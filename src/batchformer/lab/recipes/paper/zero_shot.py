@@ -32,9 +32,7 @@ _PUBLISHED = "as its authors report it; the pair below is the same method traine
 
 _T5 = (
     _MIT_STATES.alone("CompCos", "4.5 16.4 25.3 24.6 27.9 31.8", recipe="mit_states_compcos"),
-    _MIT_STATES.alone(
-        "CGE (published)", "6.5 21.4 32.8 28.0 30.1 34.7", planned=False, note=_PUBLISHED
-    ),
+    _MIT_STATES.alone("CGE (published)", "6.5 21.4 32.8 28.0 30.1 34.7", note=_PUBLISHED),
     *_MIT_STATES.pair(
         "CGE",
         "6.3 20.0 31.6 27.3 30.3 34.5",
@@ -46,7 +44,6 @@ _T5 = (
     _UT_ZAPPOS.alone(
         "CGE (published)",
         "33.5 60.5 64.5 71.5 48.7 76.2",
-        planned=False,
         note=_PUBLISHED + "; the paper could not fully reproduce it",
     ),
     *_UT_ZAPPOS.pair(
@@ -57,7 +54,7 @@ _T5 = (
         reproduced=True,
         batchformer_note="the text's gain of nearly 5 in unseen, said without naming the data set",
     ),
-    _C_GQA.alone("CGE (published)", "3.6 14.5 31.4 14.0 15.2 30.4", planned=False, note=_PUBLISHED),
+    _C_GQA.alone("CGE (published)", "3.6 14.5 31.4 14.0 15.2 30.4", note=_PUBLISHED),
     *_C_GQA.pair(
         "CGE",
         "3.7 14.9 30.8 14.7 15.8 29.0",
@@ -70,7 +67,7 @@ _T5 = (
 _GENERALIZED = (
     _CUB.alone("IZF", "52.7 68.0 59.4", recipe="cub_izf"),
     _CUB.alone("TF-VAEGAN", "52.8 64.7 58.1", recipe="cub_tf_vaegan"),
-    _CUB.alone("CE-GZSL (published)", "63.9 66.8 65.3", planned=False, note=_PUBLISHED),
+    _CUB.alone("CE-GZSL (published)", "63.9 66.8 65.3", note=_PUBLISHED),
     *_CUB.pair(
         "CE-GZSL", "67.5 65.1 66.3", "68.2 65.8 67.0", recipe="cub_ce_gzsl", reproduced=True
     ),
