@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 import numpy as np
@@ -17,7 +17,7 @@ from batchformer.lab.data.feeds.memory import ExtendedFeed, Feed
 from batchformer.lab.data.feeds.order import Order, Sampler
 from batchformer.lab.data.feeds.sharding import all_rows, scored_rows
 from batchformer.lab.data.files.file_lists import shorten
-from batchformer.lab.data.sets.images import ImageSplit
+from batchformer.lab.data.sets.images import ImageSplit, LongTailedData
 from batchformer.lab.data.transforms import Transform
 from batchformer.lab.engine.loop import Evaluation
 from batchformer.lab.engine.method import Batches, Method
@@ -27,6 +27,7 @@ from batchformer.lab.metrics.shots import LongTailedMetrics
 if TYPE_CHECKING:
     from batchformer.lab.data.feeds.loader import FileFeed, View
     from batchformer.lab.data.files.image_files import ImageFiles
+    from batchformer.lab.data.sets.long_tailed_files import LongTailedFiles
     from batchformer.lab.tasks.features import Bank
 
 #: With more classes the confusion matrix would be too large for a run folder.
@@ -301,26 +302,7 @@ def in_top(logits: Tensor, labels: Tensor, count: int) -> Tensor:
 # Facts about the data, for the run folder and before training
 
 
-class LongTailed(Protocol):
-    """A long-tailed data set, in memory or in files."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def train_sha256(self) -> str: ...
-    @property
-    def split_sha256(self) -> str: ...
-    @property
-    def train(self) -> Sized: ...
-    @property
-    def test(self) -> Sized: ...
-    @property
-    def train_counts(self) -> Tensor: ...
-    @property
-    def part_of(self) -> str: ...
-
-
-def split_facts(data: LongTailed) -> dict[str, Any]:
+def split_facts(data: LongTailedData | LongTailedFiles) -> dict[str, Any]:
     """Name of the split, its hash and that of its training part, its sizes, and the sizes of the
     largest and smallest class; for some classes alone, also the hash of the training part of all.
     """
