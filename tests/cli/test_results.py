@@ -16,7 +16,8 @@ from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.models.build import build_model
 from batchformer.lab.recipes.small import demo
 from batchformer.lab.runs.compare import run as train
-from batchformer.lab.runs.launch import RECORD, runs_of_comparison
+from batchformer.lab.runs.compare import runs_of_comparison
+from batchformer.lab.runs.launch import RECORD
 from soak.processes import finish, start
 
 CPU = torch.device("cpu")

@@ -17,7 +17,7 @@ from batchformer.insight.classes import Classes
 from batchformer.insight.look import Arrays, look
 from batchformer.insight.record import save
 from batchformer.insight.relations import Relations
-from batchformer.lab.data.feeds.evaluation_images import EvaluationImages
+from batchformer.lab.data.feeds.memory import EvaluationImages
 from batchformer.lab.data.sets.images import ImageSplit
 
 Make = Callable[..., Relations]

@@ -21,8 +21,8 @@ HELP = f"""batchformer {__version__}: BatchFormer, and the experiments that say 
 Usage: batchformer COMMAND [...]
 
   demo                     baseline against +BatchFormer on embedded digits, in seconds
-  list [WORD...]           every recipe, and the rows of the paper that have none yet; with words,
-                           such as `list cifar ride`, the recipes that have them all
+  list [WORD...]           every recipe, with its row of the paper; with words, such as `list
+                           cifar ride`, the recipes that have them all
   train RECIPE             one arm, one seed
   compare RECIPE           every arm with every seed, paired, with intervals and a verdict
   sweep [SWEEP]            one setting at several levels, as the paper's ablations; or their list

@@ -221,7 +221,7 @@ class CheckOptions(Settings):
     """auto, cpu, cuda, cuda:1, mps."""
 
 
-BenchPart = Literal["layer", "attention", "growth", "step", "exchange", "transforms", "loader"]
+BenchPart = Literal["layer", "growth", "step", "exchange", "transforms", "loader"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -242,7 +242,7 @@ class BenchOptions:
 
 @dataclass(frozen=True)
 class ListOptions:
-    """Every recipe, the arms, and the rows of the paper that have no recipe yet.
+    """Every recipe with its row of the paper, and the arms.
 
     With words, such as `list cifar ride`: the recipes that have all of them in their name, task,
     data, method or row of the paper.
@@ -253,8 +253,9 @@ class ListOptions:
 class DataOptions:
     """Which data sets are here, and where they are looked for.
 
-    ``data pairs`` makes a table of pairs of a tree DOMAIN/CLASS/IMAGE, ``data convert-pairs`` one
-    of the metadata of a published set.
+    ``data long-tail`` writes which images of CIFAR form the long tail. ``data pairs`` makes a table
+    of pairs of a tree DOMAIN/CLASS/IMAGE, ``data convert-pairs`` one of the metadata of a published
+    set.
     """
 
 

@@ -117,7 +117,7 @@ def _compare(
     page = options.page or options.runs / recipe.name / "report.html"
     seeds = seeds_of(options.seeds)
     if options.launcher != "none":
-        from batchformer.lab.runs.launch import runs_of_comparison
+        from batchformer.lab.runs.compare import runs_of_comparison
 
         runs = runs_of_comparison(recipe, options.arms, seeds, options.runs)
         _launch(
@@ -201,8 +201,9 @@ def sweep(arguments: list[str]) -> None:
 
     seeds = seeds_of(options.seeds)
     if options.launcher != "none":
-        from batchformer.lab.runs.launch import runs_of_sweep
+        from batchformer.lab.runs.sweep import describe, runs_of_sweep
 
+        describe(plan, base, options.runs)
         runs = runs_of_sweep(plan, base, options.arms, levels, seeds, options.runs)
         _launch(runs, plan.name, options, report)
         return

@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 from batchformer.lab.bench import measure
-from batchformer.lab.bench.attention import Layer
 from batchformer.lab.bench.measure import (
     BenchSettings,
     GraphStopwatch,
@@ -168,18 +167,9 @@ def test_a_storage_counts_once_and_given_tensors_do_not_count() -> None:
     assert saved_bytes(lambda: frozen(torch.randn(2, 4)), []) == 0
 
 
-def test_only_the_blockwise_path_does_not_save_attention_weights() -> None:
-    layer = Layer(64, 16, CPU, torch.float32)
-    weights = 4 * 4 * 64 * 64  # bytes of 4 heads
-    assert saved_bytes(layer.forward_ours, layer.given) >= weights
-    assert saved_bytes(lambda: layer.forward_by("blockwise"), layer.given) < weights
-
-
 def test_the_environment_names_everything_but_the_date() -> None:
     settings = BenchSettings(CPU)
     found = settings.environment(torch.float32)
     assert list(found) == ["machine", "device", "threads", "torch", "dtype"]
     assert found["dtype"] == "float32" and found["torch"] == torch.__version__
     assert found["threads"] == str(torch.get_num_threads()) and processor_name() in found["machine"]
-    assert settings.layer_dtype == torch.float32
-    assert BenchSettings(torch.device("cuda")).layer_dtype == torch.bfloat16

@@ -53,17 +53,17 @@ def test_a_failing_part_says_why_and_the_others_go_on(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     broken = ValueError("no such thing.\nmore")
-    values: dict[str, float | BaseException] = {"attention": 1.0, "step": broken, "loader": 3.0}
+    values: dict[str, float | BaseException] = {"layer": 1.0, "step": broken, "loader": 3.0}
     for part, value in values.items():
         fake(monkeypatch, part, value)
     screen = console()
     tables = run(CPU, tmp_path, list(values), screen)
     assert [table.failed for table in tables] == [False, True, False]
-    found = {"attention": 1.0, "step": ["ValueError: no such thing"], "loader": 3.0}
+    found = {"layer": 1.0, "step": ["ValueError: no such thing"], "loader": 3.0}
     assert kept(tmp_path) == found
     shown = screen.file.getvalue()  # type: ignore[attr-defined]
     page = (tmp_path / "bench.md").read_text()
-    assert all(words in text for words in ("Attention", "no such thing") for text in (shown, page))
+    assert all(words in text for words in ("Layer", "no such thing") for text in (shown, page))
 
 
 def test_a_part_without_a_row_has_failed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -76,25 +76,25 @@ def test_a_part_without_a_row_has_failed(monkeypatch: pytest.MonkeyPatch, tmp_pa
 def test_an_interruption_loses_nothing_measured(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    fake(monkeypatch, "attention", 1.0)
+    fake(monkeypatch, "layer", 1.0)
     fake(monkeypatch, "step", KeyboardInterrupt())
-    with pytest.raises(Interrupted, match=r"stopped during step; attention measured and kept"):
-        run(CPU, tmp_path, ("attention", "step"), console())
-    assert kept(tmp_path) == {"attention": 1.0}
+    with pytest.raises(Interrupted, match=r"stopped during step; layer measured and kept"):
+        run(CPU, tmp_path, ("layer", "step"), console())
+    assert kept(tmp_path) == {"layer": 1.0}
 
 
 def test_parts_measured_before_stay_until_measured_again(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    for part, value in {"loader": 1.0, "attention": 2.0}.items():
+    for part, value in {"loader": 1.0, "layer": 2.0}.items():
         fake(monkeypatch, part, value)
         run(CPU, tmp_path, (part,), console())
-    assert list(kept(tmp_path).items()) == [("attention", 2.0), ("loader", 1.0)]
+    assert list(kept(tmp_path).items()) == [("layer", 2.0), ("loader", 1.0)]
     fake(monkeypatch, "loader", 5.0)
     run(CPU, tmp_path, ("loader",), console())
-    fake(monkeypatch, "attention", RuntimeError("broken"))
-    run(CPU, tmp_path, ("attention",), console())
-    assert kept(tmp_path) == {"attention": 2.0, "loader": 5.0}  # a failure replaces nothing
+    fake(monkeypatch, "layer", RuntimeError("broken"))
+    run(CPU, tmp_path, ("layer",), console())
+    assert kept(tmp_path) == {"layer": 2.0, "loader": 5.0}  # a failure replaces nothing
 
 
 @pytest.mark.parametrize(("load", "words"), [(0.2, ""), (1.75, "its load was 1.8")])

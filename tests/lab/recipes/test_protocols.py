@@ -28,7 +28,6 @@ from batchformer.lab.models.faster_rcnn import Kind
 from batchformer.lab.models.networks import digits16_net
 from batchformer.lab.recipes import RECIPES, find_recipe
 from batchformer.lab.recipes.contrastive import IMAGES as IMAGENET
-from batchformer.lab.recipes.paper import rows_without_recipe
 from batchformer.lab.recipes.shared import IMAGES, in_epochs, warm_up_and_drop
 from batchformer.lab.runs.build import given_weights
 
@@ -329,10 +328,6 @@ def test_batches_that_have_no_parts_are_refused(changes: dict[str, Any], words: 
 
 
 # Families
-
-
-def test_every_planned_row_of_the_paper_has_a_recipe() -> None:
-    assert not rows_without_recipe()
 
 
 def test_columns_of_the_paper_are_scores_of_a_run() -> None:

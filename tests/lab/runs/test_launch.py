@@ -20,14 +20,13 @@ from batchformer.lab.engine.checkpoint import load_newest
 from batchformer.lab.recipes.small import demo
 from batchformer.lab.recipes.sweeps import find_sweep
 from batchformer.lab.runs.cluster import JobConfig
+from batchformer.lab.runs.compare import runs_of_comparison
 from batchformer.lab.runs.folder import recipe_from_json
 from batchformer.lab.runs.launch import (
     Launch,
-    runs_of_comparison,
-    runs_of_sweep,
     visible_devices,
 )
-from batchformer.lab.runs.sweep import SWEEP_FILE
+from batchformer.lab.runs.sweep import SWEEP_FILE, describe, runs_of_sweep
 from lab_runs import contents
 
 UPDATES = 30
@@ -122,6 +121,7 @@ def test_runs_are_those_of_the_comparison(tmp_path: Path) -> None:
 
 def test_runs_of_a_sweep_are_described_and_nothing_is_trained(tmp_path: Path) -> None:
     sweep = find_sweep("demo_layers")
+    describe(sweep, demo(), tmp_path)
     runs = runs_of_sweep(sweep, demo(), ("batchformer",), ("1", "2"), (0, 1), tmp_path)
     found = [run.folder.relative_to(tmp_path).as_posix() for run in runs]
     cells = ("1/baseline", "1/batchformer", "2/batchformer")

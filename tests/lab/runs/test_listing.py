@@ -21,7 +21,6 @@ from batchformer.lab.runs.listing import (
     print_listing,
     print_matching,
     print_sweeps,
-    state,
 )
 
 TABLES = ("T1", "T2", "T3", "T4")
@@ -92,40 +91,6 @@ def test_long_tailed_tables_are_complete_but_for_a_published_copy() -> None:
     assert rest == {"RIDE, 3 experts (published)"}
 
 
-def rows_below(width: int) -> list[str]:
-    """Rows without a recipe as shown, each from its first line to its last."""
-    below = shown(width).split("Rows of the paper without a recipe")[1].splitlines()[2:]
-    rows: list[str] = []
-    for line in below:
-        if line.split(" ")[0]:
-            rows.append("")
-        if line.strip():
-            rows[-1] += f"{line} "
-    return [" ".join(row.split()) for row in rows]
-
-
-def test_rows_without_a_recipe_show_all_their_numbers() -> None:
-    wanted = [row for row in ROWS if row.recipe is None]
-    found = rows_below(200)
-    assert len(found) == len(wanted) and any(len(row.numbers) == 6 for row in wanted)
-    for row, text in zip(wanted, found, strict=True):
-        numbers = ", ".join(f"{name} {value:g}" for name, value in row.numbers.items())
-        assert numbers in text and text.startswith(f"{row.table} {row.method}"), text
-
-
-def test_a_published_row_names_the_recipe_of_its_method() -> None:
-    states = {
-        "CGE (published) auc 6.5": "mit_states_cge",
-        "CE-GZSL (published)": "cub_ce_gzsl",
-        "RIDE, 3 experts (published)": "inaturalist18_ride",
-    }
-    rows = rows_below(200)
-    for words, recipe in states.items():
-        (text,) = [row for row in rows if words in row]
-        assert "published; see" in text and text.endswith(recipe), text
-    assert all("(published)" in row for row in rows), "every other row has a recipe of its own"
-
-
 def test_every_recipe_stands_beside_its_row_of_the_paper() -> None:
     text = shown(80).split("Arms")[0]
     below: dict[str, str] = {}
@@ -162,4 +127,3 @@ def test_every_sweep_is_listed_with_its_levels_and_the_papers_numbers(width: int
 def test_levels_without_a_number_have_none() -> None:
     assert levels_and_paper(SWEEPS["demo_layers"]) == "1*, 2, 4"
     assert levels_and_paper(SWEEPS["cifar100_lt_heads"]) == "1, 4* (51.7)"
-    assert state(SWEEPS["demo_layers"]) == "embedded"

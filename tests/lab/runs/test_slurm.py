@@ -17,10 +17,10 @@ from batchformer.lab.engine.interrupt import Interrupted
 from batchformer.lab.recipes.small import demo
 from batchformer.lab.runs.cluster import JobConfig
 from batchformer.lab.runs.compare import run as train
+from batchformer.lab.runs.compare import runs_of_comparison
 from batchformer.lab.runs.folder import RECORD, not_begun
 from batchformer.lab.runs.launch import (
     Launch,
-    runs_of_comparison,
     submit,
     wait_for,
 )

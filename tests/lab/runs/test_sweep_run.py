@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from batchformer.lab.config.recipe import Recipe
+from batchformer.lab.models.build import build_model
 from batchformer.lab.recipes.sweeps import SWEEPS, Level, Sweep, unchanged
 from batchformer.lab.runs import sweep as sweep_run
 from batchformer.lab.runs.compare import compare, run
@@ -187,6 +188,17 @@ def test_what_a_comparison_of_the_base_trained_is_taken_over(
             assert changed <= {"name", "summary", "table", "paper"}
     train(root)
     assert len(trained) == 2 and capsys.readouterr().err == "", "all is there"
+
+
+def test_runs_from_a_relative_file_of_weights_are_taken_over(
+    tmp_path: Path, trained: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    torch.save(build_model("digits_net", 10).state_dict(), "digits.pth")
+    base = dataclasses.replace(short(), weights="digits.pth")
+    run(base, "baseline", 0, root=tmp_path, device=CPU, quiet=True)
+    train(tmp_path, base, arms=["baseline"], levels=["1"], seeds=[0])
+    assert trained == ["demo baseline seed 0"]
 
 
 def test_the_same_numbers_as_without_taking_over(root: Path, tmp_path: Path) -> None:

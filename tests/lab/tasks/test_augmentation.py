@@ -32,7 +32,7 @@ from batchformer.lab.tasks.image_files import file_views, view_at_test
 from batchformer.lab.tasks.long_tailed import training_views
 
 CROPPED = (RandomCrop(4), RandomFlip(0.5))
-AUTO = (*CROPPED, AutoAugment("cifar10", 128), Cutout(16))
+AUTO = (*CROPPED, AutoAugment(), Cutout(16))
 SIMCLR = (
     RandomResizedCrop(32, (0.2, 1)),
     RandomFlip(0.5),
@@ -115,7 +115,7 @@ def test_the_view_of_deit() -> None:
     (crop, view), second = file_views(LongTailConfig(name="imagenet", augment="deit", size=28))
     assert second is None
     assert crop == framing.RandomResizedCrop(28, (0.08, 1.0), interpolation="bicubic")
-    augment = IncreasingRandAugment(num_ops=2, level=9, noise=0.5, p=0.5, fill=(124, 116, 104))
+    augment = IncreasingRandAugment(num_ops=2, level=9, noise=0.5, p=0.5)
     erasing = RandomErasing(p=0.25, area=(0.02, 1 / 3), aspect=0.3)
     assert view == Compose((FLIP, augment, IMAGENET, erasing))
     x = torch.randint(0, 256, (8, 3, 28, 28), dtype=torch.uint8)

@@ -22,7 +22,6 @@ from batchformer.lab.data.transforms import (
     Transform,
     digits_test,
     digits_train,
-    domain_train,
 )
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optimizer_step import OptimizerStep
@@ -42,15 +41,12 @@ def steps(transform: Transform) -> tuple[Transform, ...]:
 
 def test_the_protocol_of_generalization() -> None:
     config = DomainConfig(size=160)
-    assert training_view(config) == domain_train(160)
     geometry, transform = training_file_view(config)
     assert geometry == framing.RandomResizedCrop(160, scale=(0.7, 1.0))
-    assert steps(transform) == (
-        RandomFlip(),
-        ColorJitter(0.3, 0.3, 0.3, 0.3),
-        RandomGrey(0.1),
-        IMAGENET,
-    )
+    colours = (RandomFlip(), ColorJitter(0.3, 0.3, 0.3, 0.3), RandomGrey(0.1), IMAGENET)
+    assert steps(transform) == colours
+    crop = RandomResizedCrop(160, scale=(0.7, 1.0))
+    assert steps(training_view(config)) == (crop, *colours)
 
 
 def test_without_grey() -> None:

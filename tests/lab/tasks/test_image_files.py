@@ -16,11 +16,10 @@ from torchvision.transforms import v2
 from batchformer.lab.config.data import LongTailConfig
 from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.data.feeds.loader import FileFeed
-from batchformer.lab.data.feeds.memory import close
+from batchformer.lab.data.feeds.memory import ExtendedFeed, close
 from batchformer.lab.data.sets import image_layouts
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optimizer_step import OptimizerStep
-from batchformer.lab.tasks.base import WithSecond
 from batchformer.lab.tasks.image_files import ImageFileTask
 
 CPU = torch.device("cpu")
@@ -141,7 +140,7 @@ def test_balanced_batches_beside_and_both_feeds_closed(task: ImageFileTask) -> N
     config = dataclasses.replace(task.config, meta_batch=3)
     train = dataclasses.replace(IN_PROCESS, workers=1)
     feed = dataclasses.replace(task, config=config).feed(train, seed=0)
-    assert isinstance(feed, WithSecond)
+    assert isinstance(feed, ExtendedFeed)
     batch = feed.batch(0)
     assert batch["meta_y"].sort().values.tolist() == [0, 1, 2]
     assert batch["meta_x"].shape == (3, 3, 28, 28)

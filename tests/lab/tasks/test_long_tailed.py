@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,10 +11,9 @@ from torch import Tensor
 
 from batchformer.lab.config.data import LongTailConfig
 from batchformer.lab.config.training import TrainConfig
-from batchformer.lab.data.feeds.memory import close
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optimizer_step import OptimizerStep
-from batchformer.lab.tasks.base import WithSecond, load
+from batchformer.lab.tasks.base import load
 from batchformer.lab.tasks.long_tailed import LongTailedTask
 
 CPU = torch.device("cpu")
@@ -71,7 +69,7 @@ def test_a_balanced_batch_comes_beside_the_training_batch() -> None:
     feed = LongTailedTask.load(config, CPU).feed(TrainConfig(batch_size=32), seed=0)
     plain = LongTailedTask.load(LongTailConfig(name="digits", ratio=50), CPU)
     alone = plain.feed(TrainConfig(batch_size=32), seed=0)
-    assert isinstance(feed, WithSecond) and feed.per_epoch == alone.per_epoch
+    assert feed.per_epoch == alone.per_epoch
     for step in (0, 3, 40):
         batch = feed.batch(step)
         assert set(batch) == {"x", "y", "index", "meta_x", "meta_y"}
@@ -106,25 +104,6 @@ def test_mates_are_augmented_apart() -> None:
     own = [batch["x"][batch["y"] == 9] for batch in (feed.batch(0), feed.batch(1))]
     ((first, second),) = (images for images in own if len(images))
     assert not torch.equal(first, second), "an image beside itself"
-
-
-def test_closing_reaches_both_feeds_and_passes_over_those_in_memory() -> None:
-    closed = []
-
-    class Open:
-        per_epoch = 1
-
-        def batch(self, step: int) -> dict[str, Any]:
-            return {}
-
-        def close(self) -> None:
-            closed.append(self)
-
-    first, second = Open(), Open()
-    close(WithSecond(first, second, "meta"))
-    assert closed == [first, second]
-    config = LongTailConfig(name="digits", ratio=50, meta_batch=30)
-    close(LongTailedTask.load(config, CPU).feed(TrainConfig(batch_size=32), seed=0))
 
 
 def test_images_in_memory_and_from_files(tmp_path: Path) -> None:

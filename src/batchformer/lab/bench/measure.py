@@ -50,11 +50,6 @@ class BenchSettings:
     def on_gpu(self) -> bool:
         return self.device.type == "cuda"
 
-    @property
-    def layer_dtype(self) -> torch.dtype:
-        """The dtype in which single layers are measured."""
-        return torch.bfloat16 if self.on_gpu else torch.float32
-
     def environment(self, dtype: torch.dtype | str) -> dict[str, str]:
         """Machine, device, threads, torch and dtype; a timing means nothing without them."""
         name = torch.cuda.get_device_name(self.device) if self.on_gpu else str(self.device)

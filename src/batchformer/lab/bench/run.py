@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 #: The module of each part, in the order in which they run.
 PARTS = {
     name: f"batchformer.lab.bench.{name}"
-    for name in ("layer", "attention", "growth", "step", "exchange", "transforms", "loader")
+    for name in ("layer", "growth", "step", "exchange", "transforms", "loader")
 }
 #: The largest load, in processes, of a machine that counts as idle.
 IDLE_LOAD = 0.5

@@ -24,8 +24,7 @@ from batchformer.lab.data.feeds.memory import CHUNK_BYTES, Feed
 from batchformer.lab.data.sets.images import ImageSplit
 from batchformer.lab.data.transforms import Transform, cifar_train
 
-BATCH, LARGE_BATCH, LARGE_SIDE = 512, 64, 224
-LARGE = ("RandomResizedCrop", "GaussianBlur", "moco_v2")
+BATCH, SIDE = 512, 32
 #: Images on which torchvision is timed one by one: its time is proportional to their number.
 ONE_BY_ONE = 128
 #: As many images as CIFAR has for training.
@@ -61,7 +60,6 @@ def measure(
     """Images a second of every transform and preset, ours on the batch and torchvision's."""
     with extra("lab"):
         found = list(chosen) if chosen is not None else pairs()
-        large = pairs(LARGE_SIDE) if settings.full and chosen is None else []
     columns = ("transform", "pixels", "ours, k/s", "torchvision one by one, k/s")
     table = Table(
         "transforms",
@@ -69,8 +67,7 @@ def measure(
         (*columns, "speed-up", "torchvision on the batch, k/s", "speed-up"),
         settings.environment(torch.uint8),
         notes=[
-            f"k/s: thousands of images a second, in batches of {batch}, or {LARGE_BATCH} of "
-            f"{LARGE_SIDE} pixels. CentreCrop, which copies nothing, is part of imagenet_test",
+            f"k/s: thousands of images a second, in batches of {batch}",
             "torchvision draws one set of random numbers for a whole batch, which is another "
             "augmentation: it is timed on batches only where nothing is random",
             f"One by one is timed on {min(ONE_BY_ONE, batch)} images; Cutout, alone and in "
@@ -80,10 +77,6 @@ def measure(
     for pair in found:
         with table.attempt(pair.name):
             _measure_pair(table, settings, pair, batch)
-    for pair in large:
-        if pair.name in LARGE:
-            with table.attempt(f"{pair.name} at {LARGE_SIDE} pixels"):
-                _measure_pair(table, settings, pair, LARGE_BATCH)
     if settings.on_gpu:
         with table.attempt("Feed"):
             _measure_feed(table, settings, batch)
@@ -153,106 +146,60 @@ def one_by_one(transform: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
 # Each of our transforms and presets, beside the torchvision transforms that do the same.
 
 
-def pairs(side: int = 32) -> list[Pair]:
-    """All pairs, on square images of this side; digits are 8x8 with one channel."""
-    made = {**_transforms(side), **_presets(side)}
-    large = (3, side, side)
-    found = [Pair(name, own, theirs, large) for name, (own, theirs) in made.items()]
-    v2 = _v2()
-    normal = _normalise(*DIGITS)
-    shifted = v2.Compose([v2.RandomCrop(8, padding=1), normal])
-    return [
-        *found,
-        Pair("digits_train", ours.digits_train(), shifted, (1, 8, 8)),
-        Pair("digits_test", ours.digits_test(), normal, (1, 8, 8)),
-    ]
-
-
-def _v2() -> Any:
+def pairs() -> list[Pair]:
+    """All pairs; digits are 8x8 with one channel."""
     from torchvision.transforms import v2
 
-    return v2
-
-
-def _transforms(side: int) -> dict[str, tuple[Transform, Any]]:
-    v2 = _v2()
+    jitter, grey, flip = v2.ColorJitter, v2.RandomGrayscale, v2.RandomHorizontalFlip()
+    crop, policy = v2.RandomCrop(SIDE, padding=4), v2.AutoAugmentPolicy.CIFAR10
+    auto = v2.AutoAugment(policy, fill=128)
     # One erased square of a quarter of the image is the nearest that torchvision has to Cutout.
-    erased = v2.RandomErasing(p=1.0, scale=(0.25, 0.25), ratio=(1.0, 1.0))
-    blurred = v2.RandomApply([v2.GaussianBlur(KERNEL, BLUR)], 0.5)
-    return {
-        "RandomCrop": (ours.RandomCrop(4), v2.RandomCrop(side, padding=4)),
-        "RandomFlip": (ours.RandomFlip(), v2.RandomHorizontalFlip()),
+    hole = v2.RandomErasing(p=1.0, scale=(0.25, 0.25), ratio=(1.0, 1.0))
+    blur = v2.GaussianBlur(KERNEL, BLUR)
+    view, imagenet = v2.RandomResizedCrop(SIDE, scale=(0.2, 1.0)), _normalise(*IMAGENET)
+    moco = [v2.RandomApply([jitter(0.4, 0.4, 0.4, 0.1)], 0.8), grey(0.2), v2.RandomApply([blur])]
+    byol = [v2.RandomApply([jitter(0.4, 0.4, 0.2, 0.1)], 0.8), grey(0.2), blur]
+    # Another size than that of the images: torchvision returns those as they are.
+    smaller = SIDE * 7 // 8
+    made: dict[str, tuple[Transform, Any]] = {
+        "RandomCrop": (ours.RandomCrop(4), crop),
+        "RandomFlip": (ours.RandomFlip(), flip),
         "RandomRotation": (ours.RandomRotation(15), v2.RandomRotation(15)),
-        "RandomResizedCrop": (ours.RandomResizedCrop(side), v2.RandomResizedCrop(side)),
-        "Resize": (ours.Resize(side * 7 // 8), v2.Resize(side * 7 // 8)),
-        "AutoAugment": (
-            ours.AutoAugment("cifar10", 128),
-            v2.AutoAugment(v2.AutoAugmentPolicy.CIFAR10, fill=128),
-        ),
+        "RandomResizedCrop": (ours.RandomResizedCrop(SIDE), v2.RandomResizedCrop(SIDE)),
+        "Resize": (ours.Resize(smaller), v2.Resize(smaller)),
+        "AutoAugment": (ours.AutoAugment(), auto),
         "RandAugment": (ours.RandAugment(), v2.RandAugment()),
         "IncreasingRandAugment": (ours.IncreasingRandAugment(), v2.RandAugment(2, 9)),
-        "ColorJitter": (ours.ColorJitter(0.4, 0.4, 0.4, 0.1), v2.ColorJitter(0.4, 0.4, 0.4, 0.1)),
-        "RandomGrey": (ours.RandomGrey(0.2), v2.RandomGrayscale(0.2)),
+        "ColorJitter": (ours.ColorJitter(0.4, 0.4, 0.4, 0.1), jitter(0.4, 0.4, 0.4, 0.1)),
+        "RandomGrey": (ours.RandomGrey(0.2), grey(0.2)),
         "RandomSolarize": (ours.RandomSolarize(), v2.RandomSolarize(128, 0.5)),
-        "GaussianBlur": (ours.GaussianBlur(BLUR, 0.5), blurred),
-        "Cutout": (ours.Cutout(side // 2), erased),
-        "Normalise": (ours.Normalise(*IMAGENET), _normalise(*IMAGENET)),
+        "GaussianBlur": (ours.GaussianBlur(BLUR, 0.5), v2.RandomApply([blur])),
+        "Cutout": (ours.Cutout(SIDE // 2), hole),
+        "Normalise": (ours.Normalise(*IMAGENET), imagenet),
         # It acts on normalised images, so the normalisation is timed with it.
         "RandomErasing": (
             ours.Compose((ours.Normalise(*IMAGENET), ours.RandomErasing())),
-            v2.Compose([_normalise(*IMAGENET), v2.RandomErasing(0.25, value="random")]),
+            v2.Compose([imagenet, v2.RandomErasing(0.25, value="random")]),
         ),
-    }
-
-
-def _presets(side: int) -> dict[str, tuple[Transform, Any]]:
-    v2 = _v2()
-    flip, normal = v2.RandomHorizontalFlip(), _normalise(*IMAGENET)
-    policy = v2.AutoAugment(v2.AutoAugmentPolicy.CIFAR10, fill=128)
-    erased = v2.RandomErasing(p=1.0, scale=(0.25, 0.25), ratio=(1.0, 1.0))
-    cifar = [v2.RandomCrop(side, padding=4), flip, policy, erased, _normalise(*CIFAR)]
-    imagenet = [v2.RandomResizedCrop(side), flip, v2.ColorJitter(0.4, 0.4, 0.4), normal]
-    moco = [
-        v2.RandomResizedCrop(side, scale=(0.2, 1.0)),
-        v2.RandomApply([v2.ColorJitter(0.4, 0.4, 0.4, 0.1)], 0.8),
-        v2.RandomGrayscale(0.2),
-        v2.RandomApply([v2.GaussianBlur(KERNEL, BLUR)], 0.5),
-        flip,
-        normal,
-    ]
-    byol = [
-        v2.RandomResizedCrop(side, scale=(0.2, 1.0)),
-        v2.RandomApply([v2.ColorJitter(0.4, 0.4, 0.2, 0.1)], 0.8),
-        v2.RandomGrayscale(0.2),
-        v2.GaussianBlur(KERNEL, BLUR),
-        flip,
-        normal,
-    ]
-    domain = [
-        v2.RandomResizedCrop(side, scale=(0.7, 1.0)),
-        flip,
-        v2.ColorJitter(0.3, 0.3, 0.3, 0.3),
-        v2.RandomGrayscale(0.1),
-        normal,
-    ]
-    # Another size than that of the images: torchvision returns those as they are.
-    smaller, smallest = side * 7 // 8, side * 3 // 4
-    tested = [v2.Resize(smaller), v2.CenterCrop(smallest), normal]
-    return {
-        "cifar_train": (ours.cifar_train(cutout=side // 2), v2.Compose(cifar)),
+        "cifar_train": (cifar_train(), v2.Compose([crop, flip, auto, hole, _normalise(*CIFAR)])),
         "cifar_test": (ours.cifar_test(), _normalise(*CIFAR)),
-        "imagenet_train": (ours.imagenet_train(side), v2.Compose(imagenet)),
-        "imagenet_test": (ours.imagenet_test(smallest, smaller), v2.Compose(tested)),
-        "moco_v2": (ours.moco_v2(side), v2.Compose(moco)),
-        "byol": (ours.byol(side), v2.Compose(byol)),
-        "domain_train": (ours.domain_train(side), v2.Compose(domain)),
+        "moco_v2": (ours.moco_v2(SIDE), v2.Compose([view, *moco, flip, imagenet])),
+        "byol": (ours.byol(SIDE), v2.Compose([view, *byol, flip, imagenet])),
         "domain_test": (
             ours.domain_test(smaller),
-            v2.Compose([v2.Resize((smaller, smaller)), normal]),
+            v2.Compose([v2.Resize((smaller, smaller)), imagenet]),
         ),
     }
+    digits = _normalise(*DIGITS)
+    shifted = v2.Compose([v2.RandomCrop(8, padding=1), digits])
+    return [
+        *(Pair(name, own, theirs, (3, SIDE, SIDE)) for name, (own, theirs) in made.items()),
+        Pair("digits_train", ours.digits_train(), shifted, (1, 8, 8)),
+        Pair("digits_test", ours.digits_test(), digits, (1, 8, 8)),
+    ]
 
 
 def _normalise(mean: tuple[float, ...], std: tuple[float, ...]) -> Any:
-    v2 = _v2()
+    from torchvision.transforms import v2
+
     return v2.Compose([v2.ToDtype(torch.float32, scale=True), v2.Normalize(mean, std)])

@@ -29,8 +29,9 @@ class OptimConfig:
     weight_decay: float = 5e-4
     """Weight decay."""
     module_weight_decay: float | None = None
-    """BatchFormer's own; by default that of the network. At the network's rate and for long, decay
-    may take away all of its attention: the page says how far a sample's loss reaches others."""
+    """BatchFormer's own; by default that of the network. In a long training at the network's rate,
+    decay may shrink the encoder until samples no longer influence one another; the report then says
+    so."""
     decayed: Literal["all", "matrices"] = "all"
     """Whether parameters of one dimension, biases and scales of normalisation, are decayed too;
     LARS adapts the rates of those that are decayed."""
@@ -137,7 +138,7 @@ class TrainConfig:
     sync_norm: bool = False
     """With several ranks: batch normalisation by the statistics of all, not of each rank's own."""
     capture: bool = True
-    """Record the update once as a CUDA graph and replay it, where that is possible."""
+    """Capture the update once as a CUDA graph and replay it, where that is possible."""
     channels_last: bool = False
     """Memory format of images and convolutions."""
     deterministic: bool = False

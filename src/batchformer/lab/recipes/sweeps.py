@@ -71,22 +71,10 @@ class Sweep:
     def level_names(self) -> tuple[str, ...]:
         return tuple(level.name for level in self.levels)
 
-    @property
-    def known(self) -> bool:
-        """Whether the base recipe is there."""
-        from batchformer.lab.recipes import RECIPES
-
-        return self.base in RECIPES
-
     def base_recipe(self) -> Recipe:
-        """The recipe that is varied, or a line that says it is missing."""
+        """The recipe that is varied."""
         from batchformer.lab.recipes import find_recipe
 
-        if not self.known:
-            raise ValueError(
-                f"The sweep {self.name} varies the recipe {self.base}, which this version does not "
-                f"have. `batchformer sweep` shows the sweeps that can be run."
-            )
         return find_recipe(self.base)
 
     def level(self, name: str) -> Level:
@@ -105,12 +93,12 @@ class Sweep:
         """The paper's table that this base belongs in, or that there is none."""
         return self.table if self.of_the_paper(base) else NOT_IN_THE_PAPER
 
-    def paper(self, name: str, base: Recipe | None) -> dict[str, dict[str, float]]:
+    def paper(self, name: str, base: Recipe) -> dict[str, dict[str, float]]:
         """The paper's numbers of a level, arm by arm; the reference has the base's as well."""
-        if base is not None and not self.of_the_paper(base):
+        if not self.of_the_paper(base):
             return {}
         own = numbers_for(self.level(name).row or f"{self.name}/{name}")
-        shared = base.paper if base is not None and name == self.reference else {}
+        shared = base.paper if name == self.reference else {}
         return {arm: dict(numbers) for arm, numbers in {**shared, **own}.items()}
 
     def recipe(self, name: str, base: Recipe) -> Recipe:

@@ -26,6 +26,8 @@ from batchformer.lab.runs.sub_runs import combine, parts_of
 from batchformer.lab.tasks.base import class_sizes, remarks_in
 from batchformer.nn.exchange import is_rank_zero, world_size
 
+#: The device of runs that are only asked about, or trained by other processes.
+CPU = torch.device("cpu")
 #: A run that has ended, and the error if it diverged.
 Ended = tuple[Run, DivergedError | None]
 
@@ -55,6 +57,17 @@ def run(
     return one.folder
 
 
+def runs_of_comparison(
+    recipe: Recipe,
+    arms: Sequence[str],
+    seeds: Sequence[int],
+    root: Path,
+    device: torch.device = CPU,
+) -> list[Run]:
+    """Every arm with every seed, seed by seed, so that early results are already paired."""
+    return [Run.below(root, recipe, arm, seed, device) for seed in seeds for arm in arms]
+
+
 def compare(
     recipe: Recipe,
     arms: Sequence[str],
@@ -65,14 +78,14 @@ def compare(
     quiet: bool = False,
     together: int = 1,
 ) -> Iterator[Path]:
-    """Train every arm with every seed, seed by seed, so that early results are already paired.
+    """Train every arm with every seed.
 
     A run that diverges is reported; the others continue.
 
     Yields:
         The folder of each run that finished.
     """
-    runs = [Run.below(root, recipe, arm, seed, device) for seed in seeds for arm in arms]
+    runs = runs_of_comparison(recipe, arms, seeds, root, device)
     yield from folders_of(train_all(runs, quiet, together))
 
 

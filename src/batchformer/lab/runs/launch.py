@@ -15,9 +15,7 @@ from typing import Any
 
 import torch
 
-from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.engine.interrupt import Interrupted, stop_requests
-from batchformer.lab.recipes.sweeps import Sweep
 from batchformer.lab.runs.build import pick_device
 from batchformer.lab.runs.cluster import JobConfig, Launcher, executor_of
 from batchformer.lab.runs.folder import (
@@ -30,42 +28,10 @@ from batchformer.lab.runs.folder import (
 from batchformer.lab.runs.job import RunJob
 from batchformer.lab.runs.run import Run
 
-#: Where jobs are submitted nothing is computed.
-CPU = torch.device("cpu")
 #: States of jobs in Slurm that are not over.
 IN_QUEUE = ("PENDING", "RUNNING", "REQUEUED", "COMPLETING", "CONFIGURING", "SUSPENDED")
 #: Seconds until a file that another machine wrote appears here.
 FILE_DELAY_S = 10.0
-
-
-def runs_of_comparison(
-    recipe: Recipe, arms: Sequence[str], seeds: Sequence[int], root: Path
-) -> list[Run]:
-    """Every arm with every seed, seed by seed."""
-    return [Run.below(root, recipe, arm, seed, CPU) for seed in seeds for arm in arms]
-
-
-def runs_of_sweep(
-    sweep: Sweep,
-    base: Recipe,
-    arms: Sequence[str],
-    levels: Sequence[str],
-    seeds: Sequence[int],
-    root: Path,
-) -> list[Run]:
-    """Every level and arm with every seed; writes the description of the sweep."""
-    cells = sweep.cells(arms, levels)
-    recipes = {level: sweep.recipe(level, base) for level, _ in cells}
-    from batchformer.lab.runs.sweep import run_sweep
-
-    # Without seeds it trains nothing. It writes the description, or refuses the folder.
-    list(run_sweep(sweep, base, arms, levels, (), root=root, device=CPU))
-    return [
-        run
-        for seed in seeds
-        for level, arm in cells
-        for run in runs_of_comparison(recipes[level], (arm,), (seed,), root)
-    ]
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from batchformer.lab.recipes.paper import PaperRow
     from batchformer.lab.recipes.sweeps import Sweep
 
 #: Characters of a recipe's row in the paper, so that a terminal of 80 holds the other columns.
@@ -36,23 +35,13 @@ def data_state(recipe: Recipe) -> State:
 
 
 def print_listing(console: Console | None = None) -> None:
-    """Print all recipes, the arms, and the rows of the paper without a recipe."""
-    from batchformer.lab.recipes.paper import ROWS  # late: a training asks for its data alone
-
+    """Print all recipes and the arms."""
     console = console or _console()
     console.print(_recipes(make() for make in RECIPES.values()))
     arms = _table("\nArms", "arm", "what it is", whole=("arm",))
     for name, arm in ARMS.items():
         arms.add_row(name, arm.purpose)
     console.print(arms)
-    title = "\nRows of the paper without a recipe"
-    rows = _table(title, "table", "method", "paper", "state", whole=("state",))
-    for row in (row for row in ROWS if row.recipe is None):
-        method = row.method + (" + BatchFormer" if row.arm == "batchformer" else "")
-        about = f"{method}\n  {row.data}, {row.model}"
-        numbers = ", ".join(f"{metric} {value:g}" for metric, value in row.numbers.items())
-        rows.add_row(row.table, about, numbers, _state_of(row))
-    console.print(rows)
 
 
 def print_matching(words: Sequence[str], console: Console | None = None) -> None:
@@ -103,15 +92,6 @@ def _about(recipe: Recipe) -> str:
     return "\n".join((what, *wrap(recipe.table, ROW_WIDTH)))
 
 
-def _state_of(row: PaperRow) -> str:
-    """Which recipe trains the method of a published row."""
-    from batchformer.lab.recipes.paper import ROWS
-
-    method = row.method.removesuffix(" (published)")
-    same = [r.recipe for r in ROWS if r.recipe and (r.data, r.method) == (row.data, method)]
-    return f"published; see\n{same[0]}"
-
-
 def _console() -> Console:
     from rich.console import Console
 
@@ -159,13 +139,9 @@ def print_sweeps(console: Console | None = None) -> None:
     title = "Sweeps (levels: the paper's All with BatchFormer; * others are compared with it)"
     table = _table(title, "sweep", "data", "levels", whole=("sweep", "data"))
     for sweep in SWEEPS.values():
-        table.add_row(sweep.name, state(sweep), f"{sweep.factor}: {levels_and_paper(sweep)}")
+        state = data_state(sweep.base_recipe())
+        table.add_row(sweep.name, state, f"{sweep.factor}: {levels_and_paper(sweep)}")
     (console or _console()).print(table)
-
-
-def state(sweep: Sweep) -> str:
-    """Whether a sweep's data is here, or that it has no recipe to vary."""
-    return data_state(sweep.base_recipe()) if sweep.known else "no recipe"
 
 
 def levels_and_paper(sweep: Sweep) -> str:
@@ -175,7 +151,7 @@ def levels_and_paper(sweep: Sweep) -> str:
     >>> levels_and_paper(find_sweep("imagenet_lt_shared_classifier"))
     'shared* (50.9), mixed_only (42.4)'
     """
-    base = sweep.base_recipe() if sweep.known else None
+    base = sweep.base_recipe()
     listed = []
     for name in sweep.level_names:
         numbers = sweep.paper(name, base).get("batchformer")

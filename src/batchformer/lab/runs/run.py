@@ -164,8 +164,8 @@ class Run:
             more["built_with"] = numbers
         if draws := task.draws():
             more["draws"] = draws
-        if file := self.weights_file():
-            more["weights"] = {"file": str(file.absolute()), "sha256": file_hash(file)}
+        if weights := self.weights_record():
+            more["weights"] = weights
         elif "weights" in before:
             more["weights"] = before["weights"]
         write_json(self.folder / "config.json", {**config, **more})
@@ -204,6 +204,11 @@ class Run:
             if self.finished or load_newest(self.folder / "checkpoints") is not None:
                 return None
             raise
+
+    def weights_record(self) -> dict[str, str] | None:
+        """What ``config.json`` says of the file of initial weights, if there is one."""
+        file = self.weights_file()
+        return None if file is None else {"file": str(file.absolute()), "sha256": file_hash(file)}
 
     @property
     def sources(self) -> dict[str, Path]:

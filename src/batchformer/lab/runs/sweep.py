@@ -25,9 +25,8 @@ import torch
 from batchformer.lab.config.recipe import DESCRIPTION, Recipe, effective_changes
 from batchformer.lab.engine.distributed.rank_zero import on_rank_zero
 from batchformer.lab.engine.log import read_records
-from batchformer.lab.models.weights import file_hash
 from batchformer.lab.recipes.sweeps import Sweep
-from batchformer.lab.runs.compare import folders_of, lock_runs, train_all
+from batchformer.lab.runs.compare import CPU, folders_of, lock_runs, train_all
 from batchformer.lab.runs.folder import (
     RECORD,
     anything_trained,
@@ -43,6 +42,23 @@ from batchformer.plug.files import write_atomically
 
 #: In ``RUNS/SWEEP``: how the runs of a sweep belong together.
 SWEEP_FILE = "sweep.json"
+
+
+def runs_of_sweep(
+    sweep: Sweep,
+    base: Recipe,
+    arms: Sequence[str],
+    levels: Sequence[str],
+    seeds: Sequence[int],
+    root: Path,
+    device: torch.device = CPU,
+) -> list[Run]:
+    """Every level and arm with every seed, seed by seed."""
+    cells = sweep.cells(arms, levels)
+    recipes = {level: sweep.recipe(level, base) for level, _ in cells}
+    return [
+        Run.below(root, recipes[level], arm, seed, device) for seed in seeds for level, arm in cells
+    ]
 
 
 def run_sweep(
@@ -65,23 +81,18 @@ def run_sweep(
     Yields:
         The folder of each run that finished.
     """
-    base = with_absolute_paths(base)
-    recipes = {level: sweep.recipe(level, base) for level, _ in sweep.cells(arms, levels)}
-    runs = [
-        Run.below(root, recipes[level], arm, seed, device)
-        for seed in seeds
-        for level, arm in sweep.cells(arms, levels)
-    ]
+    runs = runs_of_sweep(sweep, base, arms, levels, seeds, root, device)
     for one in runs:
         one.require_sources()
     with lock_runs(runs):
-        on_rank_zero(lambda: _describe(sweep, base, root / sweep.name / SWEEP_FILE))
+        on_rank_zero(lambda: describe(sweep, base, root))
         on_rank_zero(lambda: reuse_runs(runs, base.name, root))
         yield from folders_of(train_all(runs, quiet, together))
 
 
-def _describe(sweep: Sweep, base: Recipe, path: Path) -> None:
+def describe(sweep: Sweep, base: Recipe, root: Path) -> None:
     """Write how the runs belong together; refuse a folder that has another base."""
+    base, path = with_absolute_paths(base), root / sweep.name / SWEEP_FILE
     # Queued jobs have trained nothing yet, but will train the base that they were submitted with.
     begun = anything_trained(path.parent) or (path.parent / RECORD).exists()
     if path.exists() and begun:
@@ -147,9 +158,12 @@ def _same_run(folder: Path, one: Run) -> bool:
 
 def _data_and_weights(one: Run) -> dict[str, Any]:
     """What ``config.json`` says of a run's data and of its initial weights."""
-    task, file = one.task, one.weights_file()
-    weights = file and {"file": str(file), "sha256": file_hash(file)}
-    found = {"data": task.facts(), "draws": task.draws() or None, "weights": weights}
+    task = one.task
+    found = {
+        "data": task.facts(),
+        "draws": task.draws() or None,
+        "weights": one.weights_record(),
+    }
     plain: dict[str, Any] = json.loads(json.dumps(found))
     return plain
 

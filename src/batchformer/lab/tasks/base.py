@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 import numpy as np
@@ -14,11 +13,11 @@ from torch import Tensor
 from batchformer.insight.classes import shot_groups, third_groups
 from batchformer.lab.config.data import DataConfig, LongTailConfig
 from batchformer.lab.config.training import TrainConfig
-from batchformer.lab.data.feeds.memory import Feed, close
+from batchformer.lab.data.feeds.memory import ExtendedFeed, Feed
 from batchformer.lab.data.feeds.order import Order, Sampler
 from batchformer.lab.data.feeds.sharding import all_rows, scored_rows
 from batchformer.lab.data.files.file_lists import shorten
-from batchformer.lab.data.sets.images import ImageSplit
+from batchformer.lab.data.sets.images import ImageSplit, LongTailedData
 from batchformer.lab.data.transforms import Transform
 from batchformer.lab.engine.loop import Evaluation
 from batchformer.lab.engine.method import Batches, Method
@@ -28,6 +27,7 @@ from batchformer.lab.metrics.shots import LongTailedMetrics
 if TYPE_CHECKING:
     from batchformer.lab.data.feeds.loader import FileFeed, View
     from batchformer.lab.data.files.image_files import ImageFiles
+    from batchformer.lab.data.sets.long_tailed_files import LongTailedFiles
     from batchformer.lab.tasks.features import Bank
 
 #: With more classes the confusion matrix would be too large for a run folder.
@@ -167,34 +167,18 @@ def scored_batches(
         yield view(own, torch.empty(len(own), 0, dtype=torch.float64)), y
 
 
-@dataclass(frozen=True)
-class WithSecond:
-    """Batches of `feed` that also hold a second batch, as ``NAME_x`` and ``NAME_y``.
+def with_second(feed: Batches, second: Batches, name: Literal["meta", "paired"]) -> ExtendedFeed:
+    """Batches of `feed`, and the batch of the same step of `second` as ``NAME_x`` and ``NAME_y``.
 
     Args:
-        feed: counts the epochs.
-        second: gives the second batch of the same step.
         name: ``meta`` for a batch that scores an update, ``paired`` for one with as many rows.
     """
 
-    feed: Batches
-    second: Batches
-    name: Literal["meta", "paired"]
+    def extend(batch: dict[str, Any], step: int) -> dict[str, Any]:
+        other = second.batch(step)
+        return {f"{name}_x": other["x"], f"{name}_y": other["y"]}
 
-    @property
-    def per_epoch(self) -> int:
-        """Updates in an epoch of `feed`."""
-        return self.feed.per_epoch
-
-    def batch(self, step: int) -> dict[str, Any]:
-        """The batch of one step: ``x``, ``y``, ``index``, ``NAME_x`` and ``NAME_y``."""
-        second, name = self.second.batch(step), self.name
-        return {**self.feed.batch(step), f"{name}_x": second["x"], f"{name}_y": second["y"]}
-
-    def close(self) -> None:
-        """Close both feeds."""
-        close(self.feed)
-        close(self.second)
+    return ExtendedFeed(feed, extend, second)
 
 
 class LabelledTask(FixedSplit):
@@ -318,26 +302,7 @@ def in_top(logits: Tensor, labels: Tensor, count: int) -> Tensor:
 # Facts about the data, for the run folder and before training
 
 
-class LongTailed(Protocol):
-    """A long-tailed data set, in memory or in files."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def train_sha256(self) -> str: ...
-    @property
-    def split_sha256(self) -> str: ...
-    @property
-    def train(self) -> Sized: ...
-    @property
-    def test(self) -> Sized: ...
-    @property
-    def train_counts(self) -> Tensor: ...
-    @property
-    def part_of(self) -> str: ...
-
-
-def split_facts(data: LongTailed) -> dict[str, Any]:
+def split_facts(data: LongTailedData | LongTailedFiles) -> dict[str, Any]:
     """Name of the split, its hash and that of its training part, its sizes, and the sizes of the
     largest and smallest class; for some classes alone, also the hash of the training part of all.
     """

@@ -16,8 +16,8 @@ from torch import Tensor
 from batchformer.lab.config.data import PairConfig
 from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.data.feeds import framing
-from batchformer.lab.data.feeds.loader import FileFeed, View, evaluation_batches
-from batchformer.lab.data.feeds.memory import read_all
+from batchformer.lab.data.feeds.loader import View, evaluation_batches, read_all
+from batchformer.lab.data.feeds.memory import ExtendedFeed
 from batchformer.lab.data.feeds.sharding import all_rows
 from batchformer.lab.data.files.location import looked_in
 from batchformer.lab.data.files.word_vectors import Embedded, embed, read_vectors, words_of
@@ -123,7 +123,7 @@ class CompositionalTask(FixedSplit):
     @cached_property
     def _images(self) -> dict[Phase, ImageSplit]:
         """All images, if they are to be kept in memory."""
-        parts = {phase: read_all(self.data.part(phase), None) for phase in PHASES}
+        parts = {phase: read_all(self.data.part(phase)) for phase in PHASES}
         return {phase: ImageSplit(part.x, self.numbers(part.y)) for phase, part in parts.items()}
 
     def feed(self, train: TrainConfig, seed: int) -> Batches:
@@ -137,7 +137,10 @@ class CompositionalTask(FixedSplit):
             return memory_feed(self._images["train"], view, train, seed, self.device)
         of_files = file_view(self.config, training=True)
         feed = file_feed(self.data.train, of_files, train, seed, self.device)
-        return feed if self.config.world == "closed" else Renumbered(feed, self)
+        if self.config.world == "closed":
+            return feed
+        table = self.numbers(torch.arange(len(self.data.compositions))).to(self.device)
+        return ExtendedFeed(feed, lambda batch, step: {"y": table[batch["y"]]})
 
     def evaluate(self, method: Method, optimizer_step: OptimizerStep) -> Evaluation:
         """The area under the curve first; ``val`` is that of the validation data."""
@@ -184,24 +187,6 @@ class CompositionalTask(FixedSplit):
         )
         for batch in read:
             yield batch["x"], self.numbers(batch["y"].cpu())
-
-
-class Renumbered:
-    """Batches whose pairs have the numbers of an open world."""
-
-    def __init__(self, feed: FileFeed, task: CompositionalTask) -> None:
-        self.feed, self.task = feed, task
-        self.table = task.numbers(torch.arange(len(task.data.compositions))).to(task.device)
-        self.per_epoch = feed.per_epoch
-
-    def batch(self, step: int) -> dict[str, Any]:
-        """The batch of one step."""
-        batch = self.feed.batch(step)
-        return {**batch, "y": self.table[batch["y"]]}
-
-    def close(self) -> None:
-        """Close the feed."""
-        self.feed.close()
 
 
 def without_single_sample(train: TrainConfig, samples: int) -> TrainConfig:

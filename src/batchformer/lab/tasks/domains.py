@@ -18,15 +18,15 @@ from batchformer.insight.images import LabelledImages
 from batchformer.lab.config.data import EACH, DomainConfig
 from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.data.feeds import framing
-from batchformer.lab.data.feeds.evaluation_images import (
+from batchformer.lab.data.feeds.loader import (
     EvaluationImageFiles,
-    EvaluationImages,
+    View,
+    evaluation_batches,
+    read_all,
 )
-from batchformer.lab.data.feeds.loader import View, evaluation_batches
-from batchformer.lab.data.feeds.memory import read_all
+from batchformer.lab.data.feeds.memory import EvaluationImages, ExtendedFeed
 from batchformer.lab.data.feeds.order import DomainSteps, Order
 from batchformer.lab.data.feeds.sharding import all_rows
-from batchformer.lab.data.feeds.with_domain import WithDomain, WithTarget
 from batchformer.lab.data.sets.digits import rotated_digits
 from batchformer.lab.data.sets.domain_layouts import load_domains
 from batchformer.lab.data.sets.domains import DomainFiles, DomainImages, DomainSplit
@@ -70,7 +70,7 @@ def read_domains(name: str, root: str | None, lists: bool, memory: bool) -> Doma
     files.check_all()
     if not memory:
         return files
-    images = tuple(read_all(part, None) for part in files.files)
+    images = tuple(read_all(part) for part in files.files)
     return DomainImages(files.name, files.domains, files.classes, images)
 
 
@@ -158,7 +158,11 @@ class DomainTask:
         if not train.batch_size:
             train = dataclasses.replace(train, batch_size=PER_DOMAIN * task.groups)
         feed = task._source_feed(train)
-        return WithTarget(feed, task._target_feed(train)) if self.config.adapt else feed
+        if not self.config.adapt:
+            return feed
+        target = task._target_feed(train)
+        # Without the target's labels: adaptation must not see them.
+        return ExtendedFeed(feed, lambda _, step: {"x_target": target.batch(step)["x"]}, target)
 
     def _source_feed(self, train: TrainConfig) -> Batches:
         part, domain = self.data.joined(self.split.train)
@@ -172,7 +176,8 @@ class DomainTask:
                     f"{PER_DOMAIN} images of each"
                 )
             steps = DomainSteps(domain, self.groups, each, self.seed, self.config.epoch or None)
-        return WithDomain(self._part_feed(part, train, self.seed, steps), domain, self.device)
+        feed, number = self._part_feed(part, train, self.seed, steps), domain.to(self.device)
+        return ExtendedFeed(feed, lambda batch, _: {"domain": number[batch["index"]]})
 
     def _target_feed(self, train: TrainConfig) -> Batches:
         """All images of the target, in full batches: the number of rows must not change."""

@@ -15,8 +15,12 @@ from batchformer.insight.images import LabelledImages
 from batchformer.lab.config.data import LongTailConfig
 from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.data.feeds import framing
-from batchformer.lab.data.feeds.evaluation_images import EvaluationImageFiles
-from batchformer.lab.data.feeds.loader import FileFeed, View, evaluation_batches
+from batchformer.lab.data.feeds.loader import (
+    EvaluationImageFiles,
+    FileFeed,
+    View,
+    evaluation_batches,
+)
 from batchformer.lab.data.feeds.order import ClassBalanced, ReversedClasses, Sampler, sampler_named
 from batchformer.lab.data.files.image_files import ImageFiles
 from batchformer.lab.data.sets.image_layouts import lists_of
@@ -42,7 +46,7 @@ from batchformer.lab.data.transforms import (
     RandomGrey,
 )
 from batchformer.lab.engine.method import Batches
-from batchformer.lab.tasks.base import LabelledTask, WithSecond, file_feed, split_facts
+from batchformer.lab.tasks.base import LabelledTask, file_feed, split_facts, with_second
 from batchformer.nn.randomness import seed_for
 
 #: Normalisation of iNaturalist 2018.
@@ -96,8 +100,8 @@ class ImageFileTask(LabelledTask):
         feed = file_feed(files, first, train, seed, self.device, second=second, sampler=sampler)
         if config.paired == "reversed":
             rare = ReversedClasses(files.labels, seed, stream=1)
-            return WithSecond(feed, self._second(files, train, seed, rare), "paired")
-        return WithSecond(feed, self._meta(train, seed), "meta") if config.meta_batch else feed
+            return with_second(feed, self._second(files, train, seed, rare), "paired")
+        return with_second(feed, self._meta(train, seed), "meta") if config.meta_batch else feed
 
     def _meta(self, train: TrainConfig, seed: int) -> FileFeed:
         """Class-balanced full batches: a smaller one would hold only some classes."""

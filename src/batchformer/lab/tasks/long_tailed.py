@@ -15,7 +15,7 @@ from batchformer.insight.classes import Classes
 from batchformer.insight.images import LabelledImages
 from batchformer.lab.config.data import LongTailConfig
 from batchformer.lab.config.training import TrainConfig
-from batchformer.lab.data.feeds.evaluation_images import EvaluationImages
+from batchformer.lab.data.feeds.memory import EvaluationImages
 from batchformer.lab.data.feeds.order import ClassBalanced, ReversedClasses, sampler_named
 from batchformer.lab.data.sets.digits import digits_lt
 from batchformer.lab.data.sets.images import ImageSplit, LongTailedData, only_classes
@@ -38,10 +38,10 @@ from batchformer.lab.data.transforms import (
 from batchformer.lab.engine.method import Batches
 from batchformer.lab.tasks.base import (
     LabelledTask,
-    WithSecond,
     memory_feed,
     scored_batches,
     split_facts,
+    with_second,
 )
 from batchformer.nn.randomness import seed_for
 
@@ -86,7 +86,7 @@ class LongTailedTask(LabelledTask):
         if config.paired == "reversed":
             rare = ReversedClasses(part.y, seed, stream=1)
             pairs = memory_feed(part, view, train, other, self.device, sampler=rare)
-            return WithSecond(feed, pairs, "paired")
+            return with_second(feed, pairs, "paired")
         if not config.meta_batch:
             return feed
         # Full batches only: the last one of an epoch would hold only some classes.
@@ -94,7 +94,7 @@ class LongTailedTask(LabelledTask):
         full = dataclasses.replace(train, batch_size=size, drop_last=True)
         balanced = ClassBalanced(part.y, seed, stream=1)
         meta = memory_feed(part, view, full, other, self.device, sampler=balanced)
-        return WithSecond(feed, meta, "meta")
+        return with_second(feed, meta, "meta")
 
     @property
     def _normalise(self) -> Normalise:

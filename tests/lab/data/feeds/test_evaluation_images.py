@@ -12,10 +12,8 @@ from batchformer.insight.classes import Classes, third_groups
 from batchformer.insight.images import thumbnails
 from batchformer.lab.config.data import DomainConfig, LongTailConfig
 from batchformer.lab.data.feeds import framing
-from batchformer.lab.data.feeds.evaluation_images import (
-    EvaluationImageFiles,
-    EvaluationImages,
-)
+from batchformer.lab.data.feeds.loader import EvaluationImageFiles
+from batchformer.lab.data.feeds.memory import EvaluationImages
 from batchformer.lab.data.files.image_files import ImageFiles
 from batchformer.lab.data.sets.images import ImageSplit
 from batchformer.lab.data.transforms import IMAGENET, digits_test

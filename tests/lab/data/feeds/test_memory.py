@@ -11,13 +11,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
-from torchvision.transforms import v2
 
-from batchformer.lab.data.feeds import memory
-from batchformer.lab.data.feeds.framing import RandomResizedCrop, ResizeWhole
-from batchformer.lab.data.feeds.memory import FeatureFeed, Feed, common_side, read_all
+from batchformer.lab.data.feeds import loader
+from batchformer.lab.data.feeds.loader import common_side, read_all
+from batchformer.lab.data.feeds.memory import ExtendedFeed, FeatureFeed, Feed, close
 from batchformer.lab.data.feeds.order import DomainSteps, Shuffle
-from batchformer.lab.data.feeds.with_domain import WithDomain, WithTarget
 from batchformer.lab.data.files.decode import DamagedImageError, decode
 from batchformer.lab.data.files.image_files import ImageFiles
 from batchformer.lab.data.sets.images import ImageSplit
@@ -152,68 +150,34 @@ def test_more_than_there_is() -> None:
         FeatureFeed(X[:0], Y[:0], 4, 0)
 
 
-# Domains.
-
-DOMAIN = torch.arange(23) % 3
-
-
-def by_domain() -> Feed:
-    steps = DomainSteps(DOMAIN, groups=2, each=4, seed=0, per_epoch=9)
-    return Feed(SPLIT, digits_train(), 8, 0, steps=steps)
-
-
-def test_the_domain_of_each_sample() -> None:
-    feed = WithDomain(by_domain(), DOMAIN)
-    assert feed.per_epoch == 9
-    for step in (0, 5, 30):
-        batch, alone = feed.batch(step), by_domain().batch(step)
-        assert set(batch) == {"x", "y", "index", "domain"}
-        assert torch.equal(batch["domain"], alone["index"] % 3)
-        assert all(torch.equal(batch[key], alone[key]) for key in alone)
-        assert len(set(batch["domain"][:4].tolist())) == 1
-    with pytest.raises(ValueError, match=r"int64 of shape \(M,\), got torch.float32"):
-        WithDomain(by_domain(), DOMAIN.float())
-
-
-def test_the_target_comes_without_labels() -> None:
-    other = ImageSplit(SPLIT.x.flip(0)[:10], SPLIT.y[:10])
-    target = Feed(other, digits_test(), 5, 1, drop_last=True)
-    feed = WithTarget(WithDomain(by_domain(), DOMAIN), target)
-    assert feed.per_epoch == 9
-    batch, alone = feed.batch(7), target.batch(7)
-    assert set(batch) == {"x", "y", "index", "domain", "x_target"}
-    assert torch.equal(batch["x_target"], alone["x"]) and len(batch["x_target"]) == 5
-    assert torch.equal(batch["y"], by_domain().batch(7)["y"])
+# Feeds built on others.
 
 
 class Open:
-    per_epoch = 1
+    """A feed with workers; its batch is its step."""
+
+    per_epoch = 9
 
     def __init__(self) -> None:
         self.closed = 0
 
     def batch(self, step: int) -> dict[str, Any]:
-        return {}
+        return {"x": step, "y": -step}
 
     def close(self) -> None:
         self.closed += 1
 
 
-def test_closing_reaches_all_feeds_and_passes_over_those_in_memory() -> None:
-    first, second = Open(), Open()
-    WithTarget(WithDomain(first, DOMAIN), second).close()
+def test_a_feed_with_more_in_its_batches() -> None:
+    first, second, in_memory = Open(), Open(), Feed(SPLIT, digits_train(), 8, 0)
+    feed = ExtendedFeed(
+        first,
+        lambda batch, step: {"y": 2 * batch["y"], "other": second.batch(step + 1)["x"]},
+        *(second, in_memory),
+    )
+    assert feed.per_epoch == 9 and feed.batch(4) == {"x": 4, "y": -8, "other": 5}
+    close(feed)  # a feed in memory has nothing to close
     assert (first.closed, second.closed) == (1, 1)
-    WithTarget(WithDomain(by_domain(), DOMAIN), by_domain()).close()
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_domains_are_where_batches_are() -> None:
-    steps = DomainSteps(DOMAIN, groups=2, each=4, seed=0)
-    feed = Feed(SPLIT, digits_train(), 8, 0, device="cuda", steps=steps)
-    batch = WithDomain(feed, DOMAIN, "cuda").batch(3)
-    assert batch["domain"].device == batch["y"].device
-    assert batch["domain"].tolist() == DOMAIN[steps.index(3)].tolist()
 
 
 # Files read into memory.
@@ -237,23 +201,13 @@ def squares(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_images_are_resized_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "READ", 3)
-    for number in range(IMAGES):
-        write(tmp_path, number, 20 + number, 30)
-    files = ImageFiles.from_folder(tmp_path)
-    split = read_all(files, ResizeWhole(9), workers=2)
-    assert split.x.shape == (IMAGES, 3, 9, 9) and split.x.dtype == torch.uint8
-    assert torch.equal(split.y, files.labels)
-    resize = v2.Resize((9, 9), antialias=True)
-    for path, image in zip(files.paths, split.x, strict=True):
-        assert torch.equal(image, resize(decode(tmp_path / path)))
-
-
-def test_images_of_one_size_are_kept_as_they_are(squares: Path) -> None:
+def test_images_of_one_size_are_kept_as_they_are(
+    squares: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loader, "READ", 3)
     files = ImageFiles.from_folder(squares)
-    split = read_all(files, None, workers=0)
-    assert split.x.shape == (IMAGES, 3, 12, 12)
+    split = read_all(files, workers=2)
+    assert split.x.shape == (IMAGES, 3, 12, 12) and torch.equal(split.y, files.labels)
     for path, image in zip(files.paths, split.x, strict=True):
         pixels = np.asarray(Image.open(squares / path))
         assert np.array_equal(image.permute(1, 2, 0).numpy(), pixels)
@@ -264,7 +218,7 @@ def test_the_first_image_of_another_size_is_named(squares: Path) -> None:
     write(squares, 2, 14, 14)
     files = ImageFiles.from_folder(squares)
     with pytest.raises(ValueError, match=r"class1/4.png is 12 x 13, but class0/0.png is 12 x 12"):
-        read_all(files, None, workers=0)
+        read_all(files, workers=0)
 
 
 def test_sizes_are_those_of_upright_images(tmp_path: Path) -> None:
@@ -285,5 +239,3 @@ def test_damaged_and_absent_images(squares: Path) -> None:
     none = ImageFiles((), torch.empty(0, dtype=torch.int64), ("a",), squares)
     with pytest.raises(ValueError, match="name a part with images"):
         common_side(none)
-    with pytest.raises(ValueError, match="the geometry draws"):
-        read_all(files, RandomResizedCrop(8), workers=0)

@@ -38,8 +38,7 @@ MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
 RANDOM: dict[str, Transform] = {
     "crop": RandomCrop(),
     "flip": RandomFlip(),
-    "autoaugment cifar10": transforms.AutoAugment(),
-    "autoaugment imagenet": transforms.AutoAugment("imagenet"),
+    "autoaugment": transforms.AutoAugment(),
     "randaugment": transforms.RandAugment(3, 20),
     "randaugment of timm": transforms.IncreasingRandAugment(p=1.0),
     "cutout": Cutout(8),
@@ -52,13 +51,11 @@ RANDOM: dict[str, Transform] = {
     "erasing": Compose((Normalise(MEAN, STD), transforms.RandomErasing(0.5))),
     "cifar_train": transforms.cifar_train(),
     "moco_v2": transforms.moco_v2(16),
-    "domain_train": transforms.domain_train(16),
 }
 FIXED: dict[str, Transform] = {
     "normalise": Normalise(MEAN, STD),
     "resize": Resize(15),
     "centre crop": CentreCrop(9),
-    "imagenet_test": transforms.imagenet_test(16, 18),
     "domain_test": transforms.domain_test(16),
 }
 ALL = {**RANDOM, **FIXED}

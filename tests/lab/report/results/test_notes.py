@@ -192,7 +192,7 @@ def test_a_sweep_says_it_of_the_level(tmp_path: Path) -> None:
         path.write_text(json.dumps(config))
         looked_at(path.parent, 2e-5 if "/2/" in str(path) else 0.2)
     (sweep,), _ = split_sweeps(find_runs(root))
-    (note,) = [line for line in compare_sweep(sweep).warnings if "hardly reach" in line]
+    (note,) = [line for line in compare_sweep(sweep).warnings if "hardly influence" in line]
     assert "in batchformer of level 2:" in note
 
 

@@ -7,11 +7,14 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic
+from pathlib import Path
+from typing import Any, ClassVar, Generic
 
 import torch
 from torch import Tensor
 
+from batchformer.insight.classes import Classes
+from batchformer.insight.images import thumbnails
 from batchformer.lab.data.feeds.framing import Geometry
 from batchformer.lab.data.feeds.order import (
     InOrder,
@@ -33,11 +36,17 @@ from batchformer.lab.data.feeds.workers import (
     Stream,
     usable_workers,
 )
+from batchformer.lab.data.files.decode import decode
 from batchformer.lab.data.files.image_files import ImageFiles
-from batchformer.lab.data.transforms.base import Transform
+from batchformer.lab.data.sets.images import ImageSplit
+from batchformer.lab.data.transforms.base import Compose, Transform
 
 #: Batches that each worker has ready or is reading.
 PREFETCH = 2
+#: Images that a worker reads at a time where they are not trained on.
+READ = 64
+_ORIENTATION = 0x0112  # the EXIF tag
+_SIDEWAYS = range(5, 9)  # its values that swap rows and columns
 #: What makes a view of an image: its geometry, in the workers, and its transform, on the device.
 View = tuple[Geometry, Transform]
 
@@ -296,3 +305,89 @@ class _LatestBatch:
                     if isinstance(tensor, Tensor) and tensor.is_cuda:
                         tensor.record_stream(user)
         return dict(self._batch)
+
+
+@dataclass(frozen=True, eq=False)
+class EvaluationImageFiles:
+    """Images that are scored, as figures need them; `view` draws nothing."""
+
+    classes: Classes
+    files: ImageFiles
+    view: View
+    device: torch.device
+    workers: int | None = None
+
+    @property
+    def labels(self) -> Tensor:
+        return self.files.labels
+
+    def batches(self, rows: Tensor, size: int) -> Iterator[Tensor]:
+        for read in evaluation_batches(
+            self.files.subset(rows), *self.view, size, self.device, self.workers
+        ):
+            yield read["x"]
+
+    def thumbnails(self, rows: Tensor, side: int) -> Tensor:
+        geometry, _ = self.view
+        read = evaluation_batches(
+            self.files.subset(rows), geometry, Compose(()), READ, torch.device("cpu"), self.workers
+        )
+        return torch.cat([thumbnails(batch["x"], side) for batch in read])
+
+
+# Files read into memory.
+
+
+def read_all(files: ImageFiles, workers: int | None = None) -> ImageSplit:
+    """Every image of a part, (N, 3, S, S) uint8, in order; all must be squares of one size."""
+    side = common_side(files)
+    x = torch.empty((len(files), 3, side, side), dtype=torch.uint8)
+    start = 0
+    for batch in evaluation_batches(files, Unchanged(side), Compose(()), READ, workers=workers):
+        x[start : start + len(batch["x"])] = batch["x"]
+        start += len(batch["x"])
+    return ImageSplit(x, files.labels.clone())
+
+
+@dataclass(frozen=True)
+class Unchanged:
+    """The geometry of images that have their size already."""
+
+    size: int
+    draws: ClassVar[int] = 0
+
+    def __call__(self, image: Tensor, u: Tensor) -> Tensor:
+        return image
+
+
+def common_side(files: ImageFiles) -> int:
+    """The side of images that are all squares of one size; only file headers are read."""
+    if not len(files):
+        raise ValueError("there is no image to take a size from: name a part with images")
+    first, *others = files.paths
+    height, width = _shape(files.root / first)
+    advice = "Leave data.memory off, or resize the images to squares of one size"
+    if height != width:
+        raise ValueError(f"{files.root / first} is {height} x {width}, no square. {advice}")
+    for path in others:
+        shape = _shape(files.root / path)
+        if shape != (height, width):
+            raise ValueError(
+                f"images differ in size: {files.root / path} is {shape[0]} x "
+                f"{shape[1]}, but {first} is {height} x {width}. {advice}"
+            )
+    return height
+
+
+def _shape(path: Path) -> tuple[int, int]:
+    """Rows and columns of the decoded image, from the header of its file if possible."""
+    from PIL import Image
+
+    try:
+        with Image.open(path) as image:
+            sideways = image.getexif().get(_ORIENTATION) in _SIDEWAYS
+            width, height = image.size
+    except Exception:  # each of Pillow's readers has its own errors; `decode` names the file
+        height, width = decode(path).shape[-2:]
+        return int(height), int(width)
+    return (width, height) if sideways else (height, width)

@@ -1,18 +1,18 @@
-"""Batches of images or features in memory as a function of the step, and files read into memory."""
+"""Batches of images or features in memory, each a function of the step; feeds built on others."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from batchformer.lab.data.feeds.framing import Geometry
-from batchformer.lab.data.feeds.loader import evaluation_batches
+from batchformer.insight.classes import Classes
+from batchformer.insight.images import thumbnails
 from batchformer.lab.data.feeds.order import (
     Order,
     Sampler,
@@ -21,20 +21,14 @@ from batchformer.lab.data.feeds.order import (
     order_of,
 )
 from batchformer.lab.data.feeds.sharding import own_positions, require_rows
-from batchformer.lab.data.files.decode import decode
-from batchformer.lab.data.files.image_files import ImageFiles
 from batchformer.lab.data.sets.images import ImageSplit
-from batchformer.lab.data.transforms.base import Compose, Transform, to_device_async
+from batchformer.lab.data.transforms.base import Transform, to_device_async
 from batchformer.nn.randomness import generator
 
 #: Bytes of images that a GPU augments at a time; launches cost more than the work itself.
 CHUNK_BYTES = 128 * 2**20
 #: Chunks kept in memory: runs that share a feed are rarely further apart.
 CHUNKS_KEPT = 2
-#: Images that a worker reads at a time into memory.
-READ = 64
-_ORIENTATION = 0x0112  # the EXIF tag
-_SIDEWAYS = range(5, 9)  # its values that swap rows and columns
 
 
 @dataclass(frozen=True)
@@ -145,6 +139,36 @@ def close(feed: Any) -> None:
         end()
 
 
+class ExtendedFeed:
+    """Batches of a feed with more in them.
+
+    Args:
+        feed: counts the epochs.
+        extend: takes a batch and its step; what to add to the batch, or to replace in it.
+        others: further feeds that `extend` reads; they are closed with `feed`.
+    """
+
+    def __init__(
+        self, feed: Any, extend: Callable[[dict[str, Any], int], dict[str, Any]], *others: Any
+    ) -> None:
+        self.feed, self.extend, self.others = feed, extend, others
+
+    @property
+    def per_epoch(self) -> int:
+        """Updates in an epoch of `feed`."""
+        return int(self.feed.per_epoch)
+
+    def batch(self, step: int) -> dict[str, Any]:
+        """The batch of one step."""
+        batch = self.feed.batch(step)
+        return {**batch, **self.extend(batch, step)}
+
+    def close(self) -> None:
+        """Close all feeds."""
+        for feed in (self.feed, *self.others):
+            close(feed)
+
+
 class FeatureFeed:
     """Random batches of feature vectors on the device, each a function of (seed, step).
 
@@ -190,67 +214,23 @@ class FeatureFeed:
         return {"x": self.features[index], "y": self.labels[index], "index": index}
 
 
-# Files read into memory.
+@dataclass(frozen=True, eq=False)
+class EvaluationImages:
+    """Images that are scored, as figures need them; `view` normalises them and draws nothing."""
 
+    classes: Classes
+    images: ImageSplit
+    view: Transform
+    device: torch.device
 
-def read_all(
-    files: ImageFiles, geometry: Geometry | None, workers: int | None = None
-) -> ImageSplit:
-    """Every image of a part, (N, 3, S, S) uint8, in order.
+    @property
+    def labels(self) -> Tensor:
+        return self.images.y.cpu()
 
-    Args:
-        geometry: makes each image a square, the same each time. None: all images are squares of
-            one size already.
-    """
-    if geometry is None:
-        geometry = Unchanged(common_side(files))
-    x = torch.empty((len(files), 3, geometry.size, geometry.size), dtype=torch.uint8)
-    start = 0
-    for batch in evaluation_batches(files, geometry, Compose(()), READ, workers=workers):
-        x[start : start + len(batch["x"])] = batch["x"]
-        start += len(batch["x"])
-    return ImageSplit(x, files.labels.clone())
+    def batches(self, rows: Tensor, size: int) -> Iterator[Tensor]:
+        for part in torch.split(rows, size):
+            images = self.images.x[part.to(self.images.x.device)].to(self.device)
+            yield self.view(images, torch.empty(len(part), 0, dtype=torch.float64))
 
-
-@dataclass(frozen=True)
-class Unchanged:
-    """The geometry of images that have their size already."""
-
-    size: int
-    draws: ClassVar[int] = 0
-
-    def __call__(self, image: Tensor, u: Tensor) -> Tensor:
-        return image
-
-
-def common_side(files: ImageFiles) -> int:
-    """The side of images that are all squares of one size; only file headers are read."""
-    if not len(files):
-        raise ValueError("there is no image to take a size from: name a part with images")
-    first, *others = files.paths
-    height, width = _shape(files.root / first)
-    advice = "Leave data.memory off, or resize the images to squares of one size"
-    if height != width:
-        raise ValueError(f"{files.root / first} is {height} x {width}, no square. {advice}")
-    for path in others:
-        shape = _shape(files.root / path)
-        if shape != (height, width):
-            raise ValueError(
-                f"images differ in size: {files.root / path} is {shape[0]} x "
-                f"{shape[1]}, but {first} is {height} x {width}. {advice}"
-            )
-    return height
-
-
-def _shape(path: Path) -> tuple[int, int]:
-    """Rows and columns of the decoded image, from the header of its file if possible."""
-    from PIL import Image
-
-    try:
-        with Image.open(path) as image:
-            sideways = image.getexif().get(_ORIENTATION) in _SIDEWAYS
-            width, height = image.size
-    except Exception:  # each of Pillow's readers has its own errors; `decode` names the file
-        height, width = decode(path).shape[-2:]
-        return int(height), int(width)
-    return (width, height) if sideways else (height, width)
+    def thumbnails(self, rows: Tensor, side: int) -> Tensor:
+        return thumbnails(self.images.x[rows.to(self.images.x.device)].cpu(), side)

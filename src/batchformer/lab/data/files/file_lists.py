@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-#: Names that `shorten` and `one_per_line` give.
-_NAMED, _LINES = 10, 5
+#: Names that `one_per_line` gives.
+_LINES = 5
 
 #: A larger label is taken for a mistake: every class has a name in memory.
 MOST_CLASSES = 1_000_000
@@ -176,14 +176,14 @@ def by_name_or_number(
     return [numbers[value] for value in entries.values], names
 
 
-def shorten(names: Sequence[str]) -> str:
+def shorten(names: Sequence[str], most: int = 10) -> str:
     """The first few names, and how many more there are.
 
-    >>> shorten(["ant", "bee"])
-    'ant, bee'
+    >>> shorten(["ant", "bee"]), shorten(["ant", "bee", "cat"], most=2)
+    ('ant, bee', 'ant, bee and 1 more')
     """
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def one_per_line(names: Sequence[object]) -> str:

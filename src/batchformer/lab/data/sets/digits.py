@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from batchformer.lab.data.sets.domains import DomainImages
 from batchformer.lab.data.sets.images import ImageSplit, LongTailedData, class_counts, draw
 from batchformer.nn.randomness import generator
+
+if TYPE_CHECKING:
+    from batchformer.lab.data.sets.domains import DomainImages
 
 NUM_CLASSES = 10
 TEST_PER_CLASS = 50
@@ -65,6 +67,8 @@ def rotated_digits() -> DomainImages:
     The idea is that of rotated MNIST. The digits are split over the domains in a fixed way. They
     are enlarged from 8x8 before the rotation: 8x8 pixels are too few to rotate.
     """
+    from batchformer.lab.data.sets.domains import DomainImages  # late: it reads files
+
     images, labels = load_digits()
     y = torch.from_numpy(labels).to(torch.int64)
     levels = torch.from_numpy(images).double() * (255 / _GREY_LEVELS)

@@ -1,4 +1,4 @@
-"""Where published images lie: CIFAR, lists of files, ImageNet, Pascal VOC; needs no torch."""
+"""Where published images lie: CIFAR, lists of files, ImageNet, VOC and COCO; needs no torch."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -78,59 +78,30 @@ def write_pairs(
 def draw_unseen(pairs: Sequence[Pair], count: int, seed: int) -> list[Pair]:
     """Draw unseen pairs, in random order, so that every word stays in a seen pair.
 
-    A pair is taken if its attribute and its object keep two seen pairs each. Only if there are not
-    enough of these, pairs whose words keep one seen pair follow. No pair is taken that would make
-    the number impossible to reach.
+    Pairs are taken in a random order if their attribute and their object keep two seen pairs each.
+    If these are too few, pairs whose words keep one seen pair follow.
 
     >>> square = [(a, o) for a in ("old", "wet") for o in ("cat", "dog")]
     >>> unseen = draw_unseen(square, 2, seed=0)
     >>> len({a for a, _ in unseen}), len({o for _, o in unseen})
     (2, 2)
     """
-    most = most_unseen(pairs, (), kept=1)
-    if not 0 <= count <= most:
-        raise ValueError(
-            f"{count} unseen pairs are wanted; of these {len(pairs)} pairs between 0 and {most} "
-            "can be unseen if every attribute and object is to stay in a seen pair"
-        )
     draw = generator(seed, "split")
     order = [pairs[place] for place in torch.randperm(len(pairs), generator=draw).tolist()]
+    seen = Counter(word for pair in pairs for word in enumerate(pair))
     taken: list[Pair] = []
-    steps = (2,) if most_unseen(pairs, (), kept=2) >= count else (2, 1)
-    for kept in steps:
+    for kept in (2, 1):
         for pair in order:
-            if len(taken) == count:
-                break
-            tried = [*taken, pair]
-            if pair in taken or not _all_keep(pairs, tried, pair, kept):
-                continue
-            if len(tried) + most_unseen(pairs, tried, steps[-1]) >= count:
-                taken = tried
+            words = list(enumerate(pair))
+            if len(taken) < count and pair not in taken and min(seen[w] for w in words) > kept:
+                taken.append(pair)
+                seen.subtract(words)
+    if len(taken) < count:
+        raise ValueError(
+            f"{count} unseen pairs are wanted, and this seed finds {len(taken)} of {len(pairs)} "
+            "that leave every attribute and object in a seen pair: ask for fewer"
+        )
     return [taken[place] for place in torch.randperm(count, generator=draw).tolist()]
-
-
-def most_unseen(pairs: Sequence[Pair], taken: Collection[Pair], kept: int) -> int:
-    """How many more pairs can be unseen if each word stays in `kept` seen pairs, or in all it has.
-
-    This is a maximum flow from attributes to objects; what a word can spare is its capacity.
-    """
-    import numpy as np
-    from scipy.sparse import csr_array
-    from scipy.sparse.csgraph import maximum_flow
-
-    spare = {word: max(have - kept, 0) for word, have in _seen_with(pairs, taken).items()}
-    places = {word: place for place, word in enumerate(spare, start=1)}
-    sink = len(places) + 1
-    edges = [(0, places[word], room) for word, room in spare.items() if word[0] == "attribute"]
-    edges += [(places[word], sink, room) for word, room in spare.items() if word[0] == "object"]
-    edges += [
-        (places["attribute", attribute], places["object", thing], 1)
-        for attribute, thing in pairs
-        if (attribute, thing) not in taken
-    ]
-    start, end, room = np.array(edges, dtype=np.int32).reshape(-1, 3).T
-    graph = csr_array((room, (start, end)), shape=(sink + 1, sink + 1))
-    return int(maximum_flow(graph, 0, sink).flow_value)
 
 
 def split_images(count: int, fractions: Fractions, seed: int, number: int) -> list[Phase]:
@@ -150,21 +121,6 @@ def split_images(count: int, fractions: Fractions, seed: int, number: int) -> li
     phases += ["test"] * test
     order = torch.randperm(count, generator=generator(seed, "split", number))
     return [phases[place] for place in order.tolist()]
-
-
-def _seen_with(pairs: Sequence[Pair], taken: Collection[Pair]) -> Counter[tuple[str, str]]:
-    """Number of seen pairs of each attribute and object, in the order of the pairs."""
-    count: Counter[tuple[str, str]] = Counter()
-    for attribute, thing in pairs:
-        seen = (attribute, thing) not in taken
-        count["attribute", attribute] += seen
-        count["object", thing] += seen
-    return count
-
-
-def _all_keep(pairs: Sequence[Pair], taken: Collection[Pair], pair: Pair, kept: int) -> bool:
-    seen = _seen_with(pairs, taken)
-    return min(seen["attribute", pair[0]], seen["object", pair[1]]) >= kept
 
 
 def _check_fractions(fractions: Fractions) -> None:

@@ -33,9 +33,6 @@ from batchformer.lab.data.transforms.presets import (
     digits_test,
     digits_train,
     domain_test,
-    domain_train,
-    imagenet_test,
-    imagenet_train,
     moco_v2,
     moco_v2_colours,
 )
@@ -74,9 +71,6 @@ __all__ = [
     "digits_test",
     "digits_train",
     "domain_test",
-    "domain_train",
-    "imagenet_test",
-    "imagenet_train",
     "moco_v2",
     "moco_v2_colours",
 ]

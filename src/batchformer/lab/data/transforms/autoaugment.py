@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,13 +18,9 @@ from batchformer.lab.data.transforms.color import (
     apply_in_sequence,
 )
 
-# Policies of AutoAugment: 25 pairs of (operation, probability, bin of 10). The bin is 0 if the
-# operation has no magnitude.
-
-PolicyName = Literal["cifar10", "imagenet"]
-Policy = tuple[tuple[tuple[str, float, int], tuple[str, float, int]], ...]
-
-CIFAR10: Policy = (
+#: The policy found on CIFAR-10: 25 pairs of (operation, probability, bin of 10); the bin is 0 if an
+#: operation has no magnitude.
+POLICY: tuple[tuple[tuple[str, float, int], tuple[str, float, int]], ...] = (
     (("invert", 0.1, 0), ("contrast", 0.2, 6)),
     (("rotate", 0.7, 2), ("translate_x", 0.3, 9)),
     (("sharpness", 0.8, 1), ("sharpness", 0.9, 3)),
@@ -51,37 +47,6 @@ CIFAR10: Policy = (
     (("equalize", 0.8, 0), ("invert", 0.1, 0)),
     (("translate_y", 0.7, 9), ("autocontrast", 0.9, 0)),
 )
-
-IMAGENET: Policy = (
-    (("posterize", 0.4, 8), ("rotate", 0.6, 9)),
-    (("solarize", 0.6, 5), ("autocontrast", 0.6, 0)),
-    (("equalize", 0.8, 0), ("equalize", 0.6, 0)),
-    (("posterize", 0.6, 7), ("posterize", 0.6, 6)),
-    (("equalize", 0.4, 0), ("solarize", 0.2, 4)),
-    (("equalize", 0.4, 0), ("rotate", 0.8, 8)),
-    (("solarize", 0.6, 3), ("equalize", 0.6, 0)),
-    (("posterize", 0.8, 5), ("equalize", 1.0, 0)),
-    (("rotate", 0.2, 3), ("solarize", 0.6, 8)),
-    (("equalize", 0.6, 0), ("posterize", 0.4, 6)),
-    (("rotate", 0.8, 8), ("color", 0.4, 0)),
-    (("rotate", 0.4, 9), ("equalize", 0.6, 0)),
-    (("equalize", 0.0, 0), ("equalize", 0.8, 0)),
-    (("invert", 0.6, 0), ("equalize", 1.0, 0)),
-    (("color", 0.6, 4), ("contrast", 1.0, 8)),
-    (("rotate", 0.8, 8), ("color", 1.0, 2)),
-    (("color", 0.8, 8), ("solarize", 0.8, 7)),
-    (("sharpness", 0.4, 7), ("invert", 0.6, 0)),
-    (("shear_x", 0.6, 5), ("equalize", 1.0, 0)),
-    (("color", 0.4, 0), ("equalize", 0.6, 0)),
-    (("equalize", 0.4, 0), ("solarize", 0.2, 4)),
-    (("solarize", 0.6, 5), ("autocontrast", 0.6, 0)),
-    (("invert", 0.6, 0), ("equalize", 1.0, 0)),
-    (("color", 0.6, 4), ("contrast", 1.0, 8)),
-    (("equalize", 0.8, 0), ("equalize", 0.6, 0)),
-)
-
-POLICIES: dict[PolicyName, Policy] = {"cifar10": CIFAR10, "imagenet": IMAGENET}
-
 
 # Magnitudes, as in torchvision.
 
@@ -127,6 +92,8 @@ def parameters(magnitude: Tensor, negative: Tensor, signed: Tensor, factor: Tens
 # AutoAugment.
 
 BINS = 10
+#: Value of pixels from outside the image.
+GREY = 128
 
 
 class _Table(NamedTuple):
@@ -140,8 +107,8 @@ class _Table(NamedTuple):
 
 
 @lru_cache
-def _table(policy: PolicyName, height: int, width: int) -> _Table:
-    steps = list(zip(*POLICIES[policy], strict=True))
+def _table(height: int, width: int) -> _Table:
+    steps = list(zip(*POLICY, strict=True))
     bins = {name: magnitudes(name, height, width, BINS) for name in OPERATIONS}
     return _Table(
         torch.tensor([[OPERATIONS.index(name) for name, _, _ in c] for c in steps]),
@@ -152,14 +119,7 @@ def _table(policy: PolicyName, height: int, width: int) -> _Table:
     )
 
 
-def auto_augment(
-    x: Tensor,
-    sub_policy: Tensor,
-    chance: Tensor,
-    negative: Tensor,
-    policy: PolicyName = "cifar10",
-    fill: int = 128,
-) -> Tensor:
+def auto_augment(x: Tensor, sub_policy: Tensor, chance: Tensor, negative: Tensor) -> Tensor:
     """Apply the drawn sub-policies to `x` (N, C, H, W) uint8.
 
     Args:
@@ -168,38 +128,33 @@ def auto_augment(
         negative: (2, N) bool on the CPU: whether a magnitude that has a sign is negative.
     """
     # One row for each of the two operations, one column for each sample.
-    drawn = _Table(*(part[:, sub_policy] for part in _table(policy, *x.shape[-2:])))
+    drawn = _Table(*(part[:, sub_policy] for part in _table(*x.shape[-2:])))
     code = drawn.code.where(chance < drawn.probability, IDENTITY)
     parameter = parameters(drawn.magnitude, negative, drawn.signed, drawn.factor)
-    return apply_in_sequence(x, code, parameter, fill)
+    return apply_in_sequence(x, code, parameter, GREY)
 
 
 @dataclass(frozen=True)
 class AutoAugment:
-    """AutoAugment with the policy found on CIFAR-10 or on ImageNet.
+    """AutoAugment with the policy found on CIFAR-10.
 
     One of 25 sub-policies is drawn for each sample; each of its two operations acts with its own
     probability. Magnitudes are torchvision's, in bins of 10. Older implementations on PIL images
     differ slightly, for instance they solarize from 256 instead of 255.
     """
 
-    policy: PolicyName = "cifar10"
-    fill: int = 128
     draws: ClassVar[int] = 5
-
-    def __post_init__(self) -> None:
-        if self.policy not in POLICIES:
-            raise ValueError(f"policy must be one of {', '.join(POLICIES)}, got {self.policy!r}")
 
     def __call__(self, x: Tensor, u: Tensor) -> Tensor:
         sub_policy, *rest = columns(self, x, u)
         chance, sign = torch.stack(rest[:2]), torch.stack(rest[2:])
-        sub_policy = uniform_int(sub_policy, len(POLICIES[self.policy]))
-        return auto_augment(x, sub_policy, chance, sign < 0.5, self.policy, self.fill)
+        return auto_augment(x, uniform_int(sub_policy, len(POLICY)), chance, sign < 0.5)
 
 
 # RandAugment.
 
+#: Magnitudes that there are from the weakest to the strongest.
+RAND_BINS = 31
 #: In torchvision's order.
 CHOICES = (
     *("identity", "shear_x", "shear_y", "translate_x", "translate_y", "rotate"),
@@ -214,29 +169,22 @@ _FACTOR = torch.tensor([name in ENHANCEMENTS for name in CHOICES])
 
 
 @lru_cache
-def _strengths(magnitude: int, bins: int, height: int, width: int) -> Tensor:
+def _strengths(magnitude: int, height: int, width: int) -> Tensor:
     """(14,) magnitude of each choice for images of one size."""
-    return torch.stack([magnitudes(name, height, width, bins)[magnitude] for name in CHOICES])
+    return torch.stack([magnitudes(name, height, width, RAND_BINS)[magnitude] for name in CHOICES])
 
 
-def rand_augment(
-    x: Tensor,
-    choice: Tensor,
-    negative: Tensor,
-    magnitude: int = 9,
-    bins: int = 31,
-    fill: int = 0,
-) -> Tensor:
+def rand_augment(x: Tensor, choice: Tensor, negative: Tensor, magnitude: int = 9) -> Tensor:
     """Apply the drawn operations to `x` (N, C, H, W) uint8.
 
     Args:
         choice: (P, N) on the CPU: positions in `CHOICES`, for P operations in sequence.
         negative: (P, N) bool on the CPU: whether a magnitude that has a sign is negative.
-        bins: how many magnitudes there are from the weakest to the strongest.
+        magnitude: one of the bins 0..30.
     """
-    size = _strengths(magnitude, bins, *x.shape[-2:])[choice]
+    size = _strengths(magnitude, *x.shape[-2:])[choice]
     parameter = parameters(size, negative, _SIGNED[choice], _FACTOR[choice])
-    return apply_in_sequence(x, _CODES[choice], parameter, fill)
+    return apply_in_sequence(x, _CODES[choice], parameter)
 
 
 @dataclass(frozen=True)
@@ -249,17 +197,6 @@ class RandAugment:
 
     num_ops: int = 2
     magnitude: int = 9
-    num_magnitude_bins: int = 31
-    fill: int = 0
-
-    def __post_init__(self) -> None:
-        if self.num_ops < 1 or self.num_magnitude_bins < 2:
-            raise ValueError(f"at least 1 operation and 2 bins of magnitude are needed, got {self}")
-        if not 0 <= self.magnitude < self.num_magnitude_bins:
-            raise ValueError(
-                f"magnitude must be one of the {self.num_magnitude_bins} bins 0.."
-                f"{self.num_magnitude_bins - 1}, got {self.magnitude}"
-            )
 
     @property
     def draws(self) -> int:
@@ -268,14 +205,7 @@ class RandAugment:
     def __call__(self, x: Tensor, u: Tensor) -> Tensor:
         columns(self, x, u)
         choice, sign = torch.split(u.T, self.num_ops)
-        return rand_augment(
-            x,
-            uniform_int(choice, len(CHOICES)),
-            sign < 0.5,
-            self.magnitude,
-            self.num_magnitude_bins,
-            self.fill,
-        )
+        return rand_augment(x, uniform_int(choice, len(CHOICES)), sign < 0.5, self.magnitude)
 
 
 # RandAugment as in timm and DeiT. It differs from torchvision's: it has invert and solarize-add,
@@ -332,16 +262,6 @@ class IncreasingRandAugment:
     level: float = 9.0  # mean of the level, 0..10
     noise: float = 0.5  # standard deviation of the level; levels beyond 0..10 are cut
     p: float = 0.5
-    fill: int | tuple[int, ...] = MEAN_COLOUR  # pixels from outside, or one for each channel
-
-    def __post_init__(self) -> None:
-        if self.num_ops < 1 or not 0 <= self.level <= LARGEST_LEVEL or self.noise < 0:
-            raise ValueError(
-                f"at least 1 operation, a level of 0..{LARGEST_LEVEL:g} and noise of 0 or more are "
-                f"needed, got {self}"
-            )
-        if not 0 <= self.p <= 1:
-            raise ValueError(f"p is a probability, 0..1, got {self.p}")
 
     @property
     def draws(self) -> int:
@@ -358,4 +278,4 @@ class IncreasingRandAugment:
         table = timm_magnitudes(level, to_sign < 0.5, *x.shape[-2:])
         parameter = table.gather(0, choice[None])[0]
         code = _TIMM_CODES[choice].where(to_applied < self.p, IDENTITY)
-        return apply_in_sequence(x, code, parameter, self.fill)
+        return apply_in_sequence(x, code, parameter, MEAN_COLOUR)

@@ -7,12 +7,7 @@ from batchformer.lab.data.transforms.base import Compose, Normalise, Transform
 from batchformer.lab.data.transforms.color import ColorJitter, RandomGrey, RandomSolarize
 from batchformer.lab.data.transforms.erase import Cutout
 from batchformer.lab.data.transforms.geometry import RandomCrop, RandomFlip
-from batchformer.lab.data.transforms.resize import (
-    CentreCrop,
-    GaussianBlur,
-    RandomResizedCrop,
-    Resize,
-)
+from batchformer.lab.data.transforms.resize import GaussianBlur, RandomResizedCrop, Resize
 
 #: Normalisation by the statistics of ImageNet.
 IMAGENET = Normalise(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
@@ -20,10 +15,9 @@ IMAGENET = Normalise(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
 CONTRAST_SCALE = (0.2, 1.0)
 
 
-def cifar_train(cutout: int = 16) -> Compose:
+def cifar_train() -> Compose:
     """Crop, flip, AutoAugment, Cutout and normalisation: the CIFAR recipe of Balanced Softmax."""
-    augment = AutoAugment("cifar10", fill=128)
-    return Compose((RandomCrop(4), RandomFlip(), augment, Cutout(cutout), cifar_test()))
+    return Compose((RandomCrop(4), RandomFlip(), AutoAugment(), Cutout(16), cifar_test()))
 
 
 def cifar_test() -> Normalise:
@@ -39,17 +33,6 @@ def digits_train() -> Compose:
 def digits_test() -> Normalise:
     """Normalisation of 8x8 digits, by the statistics of the complete set."""
     return Normalise(mean=(0.3053,), std=(0.3761,))
-
-
-def imagenet_train(size: int = 224) -> Compose:
-    """Resized crop, flip, colour jitter and normalisation: long-tailed ImageNet."""
-    jitter = ColorJitter(0.4, 0.4, 0.4)
-    return Compose((RandomResizedCrop(size), RandomFlip(), jitter, IMAGENET))
-
-
-def imagenet_test(size: int = 224, resize: int = 256) -> Compose:
-    """Shorter side to `resize`, central square of `size`, normalisation."""
-    return Compose((Resize(resize), CentreCrop(size), IMAGENET))
 
 
 def moco_v2(size: int = 224, normalise: Normalise = IMAGENET, blur: bool = True) -> Compose:
@@ -92,19 +75,6 @@ def byol_colours(first: bool, normalise: Normalise = IMAGENET, blur: bool = True
     if not first:
         steps.append(RandomSolarize(p=0.2))
     return Compose((*steps, RandomFlip(), normalise))
-
-
-def domain_train(size: int = 224) -> Compose:
-    """Resized crop, flip, colour jitter, grey and normalisation: domain generalization."""
-    return Compose(
-        (
-            RandomResizedCrop(size, scale=(0.7, 1.0)),
-            RandomFlip(),
-            ColorJitter(0.3, 0.3, 0.3, 0.3),
-            RandomGrey(0.1),
-            IMAGENET,
-        )
-    )
 
 
 def domain_test(size: int = 224) -> Compose:

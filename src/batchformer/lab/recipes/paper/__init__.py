@@ -5,7 +5,7 @@ from __future__ import annotations
 from batchformer.lab.recipes.paper import contrastive, domains, long_tailed, zero_shot
 from batchformer.lab.recipes.paper.row import PaperRow
 
-__all__ = ["ROWS", "PaperRow", "numbers_for", "rows_for", "rows_without_recipe"]
+__all__ = ["ROWS", "PaperRow", "numbers_for", "rows_for"]
 
 #: In the paper's order within each family; where it contradicts itself, both rows, with notes.
 ROWS: tuple[PaperRow, ...] = (
@@ -37,8 +37,3 @@ def numbers_for(recipe_name: str) -> dict[str, dict[str, float]]:
         # Where tables repeat a row, the first of them stands.
         numbers[row.arm] = {**row.numbers, **numbers.get(row.arm, {})}
     return numbers
-
-
-def rows_without_recipe() -> tuple[PaperRow, ...]:
-    """The rows that a recipe is still to be written for; those not planned are left out."""
-    return tuple(row for row in ROWS if row.recipe is None and row.planned)

@@ -53,7 +53,6 @@ ROWS = (
         "56.4 82.1 63.1",
         "56.7 82.0 63.6",
         recipe="voc_moco_v2",
-        reproduced=True,
         note="200 epochs",
         batchformer_note="200 epochs; AP50 is printed bold, though below the baseline's",
     ),

@@ -91,7 +91,6 @@ _T6B = (
         "83.1±1.5 75.9±0.9 77.1±2.4 95.6±0.6 82.9",
         "84.3±0.8 76.9±1.2 78.2±1.8 95.7±0.6 83.9",
         recipe="pacs_swad",
-        reproduced=True,
         batchformer_note="printed 83.9, its own columns average 83.8; 83.7 in T7",
     ),
     *_PACS_50.pair(
@@ -126,21 +125,17 @@ _T7 = (
         "82.9",
         "83.7",
         recipe="pacs_swad",
-        reproduced=True,
         batchformer_note="83.9 in T6b, whose columns average 83.8",
     ),
-    *_block("T7", "VLCS", "").pair("SWAD", "76.3", "76.9", recipe="vlcs_swad", reproduced=True),
+    *_block("T7", "VLCS", "").pair("SWAD", "76.3", "76.9", recipe="vlcs_swad"),
     *_block("T7", "OfficeHome", "").pair(
         "SWAD",
         "62.1",
         "64.3",
         recipe="office_home_swad",
-        reproduced=True,
         note="the columns of the table of OfficeHome average 61.9",
     ),
-    *_block("T7", "TerraIncognita", "").pair(
-        "SWAD", "42.1", "44.8", recipe="terra_incognita_swad", reproduced=True
-    ),
+    *_block("T7", "TerraIncognita", "").pair("SWAD", "42.1", "44.8", recipe="terra_incognita_swad"),
 )
 
 _BY_DATA_SET = (
@@ -149,7 +144,6 @@ _BY_DATA_SET = (
         "54.5±0.8 49.4±0.1 70.9±0.1 72.7±0.2 62.1",
         "57.8±0.1 51.0±0.1 73.4±0.2 75.1±0.1 64.3",
         recipe="office_home_swad",
-        reproduced=True,
         note="printed 62.1, its own columns average 61.9",
     ),
     *_OFFICE_HOME_50.pair(
@@ -163,14 +157,12 @@ _BY_DATA_SET = (
         "65.9±0.8 58.0±0.1 78.5±0.5 80.2±0.7 70.6",
         "66.7±0.3 57.9±0.3 79.2±0.4 80.6±0.7 71.1",
         recipe="office_home_swad_resnet50",
-        reproduced=True,
     ),
     *_VLCS.pair(
         "SWAD",
         "97.2±1.4 61.4±0.1 71.2±1.7 75.5±0.8 76.3",
         "97.2±0.8 61.3±1.1 71.7±1.0 77.4±0.4 76.9",
         recipe="vlcs_swad",
-        reproduced=True,
         note=_MISNAMED_VLCS,
         batchformer_note=_MISNAMED_VLCS,
     ),
@@ -179,7 +171,6 @@ _BY_DATA_SET = (
         "47.6±3.0 33.8±4.5 53.6±1.8 33.3±0.6 42.1",
         "49.8±1.8 40.3±2.0 55.2±1.2 34.0±1.1 44.8",
         recipe="terra_incognita_swad",
-        reproduced=True,
         note=_MISNAMED_TERRA,
         batchformer_note=_MISNAMED_TERRA,
     ),

@@ -36,7 +36,6 @@ _T1 = (
         "RIDE, 3 experts",
         "48.0 68.1 49.2 23.9",
         recipe="cifar100_lt_ride",
-        reproduced=True,
         note="printed 48.0, its own shots imply 48.2",
     ),
     *_R100.pair(
@@ -44,7 +43,6 @@ _T1 = (
         "50.7 68.0 49.7 31.9",
         "51.7 68.4 49.3 34.3",
         recipe="cifar100_lt_balanced_softmax",
-        reproduced=True,
         batchformer_note="printed 51.7, its own shots imply 51.5",
     ),
     *_R100.pair("PaCo", "51.9 63.9 53.0 36.5", "52.4 68.4 52.1 34.0", recipe="cifar100_lt_paco"),
@@ -53,7 +51,6 @@ _T1 = (
         "46.4 70.0 51.5 24.3",
         "47.5 70.2 53.3 25.5",
         recipe="cifar100_lt_balanced_softmax_r200",
-        reproduced=True,
     ),
     *_R200.pair(
         "PaCo", "47.1 68.1 51.5 27.5", "47.8 68.1 53.0 28.2", recipe="cifar100_lt_paco_r200"
@@ -73,7 +70,6 @@ _T2 = (
         "41.0 52.6 38.3 18.0",
         "43.2 52.8 40.7 24.9",
         recipe="imagenet_lt_balanced_softmax_resnet10",
-        reproduced=True,
         batchformer_note="medium 40.4 and few 25.6 in the table of layers",
     ),
     *_RESNET10.pair(
@@ -81,7 +77,6 @@ _T2 = (
         "44.7 57.0 40.3 25.5",
         "45.7 56.3 42.1 28.3",
         recipe="imagenet_lt_ride_resnet10",
-        reproduced=True,
     ),
     _RESNET10.alone(
         "RIDE, 3 experts, two stages",
@@ -101,7 +96,6 @@ _T2 = (
         "50.1 61.1 47.5 27.6",
         "51.1 61.4 47.8 33.6",
         recipe="imagenet_lt_balanced_softmax_resnet50",
-        reproduced=True,
         batchformer_note="few gains 6.0 here, 5 in the text; "
         "50.9, 60.7, 47.7, 34.1 in the table of the shared classifier",
     ),
@@ -110,7 +104,6 @@ _T2 = (
         "53.6 64.9 50.4 33.2",
         "54.1 64.3 51.4 35.1",
         recipe="imagenet_lt_ride_resnet50",
-        reproduced=True,
     ),
     *_RESNET50.pair(
         "PaCo",
@@ -145,7 +138,6 @@ _T3 = (
     _INATURALIST.alone(
         "RIDE, 3 experts (published)",
         "72.2 70.2 72.2 72.7",
-        planned=False,
         note="as its authors report it; the pair below is the same method trained again",
     ),
     _INATURALIST.alone("PaCo", "73.2 - - -", recipe="inaturalist18_paco"),
@@ -154,7 +146,6 @@ _T3 = (
         "72.5 68.1 72.7 73.2",
         "74.1 65.5 74.5 75.8",
         recipe="inaturalist18_ride",
-        reproduced=True,
     ),
 )
 
@@ -171,7 +162,6 @@ _T4 = (
         "37.8 41.4 38.8 29.1",
         "38.2 39.5 38.3 35.7",
         recipe="places_lt_balms",
-        reproduced=True,
     ),
     *_PLACES.pair("PaCo", "41.2 37.5 47.2 33.9", "41.6 44.0 43.1 33.7", recipe="places_lt_paco"),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 Task = Literal[
@@ -36,14 +36,9 @@ class PaperRow:
     """With BatchFormer, or without."""
     numbers: Mapping[str, float]
     """Every printed number in percent by metric, the headline first; a dash is left out."""
-    spread: Mapping[str, float] = field(default_factory=dict)
-    """What the paper prints after ±, by metric."""
     recipe: str | None = None
-    """Name of the recipe that trains this row."""
-    reproduced: bool = False
-    """The paper's asterisk: its authors trained this baseline with the released code."""
-    planned: bool = True
-    """Off: no recipe will stand for this row."""
+    """Name of the recipe that trains this row; None where the paper copies a published number of a
+    method that it also trains."""
     note: str = ""
     """What a reader should know before trusting the number."""
 
@@ -62,8 +57,6 @@ class Block:
     >>> row = block.alone("Baseline", "79.9±1.0 95.7±0.4 87.8")
     >>> row.numbers
     {'average': 87.8, 'art': 79.9, 'photo': 95.7}
-    >>> row.spread
-    {'art': 1.0, 'photo': 0.4}
     """
 
     table: str
@@ -81,7 +74,6 @@ class Block:
         batchformer: str,
         *,
         recipe: str | None = None,
-        reproduced: bool = False,
         note: str = "",
         batchformer_note: str = "",
     ) -> tuple[PaperRow, PaperRow]:
@@ -89,7 +81,7 @@ class Block:
         below = self.alone(
             method, batchformer, arm="batchformer", recipe=recipe, note=batchformer_note
         )
-        return self.alone(method, baseline, recipe=recipe, reproduced=reproduced, note=note), below
+        return self.alone(method, baseline, recipe=recipe, note=note), below
 
     def alone(
         self,
@@ -98,14 +90,12 @@ class Block:
         *,
         arm: Arm = "baseline",
         recipe: str | None = None,
-        reproduced: bool = False,
-        planned: bool = True,
         note: str = "",
     ) -> PaperRow:
         """A row without a counterpart."""
         printed = dict(zip(self.columns.split(), cells.split(), strict=True))
-        split = {metric: c.partition("±")[::2] for metric, c in printed.items() if c != "-"}
-        order = sorted(split, key=lambda metric: metric != self.headline)
+        means = {metric: c.partition("±")[0] for metric, c in printed.items() if c != "-"}
+        order = sorted(means, key=lambda metric: metric != self.headline)
         return PaperRow(
             table=self.table,
             task=self.task,
@@ -113,10 +103,7 @@ class Block:
             model=self.model,
             method=method,
             arm=arm,
-            numbers={metric: float(split[metric][0]) for metric in order},
-            spread={metric: float(split[metric][1]) for metric in order if split[metric][1]},
+            numbers={metric: float(means[metric]) for metric in order},
             recipe=recipe,
-            reproduced=reproduced,
-            planned=planned,
             note=note,
         )

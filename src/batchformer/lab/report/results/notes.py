@@ -8,6 +8,7 @@ from typing import Any
 from batchformer.insight.figures.influence import NEXT_TO_NOTHING, change_of_a_loss
 from batchformer.insight.figures.text import in_full
 from batchformer.lab.config.methods import reweights, without_batchformer
+from batchformer.lab.data.files.file_lists import shorten
 from batchformer.lab.report.results.configuration import RunGroup
 from batchformer.lab.report.results.names import DESCRIPTIVE, metric_label
 from batchformer.lab.report.results.runs import RecordedRun
@@ -86,23 +87,13 @@ def _unmeasured(
 
 def _named(runs: Sequence[RecordedRun], name: str) -> str:
     """Arm and seed of the first runs, in a sweep after their level."""
-    return some_of(
+    return shorten(
         [
             f"{run.recipe_name.removeprefix(name).lstrip('/')} {run.arm} seed{run.seed}".lstrip()
             for run in runs
-        ]
+        ],
+        MOST_NAMED,
     )
-
-
-def some_of(names: Sequence[str]) -> str:
-    """The first names, and how many more there are.
-
-    >>> some_of(["a", "b"]), some_of(["a", "b", "c", "d", "e"])
-    ('a, b', 'a, b, c and 2 more')
-    """
-    rest = len(names) - MOST_NAMED
-    listed = ", ".join(names[:MOST_NAMED])
-    return f"{listed} and {rest} more" if rest > 0 else listed
 
 
 # Data, metrics and arms.
@@ -186,7 +177,7 @@ def acting_notes(group: RunGroup) -> list[str]:
         decayed = decay_of_encoder(runs) >= SHRUNK
         if change is not None and change < NEXT_TO_NOTHING and decayed:
             notes.append(
-                f"At the end of training samples hardly reach one another in {arm} of "
+                f"At the end of training samples hardly influence one another in {arm} of "
                 f"{group.name}: if the feature of one other sample moved as far as two samples lie "
                 f"apart, a loss would change by no more than about {in_full(change)}, on average "
                 f"over pairs. Weight decay may have shrunk the encoder to nothing "

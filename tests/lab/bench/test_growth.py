@@ -1,0 +1,39 @@
+"""How time and memory of a layer grow with the batch, and the exponent that is fitted to them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batchformer.lab.bench.growth import fitted_exponent, measure
+from batchformer.lab.bench.measure import BenchSettings
+
+points = st.lists(
+    st.tuples(st.integers(1, 10**6), st.floats(1e-3, 1e6)), min_size=2, unique_by=lambda p: p[0]
+)
+
+
+@given(points)
+def test_the_exponent_is_the_slope_of_least_squares(found: list[tuple[int, float]]) -> None:
+    x, y = np.log(np.array(found)).T
+    assert fitted_exponent(found) == pytest.approx(np.polyfit(x, y, 1)[0], rel=1e-4, abs=1e-4)
+
+
+def test_growth_measured() -> None:
+    settings = BenchSettings(torch.device("cpu"), repeats=1)
+    table = measure(settings, sizes=(64, 128, 256, 512), channels=8)
+    assert [row[0] for row in table.rows] == [64, 128, 256, 512, "exponent"]
+    upper = table.rows[2:4]
+    assert "from 256 to 512" in table.notes[-1]
+    for column in (4, 5):  # bytes saved: quadratic in N, since C is small
+        ratio = upper[1][column] / upper[0][column]  # type: ignore[operator]
+        assert table.rows[-1][column] == pytest.approx(np.log2(ratio)) and 3.5 < ratio < 4
+    assert all(row[1].median > 0 for row in table.rows[:4])  # type: ignore[union-attr]
+
+
+def test_few_sizes_have_no_exponent() -> None:
+    settings = BenchSettings(torch.device("cpu"), repeats=1)
+    assert len(measure(settings, sizes=(8, 16), channels=8).rows) == 2
