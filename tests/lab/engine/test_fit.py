@@ -38,10 +38,10 @@ class Net(Method):
         )
         self.encoder, self.head = BatchFormer(16), nn.Linear(16, 10)
         self.steps = 0
-        self.epochs: list[int] = []
+        self.begun: list[int] = []
 
     def begin_epoch(self, epoch: int) -> None:
-        self.epochs.append(epoch)
+        self.begun.append(epoch)
 
     def step(self, batch: Batch) -> dict[str, Tensor]:
         logits = self.head(two_streams(self.layers(batch["x"]), self.encoder))
@@ -117,7 +117,7 @@ def test_records_of_a_whole_run(unbroken: Unbroken) -> None:
     assert [r["step"] for r in seen if r["kind"] == "eval"] == [10, 20, 30]
     assert [r["step"] for r in seen if r["kind"] == "train"] == [7, 10, 14, 20, 21, 28, 30]
     assert seen[-1]["all"] == evaluation.metrics["all"] and evaluation.figures == {"n": 56}
-    assert net.epochs[:4] == [0, 0, 1, 2] and max(net.epochs) == 7  # 4 updates an epoch
+    assert net.begun[:4] == [0, 0, 1, 2] and max(net.begun) == 7  # 4 updates an epoch
     losses = [r["loss"] for r in seen if r["kind"] == "train"]
     assert all(map(math.isfinite, losses)) and len(set(losses)) == len(losses)
     assert len(list((folder / "checkpoints").iterdir())) == 2
