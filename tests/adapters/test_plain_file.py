@@ -70,8 +70,12 @@ class Scaled(nn.Module):
 def test_an_example_where_none_can_be_guessed(tmp_path: Path) -> None:
     example = (torch.randn(4, 6), torch.rand(4))
     model = attach(Scaled(), example=example, verbose=False)
-    with pytest.raises(ValueError, match="Pass example="):  # a copy has not been given one
-        write_plain(copy.deepcopy(model), tmp_path / "model.pt")
+    twin = copy.deepcopy(model)  # attach remembers an example of the model itself alone
+    with pytest.raises(ValueError, match="Pass example="):
+        write_plain(twin, tmp_path / "model.pt")
     assert not list(tmp_path.iterdir())
-    path = write_plain(model, tmp_path / "model.pt", example)
-    Scaled().load_state_dict(torch.load(path, weights_only=True), strict=True)
+    for path in (
+        write_plain(model, tmp_path / "model.pt"),
+        write_plain(twin, tmp_path / "twin.pt", example),
+    ):
+        Scaled().load_state_dict(torch.load(path, weights_only=True), strict=True)

@@ -292,19 +292,19 @@ def test_a_custom_loss_gets_twice_the_items(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("problem", "labels", "criterion"),
+    ("make", "problem", "labels", "criterion"),
     [
-        ("regression", torch.linspace(-1, 1, 4), F.mse_loss),
-        ("regression", torch.linspace(-1, 1, 4 * CLASSES).view(4, CLASSES), F.mse_loss),
+        (bert, "regression", torch.linspace(-1, 1, 4), F.mse_loss),
+        (vit, "regression", torch.linspace(-1, 1, 4 * CLASSES).view(4, CLASSES), F.mse_loss),
         (
+            bert,
             "multi_label_classification",
             torch.tensor([[1.0, 0, 0], [0, 1, 1], [1, 1, 0], [0, 0, 0]]),
             F.binary_cross_entropy_with_logits,
         ),
-        ("single_label_classification", torch.tensor([0, 1, 2, 0]), F.cross_entropy),
+        (vit, "single_label_classification", torch.tensor([0, 1, 2, 0]), F.cross_entropy),
     ],
 )
-@pytest.mark.parametrize("make", [bert, vit])
 def test_problem_types(
     tmp_path: Path, make: Any, problem: str, labels: Tensor, criterion: Any
 ) -> None:

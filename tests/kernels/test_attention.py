@@ -10,7 +10,7 @@ from torch import Tensor
 
 ON_GPU = torch.cuda.is_available()
 #: Samples that make several blocks of rows and of columns.
-LARGE = 300 if ON_GPU else 37
+LARGE = 300 if ON_GPU else 21
 
 
 def kept_weights(qkv: Tensor, heads: int, dropout: float, seed: Tensor) -> Tensor:

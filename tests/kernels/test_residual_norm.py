@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 #: Samples that make several rows of a program.
-MANY = 300 if torch.cuda.is_available() else 30
+MANY = 300 if torch.cuda.is_available() else 11
 
 
 @pytest.mark.gpu

@@ -197,6 +197,7 @@ def test_a_compiled_loss_takes_eager_outputs() -> None:
     )
 
 
+@pytest.mark.slow  # the C++ compiler takes longer than all other tests of this file
 @pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler")
 def test_inductor_gives_what_eager_gives() -> None:
     model = attached_mlp(0.0)

@@ -4,7 +4,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,8 +15,6 @@ from batchformer.lab.report.results.comparison import compare_runs
 from batchformer.lab.report.results.configuration import one_group
 from batchformer.lab.report.results.tables import print_table
 from run_folders import RunTree
-
-Writer = Callable[..., Any]
 
 
 def test_reading_and_comparing_import_no_optional_library() -> None:

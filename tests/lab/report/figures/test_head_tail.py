@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,8 +14,6 @@ from batchformer.lab.report.figures import head_tail
 from batchformer.lab.report.figures.head_tail import between_groups, gather, shot_of_class
 from run_folders import RunTree, recipe_of, write_insight
 from simulated_networks import known, simulated_insight
-
-Writer = Callable[..., Any]
 
 
 @given(

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,6 @@ from batchformer.lab.report.results.names import COLOURS
 from batchformer.lab.report.results.runs import find_runs
 from run_folders import RunTree
 from simulated_networks import known
-
-Writer = Callable[..., Any]
 
 
 def rewrite(folder: Path, **changes: Any) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +24,6 @@ from batchformer.lab.report.results.runs import read_run
 from batchformer.nn.streams import stream_loss
 from run_folders import RunTree, recipe_of
 from simulated_networks import known
-
-Writer = Callable[..., Any]
 
 
 @given(

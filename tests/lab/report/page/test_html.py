@@ -1,10 +1,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +12,6 @@ from batchformer.lab.report.page.html import render, write_page
 from batchformer.lab.report.results.configuration import RunGroup
 from run_folders import RunTree, change_arrays, recipe_of
 
-Writer = Callable[..., Any]
 VOID = {"meta", "link", "br", "wbr", "img"}
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,6 @@ from batchformer.lab.report.page.html import render
 from batchformer.lab.report.results.runs import find_runs
 from run_folders import write_run, write_sweep
 
-Writer = Callable[..., Path]
 PAPER = {"1": {"baseline": {"all": 41.0}, "batchformer": {"all": 43.2}}, "2": {}, "4": {}}
 
 

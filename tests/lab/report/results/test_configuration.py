@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,6 @@ from batchformer.lab.report.results.configuration import (
 from batchformer.lab.report.results.runs import read_run
 from batchformer.lab.runs.folder import recipe_to_json
 from run_folders import RunTree, recipe_of
-
-Writer = Callable[..., Any]
 
 
 def test_settings_without_effect_on_the_recipe_are_left_out(tree: RunTree) -> None:

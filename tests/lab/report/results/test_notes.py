@@ -5,9 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -27,8 +25,6 @@ from batchformer.lab.report.results.notes import (
 from batchformer.lab.report.results.runs import find_runs
 from batchformer.lab.report.results.sweeps import compare_sweep, split_sweeps
 from run_folders import RunTree, recipe_of, write_sweep
-
-Writer = Callable[..., Any]
 
 
 def test_what_all_runs_of_a_recipe_lack_is_one_line(tree: RunTree, no_figures: None) -> None:

@@ -1,12 +1,7 @@
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 from batchformer.lab.report.results.provenance import provenance, version_notes
 from run_folders import RunTree
-
-Writer = Callable[..., Any]
 
 
 def test_what_runs_agree_on_is_said_once(tree: RunTree) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +22,6 @@ from batchformer.lab.report.results.records import (
 from batchformer.lab.report.results.runs import read_run
 from batchformer.lab.runs.folder import recipe_to_json
 from run_folders import RunTree
-
-Write = Callable[..., Path]
 
 
 def my_folder(**changes: Any) -> dict[str, Any]:

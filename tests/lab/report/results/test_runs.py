@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,6 @@ from hypothesis import strategies as st
 from batchformer.lab.report.results.runs import Arrays, RecordedRun, find_runs, read_run
 from run_folders import RunTree, recipe_of
 from simulated_networks import known
-
-Writer = Callable[..., Path]
 
 
 def names(runs: list[RecordedRun]) -> list[str]:

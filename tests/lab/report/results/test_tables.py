@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,7 +12,6 @@ from batchformer.lab.report.results.runs import RecordedRun, find_runs
 from batchformer.lab.report.results.tables import Terminal, difference_rows, print_table, score_rows
 from run_folders import RunTree, recipe_of, write_run
 
-Writer = Callable[..., Any]
 ARMS = ("baseline", "batchformer", "batchformer_self", "batchformer_official_loss")
 
 
