@@ -36,6 +36,9 @@ napoleon_numpy_docstring = False
 
 html_theme = "furo"
 html_title = "batchformer"
+html_show_sourcelink = False
+html_copy_source = False
+pygments_dark_style = "github-dark"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 
@@ -57,6 +60,7 @@ sphinx_gallery_conf = {
     "download_all_examples": False,
     "show_memory": False,
     "min_reported_time": 1e9,
+    "write_computation_times": False,  # its page would fetch scripts from elsewhere
     "plot_gallery": True,
     "show_signature": False,
 }

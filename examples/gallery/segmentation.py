@@ -77,7 +77,7 @@ print(bf.check(model, x[:8]))
 # The loop of any segmentation network; ``match`` doubles the masks.
 
 optimizer = torch.optim.AdamW(bf.param_groups(model, lr=3e-3))
-for epoch in range(12):
+for epoch in range(8):
     for rows in torch.randperm(len(x)).split(32):
         logits = model(x[rows])
         loss = F.cross_entropy(logits, bf.match(logits, masks[rows]))
