@@ -9,7 +9,7 @@ from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainCo
 
 
 def demo() -> Recipe:
-    """Digits with a long tail, ratio 50, Balanced Softmax; no row of the paper. Ours: RESULTS.md."""
+    """Digits with a long tail, ratio 50, Balanced Softmax; not in the paper. Ours: RESULTS.md."""
     return Recipe(
         name="demo",
         summary="handwritten digits with a long tail (ratio 50), Balanced Softmax, a small network",
