@@ -50,7 +50,7 @@ soak: $(STAMP)
 # Every example of the gallery runs; a warning is an error; nothing is fetched but packages.
 docs: $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[docs]"
-	$(BIN)/sphinx-build -q -W --keep-going -b html docs docs/_build/html
+	$(BIN)/sphinx-build -q -W --keep-going -b html -d docs/_build/doctrees docs docs/_build/html
 	@echo "The site is docs/_build/html/index.html"
 
 wheel: $(STAMP)

@@ -36,6 +36,9 @@ napoleon_numpy_docstring = False
 
 html_theme = "furo"
 html_title = "batchformer"
+html_show_sourcelink = False
+html_copy_source = False
+pygments_dark_style = "github-dark"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 
@@ -57,6 +60,7 @@ sphinx_gallery_conf = {
     "download_all_examples": False,
     "show_memory": False,
     "min_reported_time": 1e9,
+    "write_computation_times": False,  # its page would fetch scripts from elsewhere
     "plot_gallery": True,
     "show_signature": False,
 }
@@ -64,25 +68,27 @@ sphinx_gallery_conf = {
 
 def _outside(match: re.Match[str]) -> str:
     """A link to a file of the repository that is no page of the site: its name alone."""
-    text, target = match["text"], match["target"]
-    return text if text.startswith("`") else f"{text} (`{target.replace('../', '')}`)"
+    text, path = match["text"], match["target"].replace("../", "")
+    if text.startswith("`"):
+        return text
+    return f"`{path}`" if text == path else f"{text} (`{path}`)"
 
 
-#: Files of the repository that pages link to and that the site does not have.
+#: Files of the repository that pages link to and that the site does not have. Records lie in
+#: `results/`, and the site's pages of results do too: these end in `.md`.
 OUTSIDE = (
     r"\[(?P<text>[^\]]+)\]"
-    r"\((?P<target>(?:\.\./)*(?:examples/|results/|CITATION\.cff|LICENSE)[^)]*)\)"
+    r"\((?P<target>(?:\.\./)*(?:examples/|results/(?![\w-]+\.md)|CITATION\.cff|LICENSE)[^)]*)\)"
 )
 
 
 def _read(app: Sphinx, name: str, source: list[str]) -> None:
     """Pages are written to be read in the repository: adapt what is elsewhere on the site."""
-    if name == "index":
-        text = (ROOT / "README.md").read_text()
-        source[0] = source[0].replace("{{README}}", _from_root(text.split("\n## Read on")[0]))
-    elif name in ("results", "changelog", "contributing"):
-        text = (ROOT / f"{name.upper()}.md").read_text()
-        source[0] = _from_root(text)
+    if name in ("index", "results", "changelog", "contributing"):
+        page = ROOT / ("README.md" if name == "index" else f"{name.upper()}.md")
+        app.env.note_dependency(str(page))  # read this page again when that file changes
+        text = _from_root(page.read_text().split("\n## Read on")[0])
+        source[0] = source[0].replace("{{README}}", text) if name == "index" else text
     source[0] = re.sub(OUTSIDE, _outside, source[0])
     source[0] = re.sub(r"\]\((?:\.\./)+RESULTS\.md", _up(name, "results.md"), source[0])
     source[0] = re.sub(r"\]\((?:\.\./)+CONTRIBUTING\.md", _up(name, "contributing.md"), source[0])
@@ -95,7 +101,7 @@ def _up(name: str, page: str) -> str:
 def _from_root(text: str) -> str:
     """Links of a page in the root of the repository, as from `docs`."""
     text = re.sub(r"\]\(docs/results/\)", "](results/index.md)", text)
-    text = text.replace("](docs/", "](")
+    text = text.replace("](docs/", "](").replace("](examples/gallery)", "](gallery/index.rst)")
     for name in ("RESULTS", "CONTRIBUTING", "CHANGELOG"):
         text = text.replace(f"]({name}.md", f"]({name.lower()}.md")
     return text

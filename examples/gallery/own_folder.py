@@ -46,9 +46,8 @@ plt.show()
 # these options out and add ``--weights timm`` to start from ImageNet weights.
 
 command = f"compare my_folder --data.root {photos} --runs {folder / 'runs'} --quiet"
-short = (
-    "--model test_resnet --data.size 32 --train.updates 60 --train.workers 0 --schedule.warmup 5"
-)
+short = "--model test_resnet --data.size 32 --train.workers 0"
+short += " --train.updates 60 --train.batch-size 32 --optim.lr 0.1 --schedule.warmup 5"
 main(f"{command} {short} --seeds 3".split())
 
 # %%

@@ -45,8 +45,8 @@ x, masks = draw(640, seed=0)
 x_test, masks_test = draw(64, seed=1)
 
 # %%
-# The network. BatchFormer shall stand before ``middle``: features and skip are then doubled by
-# different layers, so the skip has to follow. ``bf.match`` doubles any tensor that goes with the
+# The network. BatchFormer is put before ``middle``. In training the features then have 2N rows and
+# the skip connection has N, so it must be doubled too. ``bf.match`` doubles any tensor to fit the
 # rows of another.
 
 
@@ -77,7 +77,7 @@ print(bf.check(model, x[:8]))
 # The loop of any segmentation network; ``match`` doubles the masks.
 
 optimizer = torch.optim.AdamW(bf.param_groups(model, lr=3e-3))
-for epoch in range(12):
+for epoch in range(8):
     for rows in torch.randperm(len(x)).split(32):
         logits = model(x[rows])
         loss = F.cross_entropy(logits, bf.match(logits, masks[rows]))

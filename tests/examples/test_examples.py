@@ -112,7 +112,7 @@ def test_ddp_exchange(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     ("name", "last"),
     [
         ("own_folder", "Page: "),
-        ("text", "with BatchFormer: mean over classes"),
+        ("text", "The first text of the first batch: "),
         ("multi_label", "epoch 12"),
         ("segmentation", r"\d+\.\d% of the digits' pixels are right"),
         ("look_into_a_batch", "relations.html"),

@@ -20,7 +20,7 @@ HELP = f"""batchformer {__version__}: BatchFormer, and the experiments that say 
 
 Usage: batchformer COMMAND [...]
 
-  demo                     baseline against +BatchFormer on embedded digits, in seconds
+  demo                     baseline against +BatchFormer on embedded digits, under a minute
   list [WORD...]           every recipe, with its row of the paper; with words, such as `list
                            cifar ride`, the recipes that have them all
   train RECIPE             one arm, one seed
@@ -34,7 +34,7 @@ Usage: batchformer COMMAND [...]
   export RUN --to FILE     the plain network's weights, without BatchFormer
   check RECIPE             is BatchFormer acting in this recipe's training?
   data                     which data sets are here, and where they are looked for; `data pairs`
-                           makes a table of pairs of attribute and object
+                           and `data long-tail` write lists of pairs and of a long tail
   bench                    how fast everything is here, measured side by side
 
 `batchformer COMMAND --help` shows the options of a command. With a recipe, such as `batchformer

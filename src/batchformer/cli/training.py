@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -44,6 +45,9 @@ NEXT = """
 Next, on your own images in photos/train/CLASS/*.jpg and photos/test/CLASS/*.jpg:
   batchformer compare my_folder --data.root photos --seeds 5
 or in your own training loop: README.md, "Use it"."""
+#: Said before them where a shell would not find the command, as after `make demo`.
+ACTIVATE = """
+To call batchformer from your shell: source {activate}"""
 
 
 def demo(arguments: list[str]) -> None:
@@ -59,9 +63,13 @@ def demo(arguments: list[str]) -> None:
     if talks:
         print("Does BatchFormer act in this network? batchformer.check says:\n")
         check(["demo"])
-        print(f"\nDoes it help? Training without and with it; seeds: {options.seeds}.\n")
+        count = f"{options.seeds} seed" + "s" * (options.seeds != 1)
+        print(f"\nDoes it help? Training without and with it, {count} each.\n")
     _compare(recipe, CompareOptions(arms=usual_arms(recipe), **given, **settings), ended)
     if talks:
+        activate = Path(sys.executable).with_name("activate")
+        if activate.exists() and not shutil.which("batchformer"):
+            print(ACTIVATE.format(activate=activate))
         print(NEXT)
 
 

@@ -84,7 +84,7 @@ def attach(
 
     Args:
         model: any model; not yet wrapped in DDP, FSDP or ``torch.compile``.
-        at: the submodule that BatchFormer shall stand before, or its name; by default the
+        at: the submodule that BatchFormer is put before, or its name; by default the
             classifier, which is found. A list inserts several: rows double at the first, and the
             later ones act on the mixed half.
         heads, layers, dropout, attend: passed on to :class:`BatchFormer`.
@@ -214,7 +214,7 @@ def param_groups(
         lr: learning rate of the model.
         lr_factor: BatchFormer's learning rate as a multiple of ``lr``; the paper uses 0.1.
         weight_decay: of both groups; the optimizer's default if None.
-        module_weight_decay: of BatchFormer's group, if it shall differ.
+        module_weight_decay: of BatchFormer's group, if it should differ.
 
     >>> from batchformer import attach
     >>> model = attach(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 4)), verbose=False)

@@ -349,13 +349,13 @@ def caption(data: Attention) -> Caption:
     own = found.shares["others of its class"]
     note = (
         f"Who attends to whom{f' with {data.main}' if len(data.by_arm) > 1 else ''}, {maps} from "
-        f"the most to the least training samples. Colours are ratios to uniform attention. "
+        f"the most to the fewest training samples. Colours are ratios to uniform attention. "
     )
     note += (
         "Here attention is uniform, so the map is blank."
         if found.uniform
         else f"A sample gives {100 * own.measured.mean:.1f}% to others of its class; uniform "
-        f"attention gives {100 * own.uniform:.1f}%."
+        f"attention would give {100 * own.uniform:.1f}%."
     )
     details = f"On {data.images} in batches of {data.batch:.0f} ({seeds})."
     if found.uniform:

@@ -259,8 +259,8 @@ def caption(data: Cams) -> Caption:
     )
     note = (
         f"Grad-CAM of the plain network for the true class at {data.layer}, seed {data.seed}: "
-        f"light is where evidence lies. Below each image, the confidence of the true class, and "
-        f"whether it is the answer."
+        f"bright pixels speak for that class. Below each image: the confidence of the true class, "
+        f"and whether the answer is right."
     )
     means = "; ".join(
         f"{arm} {number(np.mean([p.confidence[arm] for p in _all(data)]).item(), 1)}%"

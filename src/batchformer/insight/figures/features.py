@@ -198,7 +198,7 @@ def caption(data: FeatureSpace) -> Caption:
     meant = " ".join(f"{name.capitalize()}: {MEASURES[name]}." for name in _measured(data))
     note = (
         f"Plain features of {samples:,} test samples on their two principal axes, {which}; large "
-        f"marks are class means. Every panel has axes of its own."
+        f"marks are class means. Each panel has its own axes."
     )
     columns = _columns(data)
     said = "; ".join(

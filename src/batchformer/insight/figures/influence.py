@@ -111,7 +111,7 @@ class InfluenceOfArm:
 
 @dataclass(frozen=True)
 class InfluenceByClass:
-    """K classes from the most to the least training images.
+    """K classes from the most to the fewest training images.
 
     Args:
         counts: training images, (K,).
@@ -344,7 +344,7 @@ def caption(data: InfluenceByClass) -> Caption:
     )
     details = (
         f"It is the {measured} of the gradient on {data.images}, mean over the samples of a class "
-        f"and over {over}. {len(data.counts):,} classes from the most to the least training "
+        f"and over {over}. {len(data.counts):,} classes from the most to the fewest training "
         f"samples."
     )
     if data.window > 1:

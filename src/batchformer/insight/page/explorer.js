@@ -114,9 +114,9 @@
     const { name } = classOf(chosen);
     const predicted = batch.predictions[chosen];
     const right = predicted === batch.labels[chosen];
-    const verdict = right ? "predicted right" : `predicted as ${short(arm.classes[predicted][0])}`;
+    const verdict = right ? "predicted correctly" : `predicted as ${short(arm.classes[predicted][0])}`;
     return (
-      `${pinned === null ? "" : "Kept: "}Sample ${chosen + 1} of ${n}, ${short(name)} ` +
+      `${pinned === null ? "" : "Kept: "}Sample ${chosen + 1} of ${n}, class ${short(name)} ` +
       `(${counted(classOf(chosen), "training sample")}), ${verdict}. ${strongestOf(found)}`
     );
   }
@@ -125,14 +125,14 @@
     const alike = tiles.map((_, j) => j).filter((j) => j !== chosen && same(j));
     if (!alike.length) return ["No other sample is of its class."];
     const share = others > 0 ? sum(alike.map((j) => values[j])) / others : 0;
-    const even = `${percent(alike.length / (n - 1))} if all were alike (${alike.length} of ${n - 1})`;
+    const even = `${percent(alike.length / (n - 1))} if all were equal (${alike.length} of ${n - 1})`;
     return [element("strong", `Same class: ${percent(share)}`), ` of ${whole}; ${even}.`];
   }
 
   function unitOf({ gradient, column, whole, alike }) {
     if (alike) return `Nothing to rank: all others are within ${100 * ALIKE}% of one another.`;
     const unit = gradient ? whole : column ? "each one's attention" : "its attention";
-    return `Percent of ${unit} (${percent(1 / (gradient ? n - 1 : n))} if all were alike)`;
+    return `Percent of ${unit} (${percent(1 / (gradient ? n - 1 : n))} if all were equal)`;
   }
 
   // What is seen

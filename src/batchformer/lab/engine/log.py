@@ -248,6 +248,11 @@ class Progress:
             self.said = time.perf_counter()
             print(f"{self.title}: {done}/{total}", flush=True)
 
+    def hint(self, message: str) -> None:
+        """Print a message unless quiet, or where a bar already shows what goes on."""
+        if self._bar is None:
+            self.note(message)
+
     def note(self, message: str) -> None:
         """Print a message unless quiet."""
         if not self.quiet:

@@ -216,10 +216,11 @@ class Stage:
         self.updater = self._updater()
 
     def _updater(self) -> Captured | Eager:
-        """Choose captured or eager updates, and print one line that says so and why."""
+        """Choose captured or eager updates; on a GPU, print one line that says so and why."""
         plan, reason = self.plan, why_eager(self.plan.train, self.plan.device, self.method)
         how = "updates are eager" if reason else "updates are captured as a CUDA graph"
-        self.bar.note(f"{plan.title}: {how}" + (f": {reason}" if reason else ""))
+        if plan.device.type == "cuda":
+            self.bar.note(f"{plan.title}: {how}" + (f": {reason}" if reason else ""))
         if reason:
             return Eager(self.work, plan.device)
         return Captured(self.work, plan.device, self.method.phase, self.bar.say)

@@ -382,7 +382,7 @@ def _insight_arrays(
         method.load_state_dict(dict(state))
     images = shown(run.trained.train.workers)
     if images is not None:
-        bar.note(
+        bar.hint(
             f"{run.title}: measuring figures on {min(len(images.labels), MEASURED):,} test images; "
             "--train.no-figures leaves this out."
         )

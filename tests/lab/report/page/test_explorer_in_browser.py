@@ -289,7 +289,7 @@ def test_the_summary_says_it_in_words(page: Opened, insight: Insight) -> None:
     wrong = int(np.flatnonzero((labels != predictions) & (labels < 16) & (predictions < 16))[0])
     page.tile(wrong).hover()
     said, rows = page.text("summary"), page.listed()
-    about = f"Sample {wrong + 1} of 64, {NAMES[labels[wrong]]} ("
+    about = f"Sample {wrong + 1} of 64, class {NAMES[labels[wrong]]} ("
     assert said.startswith(about)
     assert f"{COUNTS[labels[wrong]]} training samples" in said
     assert f"predicted as {NAMES[predictions[wrong]]}. It attends most to sample" in said

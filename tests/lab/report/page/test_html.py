@@ -90,7 +90,7 @@ def test_it_shows_numbers_verdicts_the_paper_and_provenance(page: str) -> None:
         "too few seeds",
         "paper 51.7 (+1.0)",
         "The 95% interval is Student's t over seeds",
-        "bootstrap interval over the 400 images",
+        "bootstrap interval over the 400 test images",
         "Example CPU, 2 cores, 8 GB",
         "5f1d" * 16,
         "batchformer train tail --arm baseline --seed 0",

@@ -86,9 +86,9 @@ def test_noise_is_said_plainly_and_how_many_seeds_are_missing(tree: RunTree) -> 
     assert paper_sentence(recipe, "batchformer").endswith(f"at this spread: All +1.0: {needed}.")
     said = over_images_sentence(recipe)
     assert said.startswith(
-        "Accuracy over all test images, difference with a 95% bootstrap interval over the 400 "
+        "Difference in accuracy with a 95% bootstrap interval over the 400 test images: "
     )
-    assert "says nothing about training again" in said
+    assert "says nothing about other seeds" in said
 
 
 def test_a_gain_undone_by_the_correction_says_so(tree: RunTree) -> None:
@@ -164,7 +164,7 @@ def test_the_headline_names_another_reference(
 def test_the_sentences_below_name_another_reference(tree: RunTree) -> None:
     compared(tree, GAIN)
     recipe = tree.compared("batchformer")
-    assert "not over seeds: baseline compared with batchformer -" in over_images_sentence(recipe)
+    assert "test images: baseline compared with batchformer -" in over_images_sentence(recipe)
     assert paper_sentence(recipe, "baseline").startswith(
         "Seeds needed to detect the paper's effect of baseline compared with batchformer with 80% "
     )

@@ -85,7 +85,7 @@ def caption(data: ByClass) -> Caption:
     """What is plotted, over how many seeds, and what the intervals are."""
     points = "class" if data.together == 1 else f"group of up to {data.together} classes"
     note = (
-        f"{data.classes:,} classes from the most to the least training images, one point a "
+        f"{data.classes:,} classes from the most to the fewest training images, one point for each "
         f"{points}: accuracy, mean over {over_seeds(data.seeds)}"
     )
     details = []

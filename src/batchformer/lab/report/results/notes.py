@@ -109,8 +109,8 @@ def shots_note(recipe: Mapping[str, Any]) -> list[str]:
     if (recipe.get("data") or {}).get("shots") != "thirds":
         return []
     return [
-        "Many, Medium and Few are thirds of the classes by training images here, not the paper's "
-        "limits of 100 and 20"
+        "Many, Medium and Few are thirds of the classes here, in the order of their training "
+        "images; the paper's limits are 100 and 20 images"
     ]
 
 

@@ -152,9 +152,8 @@ def over_images_sentence(recipe: RecipeComparison) -> str:
     )
     count = max(images.images for images in recipe.over_images.values())
     return (
-        f"Accuracy over all test images, difference with a 95% bootstrap interval over the "
-        f"{count:,} images, for these trained networks and not over seeds: {listed}. It says "
-        f"nothing about training again."
+        f"Difference in accuracy with a 95% bootstrap interval over the {count:,} test images: "
+        f"{listed}. It holds for these trained networks and says nothing about other seeds."
     )
 
 
