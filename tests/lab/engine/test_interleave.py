@@ -112,6 +112,21 @@ def test_a_signal_saves_every_run(tmp_path: Path) -> None:
         assert records(tmp_path / f"run{seed}") == records(tmp_path / f"whole{seed}")
 
 
+def test_a_signal_in_the_last_evaluation_stops_what_would_come_next(tmp_path: Path) -> None:
+    def stopping(method: Method, step: Any) -> Evaluation:
+        signal.raise_signal(signal.SIGTERM)
+        return evaluate(method, step)
+
+    def start(request: Any) -> Any:
+        # Fewer updates than between evaluations: the only one is the last.
+        return training(Noisy(0), Numbers(), stopping, plan(tmp_path, 0, updates=3), request)
+
+    runs = train_interleaved([Job("run0", start)], CPU)
+    assert isinstance(next(runs)[1], Evaluation), "its result is not lost"
+    with pytest.raises(Interrupted, match="had finished"):
+        next(runs)
+
+
 class Reader(Numbers):
     """Batches that are read in sequence; notes each step, and those it had to start anew at."""
 

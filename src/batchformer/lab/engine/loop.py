@@ -16,6 +16,7 @@ from batchformer.lab.engine.checkpoint import (
 )
 from batchformer.lab.engine.cuda_graph import new_stream
 from batchformer.lab.engine.distributed.gradients import broadcast_state
+from batchformer.lab.engine.distributed.rank_zero import max_over_ranks
 from batchformer.lab.engine.distributed.sharding import shard
 from batchformer.lab.engine.distributed.sync_norm import synchronise_norms
 from batchformer.lab.engine.interrupt import Interrupted, StopRequest, stop_requests
@@ -180,7 +181,7 @@ def train_interleaved(
     """Train all jobs and yield each when it ends; one that diverges does not stop the others.
 
     Raises:
-        Interrupted: a signal came; every run has saved its state.
+        Interrupted: a signal came; every run has saved its state, or has finished.
     """
     interrupted: Interrupted | None = None
     with stop_requests() as request:
@@ -203,6 +204,10 @@ def train_interleaved(
                 running.remove(one)
                 if ended is not None:
                     yield one.job, ended
+    # A signal in the last evaluation of all runs must stop those that a caller would train next.
+    if interrupted is None and (number := max_over_ranks(request.signal_number or 0)):
+        words = "Stopped after the runs in training had finished."
+        interrupted = Interrupted(number, f"{words} The same command goes on from there.")
     if interrupted is not None:
         raise interrupted
 
