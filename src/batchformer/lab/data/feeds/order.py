@@ -311,7 +311,7 @@ class Mates:
 
     >>> labels = torch.tensor([0, 0, 0, 0, 1, 2])
     >>> labels[Mates(labels, seed=0).order(epoch=0)]
-    tensor([0, 0, 2, 2, 0, 0])
+    tensor([0, 0, 2, 2, 1, 1])
     """
 
     labels: Tensor  # (M,) classes of the samples
