@@ -85,7 +85,7 @@ classes = np.array(
     [[attention[labels == a][:, labels == b].mean() for b in range(10)] for a in range(10)]
 )
 figure, axis = plt.subplots(figsize=(4.4, 3.6))
-shown = axis.imshow(classes * len(labels), cmap="PuOr", vmin=0, vmax=2)
+shown = axis.imshow(classes * len(labels), cmap="PuOr", vmin=0.7, vmax=1.3)
 axis.set(xlabel="attended class", ylabel="attending class", xticks=range(10), yticks=range(10))
 figure.colorbar(shown, label="times uniform")
 plt.show()

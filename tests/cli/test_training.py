@@ -181,6 +181,11 @@ def test_the_demo_proves_says_a_line_a_run_and_what_comes_next(
     train = dataclasses.replace(demo.train, updates=4, eval_every=1)
     short = dataclasses.replace(demo, train=train)
     monkeypatch.setattr(training, "find_recipe", lambda name: short)
+    # As after `make demo`: an environment whose commands are not on the path.
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/activate").touch()
+    monkeypatch.setattr(training.sys, "executable", str(tmp_path / "bin/python"))
+    monkeypatch.setattr(training.shutil, "which", lambda name: None)
     training.demo(["--seeds", "1", "--runs", str(tmp_path), *quiet])
     seen = capsys.readouterr()
     lines = (seen.out + seen.err).splitlines()
@@ -191,5 +196,6 @@ def test_the_demo_proves_says_a_line_a_run_and_what_comes_next(
         assert not lines
     else:
         assert "BatchFormer is acting." in lines
+        assert f"To call batchformer from your shell: source {tmp_path / 'bin/activate'}" in lines
         assert lines[-2] == "  batchformer compare my_folder --data.root photos --seeds 5"
     assert len(reported) == 1

@@ -72,11 +72,12 @@ def look_at(
     layer: str | None = None,
     seed: int = 0,
 ) -> Insight:
-    """Look at a trained model with BatchFormer attached, or without, for its figures.
+    """Measure who attends to whom in a trained model, and whose loss changes whose features.
 
-    The model is left as it was. Images (N, channels, H, W) are shown as thumbnails; their
-    normalisation is not known, so thumbnails are stretched from the darkest to the brightest value
-    of the images shown together. Of other samples the page shows their captions.
+    It works with BatchFormer attached and without; then there are no figures of attention. The
+    model is left as it was. Images (N, channels, H, W) are shown as thumbnails; their normalisation
+    is not known, so thumbnails are stretched from the darkest to the brightest value of the images
+    shown together. Other samples are shown by their captions.
 
     Args:
         model: a classifier; BatchFormer, if attached, stands before it.
@@ -90,10 +91,10 @@ def look_at(
         columns: names of a table's columns, for these captions.
         train_counts: (K,) training samples of each class; by default those of the loader.
         loss: of logits (N, K) and labels (N,), a scalar.
-        most: samples that are taken of the loader, at most.
-        layer: of images, for Grad-CAM, ``released`` for that of the paper's code; by default the
-            last one with maps.
-        seed: of the order in batches.
+        most: the largest number of samples to take from the loader.
+        layer: the layer for Grad-CAM on images. ``released`` is that of the paper's code; by
+            default it is the last layer with feature maps.
+        seed: of the order of samples in batches.
     """
     inner = unwrap(model)
     samples = collect(loader, most, captions, columns)

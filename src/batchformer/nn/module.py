@@ -71,7 +71,7 @@ class BatchFormer(nn.Module):
             where some ranks hold the same samples, pass the data-parallel group.
 
             Each rank computes its own rows. Only keys and values are sent: 2 C numbers per layer
-            for each row, and as many gradients back (``batchformer bench exchange`` counts them).
+            for each row, and as many gradients back (``bench --only exchange`` counts them).
             Outputs are those of one process with all rows, and so are gradients once DDP has
             averaged them. If ranks differ in their number of rows, this needs the loss of
             ``stream_loss(..., exchange=True)``.
