@@ -156,7 +156,7 @@ def pairs() -> list[Pair]:
     # One erased square of a quarter of the image is the nearest that torchvision has to Cutout.
     hole = v2.RandomErasing(p=1.0, scale=(0.25, 0.25), ratio=(1.0, 1.0))
     blur = v2.GaussianBlur(KERNEL, BLUR)
-    view, imagenet = v2.RandomResizedCrop(SIDE, scale=(0.2, 1.0)), _normalise(*IMAGENET)
+    imagenet = _normalise(*IMAGENET)
     moco = [v2.RandomApply([jitter(0.4, 0.4, 0.4, 0.1)], 0.8), grey(0.2), v2.RandomApply([blur])]
     byol = [v2.RandomApply([jitter(0.4, 0.4, 0.2, 0.1)], 0.8), grey(0.2), blur]
     # Another size than that of the images: torchvision returns those as they are.
@@ -183,8 +183,8 @@ def pairs() -> list[Pair]:
         ),
         "cifar_train": (cifar_train(), v2.Compose([crop, flip, auto, hole, _normalise(*CIFAR)])),
         "cifar_test": (ours.cifar_test(), _normalise(*CIFAR)),
-        "moco_v2": (ours.moco_v2(SIDE), v2.Compose([view, *moco, flip, imagenet])),
-        "byol": (ours.byol(SIDE), v2.Compose([view, *byol, flip, imagenet])),
+        "moco_v2": (ours.moco_v2(), v2.Compose([*moco, flip, imagenet])),
+        "byol": (ours.byol(True), v2.Compose([*byol, flip, imagenet])),
         "domain_test": (
             ours.domain_test(smaller),
             v2.Compose([v2.Resize((smaller, smaller)), imagenet]),
