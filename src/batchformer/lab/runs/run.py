@@ -74,7 +74,7 @@ class Run:
     """One arm of a recipe with one seed, and its folder.
 
     Args:
-        recipe: with what a person changed of it.
+        recipe: with the changes of the command line.
         arm: of the comparison.
         seed: pairs runs of several arms.
         folder: ``RUNS/RECIPE/ARM/seedN``, or one part of it.
