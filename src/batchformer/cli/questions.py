@@ -12,7 +12,7 @@ from batchformer.cli.options import (
     LongTailOptions,
     PairsOptions,
 )
-from batchformer.lab.config.methods import without_batchformer
+from batchformer.lab.config.methods import require_training, without_batchformer
 from batchformer.lab.runs.listing import ensure_data, print_data, print_listing, print_matching
 
 
@@ -27,6 +27,12 @@ def list_recipes(arguments: list[str]) -> None:
 
 def check(arguments: list[str]) -> None:
     recipe, options = with_recipe(CheckOptions, arguments, "check")
+    if without_batchformer(recipe.method):
+        raise UserError(
+            f"{recipe.name} has no BatchFormer to check: {recipe.method} works on the network of "
+            f"another run. Check that one: batchformer check {recipe.start or 'RECIPE'}"
+        )
+    require_training(recipe.method, recipe.module)
     ensure_data(recipe)
     from batchformer.lab.runs import run as runs
     from batchformer.lab.runs.sub_runs import by_target
@@ -35,11 +41,6 @@ def check(arguments: list[str]) -> None:
     device = runs.pick_device(options.device)
     recipe = next(iter(by_target(recipe).values()))
     task = runs.load_task(recipe.data, device)
-    if without_batchformer(recipe.method):
-        raise UserError(
-            f"{recipe.name} has no BatchFormer to check: {recipe.method} works on the network of "
-            f"another run. Check that one: batchformer check {recipe.start or 'RECIPE'}"
-        )
     method = runs.build(recipe, 0, task).to(device)
     batch = task.feed(recipe.train, 0).batch(0)
     optimizer = method.optimizers(recipe.optim).get("main")  # a method may train nothing
