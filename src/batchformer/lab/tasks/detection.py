@@ -55,11 +55,9 @@ class DetectionTask(FixedSplit):
 
     @property
     def method_options(self) -> dict[str, Any]:
-        """What the task tells its methods about the data."""
         return {"classes": self.data.classes, "class_counts": self.data.train_counts}
 
     def facts(self) -> dict[str, Any]:
-        """What a reader should know about the data, for the run folder."""
         data = self.data
         return {
             "name": self.config.name,
