@@ -35,7 +35,6 @@ from batchformer.lab.runs.build import (
     given_stride,
     given_weights,
     load_task,
-    pick_device,
     recordable,
     settle_stride,
     take_given_weights,
@@ -65,8 +64,6 @@ from batchformer.lab.runs.source_runs import (
 )
 from batchformer.lab.tasks.base import Task
 from batchformer.nn import exchange as group
-
-__all__ = ["Run", "build", "load_task", "pick_device"]
 
 
 @dataclass(frozen=True)
