@@ -30,8 +30,7 @@ def evaluate(arguments: list[str]) -> None:
     import torch
 
     from batchformer.lab.engine import onednn
-    from batchformer.lab.engine.optimizer_step import OptimizerStep
-    from batchformer.lab.engine.precision import matmul_precision
+    from batchformer.lab.engine.optimizer_step import OptimizerStep, matmul_precision
     from batchformer.lab.runs.build import pick_device
     from batchformer.lab.runs.folder import read_config, recipe_from_json
     from batchformer.lab.runs.load_run import restore

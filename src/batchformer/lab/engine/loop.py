@@ -20,7 +20,7 @@ from batchformer.lab.engine.distributed.sharding import shard
 from batchformer.lab.engine.interrupt import Interrupted, StopRequest, stop_requests
 from batchformer.lab.engine.log import DivergedError, NoLog, Progress, RunLog
 from batchformer.lab.engine.method import Batches, Method
-from batchformer.lab.engine.precision import matmul_precision
+from batchformer.lab.engine.optimizer_step import matmul_precision
 from batchformer.lab.engine.stage import BEST, Evaluate, Evaluation, Plan, Position, Stage
 from batchformer.nn.exchange import is_rank_zero, world_size
 

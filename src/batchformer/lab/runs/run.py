@@ -26,7 +26,7 @@ from batchformer.lab.engine.interrupt import StopRequest
 from batchformer.lab.engine.log import Progress
 from batchformer.lab.engine.loop import Evaluation, Plan, Training, training
 from batchformer.lab.engine.method import Batches, Method
-from batchformer.lab.engine.precision import matmul_precision
+from batchformer.lab.engine.optimizer_step import matmul_precision
 from batchformer.lab.models.weights import file_hash
 from batchformer.lab.runs.build import (
     TIMM,
