@@ -25,7 +25,7 @@ from batchformer.lab.config.training import ScheduleConfig, TrainConfig
 from batchformer.lab.engine.interrupt import StopRequest
 from batchformer.lab.engine.loop import Evaluation, Plan, own_stream, training
 from batchformer.lab.engine.method import Method
-from batchformer.lab.engine.precision import matmul_precision
+from batchformer.lab.engine.optimizer_step import matmul_precision
 
 #: Updates between checkpoints, and between records: more often than any recipe writes them.
 BLOCK, LOG_EVERY = 16, 8

@@ -29,10 +29,15 @@ def test_check_says_whether_batchformer_acts(capsys: pytest.CaptureFixture[str])
     assert end.value.code == 1 and "frozen" in capsys.readouterr().out
 
 
-def test_check_needs_a_method_with_batchformer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(questions, "without_batchformer", lambda method: True)
-    with pytest.raises(UserError, match="demo has no BatchFormer to check"):
-        questions.check(["demo", "--device", "cpu"])
+def test_check_needs_a_method_with_batchformer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says so before it asks for data, which may not be here."""
+    monkeypatch.setenv("BATCHFORMER_DATA", str(tmp_path))
+    with pytest.raises(UserError, match="imagenet_moco_v3_knn has no BatchFormer to check"):
+        questions.check(["imagenet_moco_v3_knn"])
+    with pytest.raises(ValueError, match="eszsl is a closed form"):
+        questions.check(["cub_eszsl"])
 
 
 def test_data_shows_where_is_looked(capsys: pytest.CaptureFixture[str]) -> None:

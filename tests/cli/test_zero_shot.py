@@ -18,7 +18,7 @@ from batchformer.cli import main as cli
 from batchformer.lab.data.sets.attribute_sets import ATTRIBUTE_SETS
 from batchformer.lab.data.sets.known_pairs import METADATA, PAIR_SETS
 from batchformer.lab.recipes import RECIPES, find_recipe
-from batchformer.lab.runs.run import load_task
+from batchformer.lab.runs.build import load_task
 
 DOMAINS, CLASSES, EACH = ("photo", "sketch", "toon"), ("cat", "dog", "guitar", "horse"), 5
 FAMILY = [n for n in RECIPES if find_recipe(n).task in ("compositional", "generalized")]

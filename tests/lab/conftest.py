@@ -11,7 +11,7 @@ from batchformer.lab.data.sets.domains import DomainImages
 from batchformer.lab.data.sets.images import ImageSplit
 from batchformer.lab.models import networks
 from batchformer.lab.recipes.paper import ROWS, PaperRow
-from batchformer.lab.runs.run import load_task
+from batchformer.lab.runs.build import load_task
 from batchformer.lab.tasks import domains
 
 

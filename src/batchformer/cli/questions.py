@@ -12,7 +12,7 @@ from batchformer.cli.options import (
     LongTailOptions,
     PairsOptions,
 )
-from batchformer.lab.config.methods import without_batchformer
+from batchformer.lab.config.methods import require_training, without_batchformer
 from batchformer.lab.runs.listing import ensure_data, print_data, print_listing, print_matching
 
 
@@ -27,20 +27,21 @@ def list_recipes(arguments: list[str]) -> None:
 
 def check(arguments: list[str]) -> None:
     recipe, options = with_recipe(CheckOptions, arguments, "check")
-    ensure_data(recipe)
-    from batchformer.lab.runs import run as runs
-    from batchformer.lab.runs.sub_runs import by_target
-    from batchformer.plug.check import check as look
-
-    device = runs.pick_device(options.device)
-    recipe = next(iter(by_target(recipe).values()))
-    task = runs.load_task(recipe.data, device)
     if without_batchformer(recipe.method):
         raise UserError(
             f"{recipe.name} has no BatchFormer to check: {recipe.method} works on the network of "
             f"another run. Check that one: batchformer check {recipe.start or 'RECIPE'}"
         )
-    method = runs.build(recipe, 0, task).to(device)
+    require_training(recipe.method, recipe.module)
+    ensure_data(recipe)
+    from batchformer.lab.runs.build import build, load_task, pick_device
+    from batchformer.lab.runs.sub_runs import by_target
+    from batchformer.plug.check import check as look
+
+    device = pick_device(options.device)
+    recipe = next(iter(by_target(recipe).values()))
+    task = load_task(recipe.data, device)
+    method = build(recipe, 0, task).to(device)
     batch = task.feed(recipe.train, 0).batch(0)
     optimizer = method.optimizers(recipe.optim).get("main")  # a method may train nothing
     mixed_only = recipe.module.streams == "mixed_only"
@@ -103,9 +104,9 @@ def bench(arguments: list[str]) -> None:
         raise UserError("bench needs at least one repeat.")
     from batchformer.lab.bench.measure import BenchSettings
     from batchformer.lab.bench.run import run as measure
-    from batchformer.lab.runs import run as runs
+    from batchformer.lab.runs.build import pick_device
 
-    device = runs.pick_device(options.device)
+    device = pick_device(options.device)
     settings = BenchSettings(device, options.full, options.repeats)
     tables = measure(settings, options.to, options.only)
     print(f"Tables: {options.to / 'bench.md'}, {options.to / 'bench.json'}")

@@ -30,8 +30,7 @@ def evaluate(arguments: list[str]) -> None:
     import torch
 
     from batchformer.lab.engine import onednn
-    from batchformer.lab.engine.optimizer_step import OptimizerStep
-    from batchformer.lab.engine.precision import matmul_precision
+    from batchformer.lab.engine.optimizer_step import OptimizerStep, matmul_precision
     from batchformer.lab.runs.build import pick_device
     from batchformer.lab.runs.folder import read_config, recipe_from_json
     from batchformer.lab.runs.load_run import restore
@@ -166,8 +165,8 @@ def show(arguments: list[str]) -> None:
 
 def _look(options: ShowOptions) -> Callable[[Path], object]:
     """Computes the arrays of a run from its checkpoint, given the run's folder."""
+    from batchformer.lab.runs.build import pick_device
     from batchformer.lab.runs.insight import insight_of
-    from batchformer.lab.runs.run import pick_device
 
     device, root = pick_device(options.device), options.data.root
     return lambda folder: insight_of(folder, device, root)
@@ -175,8 +174,8 @@ def _look(options: ShowOptions) -> Callable[[Path], object]:
 
 def _look_at_layer(device: str, layer: str) -> Callable[[Path], object]:
     """Computes the heat maps of a run at a layer from its checkpoint, given the run's folder."""
+    from batchformer.lab.runs.build import pick_device
     from batchformer.lab.runs.insight import cam_of
-    from batchformer.lab.runs.run import pick_device
 
     place = pick_device(device)
     return lambda folder: cam_of(folder, place, layer)

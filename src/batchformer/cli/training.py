@@ -135,8 +135,8 @@ def _compare(
             lambda done: print_report(done, page, recipe.name, options.arms[0]),
         )
         return
+    from batchformer.lab.runs.build import pick_device
     from batchformer.lab.runs.compare import compare as train_arms
-    from batchformer.lab.runs.run import pick_device
 
     device = pick_device(options.device)
     folders = []
@@ -215,7 +215,7 @@ def sweep(arguments: list[str]) -> None:
         runs = runs_of_sweep(plan, base, options.arms, levels, seeds, options.runs)
         _launch(runs, plan.name, options, report)
         return
-    from batchformer.lab.runs.run import pick_device
+    from batchformer.lab.runs.build import pick_device
     from batchformer.lab.runs.sweep import run_sweep
 
     trained = run_sweep(
@@ -239,8 +239,8 @@ def train(arguments: list[str]) -> None:
     if options.seed < 0:
         raise UserError(f"--seed is {options.seed}; seeds count from 0.")
     ensure_data(recipe)
+    from batchformer.lab.runs.build import pick_device
     from batchformer.lab.runs.compare import run
-    from batchformer.lab.runs.run import pick_device
 
     folder = run(
         recipe,

@@ -25,7 +25,10 @@ def __getattr__(name: str) -> Any:
     # Loaded when first used: methods need one small file of this room, and not all of it.
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from batchformer.insight.positions import look_at_positions
-    from batchformer.insight.user_model import look_at
+    if name == "look_at":
+        from batchformer.insight.user_model import look_at
 
-    return look_at if name == "look_at" else look_at_positions
+        return look_at
+    from batchformer.insight.positions import look_at_positions
+
+    return look_at_positions

@@ -30,8 +30,8 @@ class BatchInfluence:
         absolute: (N, N) mean absolute value over channels of dL_i / df_j, i in the row.
         length: (N, N) its Euclidean length.
         attention: (H, N, N), i attends to j; rows sum to 1.
-        following: (S, N, ...) for s = 1..S and each j, dL_i / df_j of the sample i that comes s
-            before j in the batch, after the first the last.
+        following: (S, N, ...) for s = 1..S and each j, dL_i / df_j of the sample i that stands s
+            places before j in the batch; before the first stands the last.
         to_context: (H, N) share of its attention that i gives to the rows of a context; None where
             there is none. ``attention`` is then how the rest is divided.
     """

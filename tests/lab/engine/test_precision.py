@@ -17,8 +17,13 @@ from batchformer.lab.engine import checkpoint
 from batchformer.lab.engine.log import read_records
 from batchformer.lab.engine.loop import Evaluation, Job, Plan, fit, train_interleaved, training
 from batchformer.lab.engine.method import Method
-from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep
-from batchformer.lab.engine.precision import matmul_precision, predict_in_double, to_double
+from batchformer.lab.engine.optimizer_step import (
+    Batch,
+    OptimizerStep,
+    matmul_precision,
+    predict_in_double,
+    to_double,
+)
 
 IMAGES = torch.linspace(0, 1, 12).view(4, 3)
 

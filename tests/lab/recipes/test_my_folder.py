@@ -20,9 +20,9 @@ from batchformer.lab.engine.log import read_records
 from batchformer.lab.models.build import build_model
 from batchformer.lab.recipes.small import my_folder
 from batchformer.lab.runs import run as runs
+from batchformer.lab.runs.build import load_task
 from batchformer.lab.runs.compare import compare, run
 from batchformer.lab.runs.load_run import restore
-from batchformer.lab.runs.run import load_task
 
 pytestmark = pytest.mark.usefixtures("one_block")
 CPU = torch.device("cpu")

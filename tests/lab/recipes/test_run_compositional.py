@@ -21,10 +21,10 @@ from batchformer.lab.engine.log import read_records
 from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.models.build import build_model
 from batchformer.lab.recipes import find_recipe
+from batchformer.lab.runs.build import load_task
 from batchformer.lab.runs.compare import compare
 from batchformer.lab.runs.folder import recipe_from_json
 from batchformer.lab.runs.load_run import restore
-from batchformer.lab.runs.run import load_task
 from lab_runs import metrics_of
 
 CPU = torch.device("cpu")

@@ -20,9 +20,9 @@ from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.recipes import RECIPES, find_recipe
 from batchformer.lab.report.page.html import render
 from batchformer.lab.report.results.runs import find_runs
+from batchformer.lab.runs.build import build, load_task
 from batchformer.lab.runs.compare import run
 from batchformer.lab.runs.load_run import restore
-from batchformer.lab.runs.run import build, load_task
 from batchformer.lab.tasks.contrastive import ContrastiveTask
 from batchformer.lab.tasks.long_tailed import LongTailedTask
 from lab_runs import metrics_of

@@ -25,9 +25,9 @@ from batchformer.lab.data.feeds.memory import close
 from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.models import faster_rcnn
 from batchformer.lab.recipes import RECIPES, find_recipe
+from batchformer.lab.runs.build import build, load_task
 from batchformer.lab.runs.compare import run
 from batchformer.lab.runs.load_run import restore
-from batchformer.lab.runs.run import build, load_task
 
 CPU = torch.device("cpu")
 #: voc_moco_v3 differs from voc_moco_v2 in what it starts from.

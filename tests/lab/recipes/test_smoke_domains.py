@@ -22,8 +22,8 @@ from batchformer.lab.config.data import DomainConfig
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.engine.method import Method
 from batchformer.lab.recipes import RECIPES, find_recipe
+from batchformer.lab.runs.build import build, load_task
 from batchformer.lab.runs.compare import run
-from batchformer.lab.runs.run import build, load_task
 from batchformer.lab.runs.sub_runs import by_target
 from batchformer.lab.tasks.base import Task
 from batchformer.lab.tasks.domains import read_domains

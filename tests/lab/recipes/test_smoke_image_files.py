@@ -16,8 +16,7 @@ from batchformer.lab.config.data import LongTailConfig
 from batchformer.lab.data.sets import image_layouts
 from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.recipes import RECIPES, find_recipe
-from batchformer.lab.runs.build import build_network
-from batchformer.lab.runs.run import build, load_task
+from batchformer.lab.runs.build import build, build_network, load_task
 from smoke import CPU, moved_parts, save_noise, scores, tiny, two_updates
 
 DATA = {name: find_recipe(name).data for name in RECIPES}

@@ -18,9 +18,9 @@ from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.config.training import OptimConfig, TrainConfig
 from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.recipes import RECIPES, find_recipe
+from batchformer.lab.runs.build import build, load_task
 from batchformer.lab.runs.compare import run
 from batchformer.lab.runs.load_run import restore
-from batchformer.lab.runs.run import build, load_task
 from batchformer.plug.check import check
 from smoke import CPU, save_tail, tiny
 

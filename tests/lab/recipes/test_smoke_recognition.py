@@ -12,7 +12,7 @@ import torch
 
 from batchformer.lab.config.arms import with_arm
 from batchformer.lab.recipes import RECIPES, find_recipe
-from batchformer.lab.runs.run import build, load_task
+from batchformer.lab.runs.build import build, load_task
 from smoke import CPU, save_noise, save_tail, scores, tiny, two_updates
 
 KNOWN = {name: find_recipe(name) for name in RECIPES}

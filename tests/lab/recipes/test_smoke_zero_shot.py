@@ -30,7 +30,8 @@ from batchformer.lab.engine.optim import parameters_of
 from batchformer.lab.methods import ce_gzsl
 from batchformer.lab.metrics.compositional import CompositionalScores
 from batchformer.lab.recipes import RECIPES, find_recipe
-from batchformer.lab.runs.run import Run, build, load_task
+from batchformer.lab.runs.build import build, load_task
+from batchformer.lab.runs.run import Run
 from batchformer.lab.runs.sub_runs import parts_of as ready_trainings
 from batchformer.lab.tasks import compositional
 from batchformer.lab.tasks.base import Task

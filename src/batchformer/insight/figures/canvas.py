@@ -1,7 +1,7 @@
 """Figures that read on a light and on a dark page, from a phone's width up.
 
 A figure is 4.5 inches wide: 324 units, one phone. Ink is one grey that the page replaces by its own
-text colour. What lies on a coloured cell is black or white by the cell, never ink. Nothing here
+text colour. Text on a coloured cell is black or white, whichever is legible there. Nothing here
 touches pyplot.
 """
 

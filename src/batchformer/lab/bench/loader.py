@@ -20,9 +20,8 @@ from batchformer.lab.bench.table import Spread, Table
 from batchformer.lab.data.feeds.framing import RandomResizedCrop
 from batchformer.lab.data.feeds.loader import FileFeed
 from batchformer.lab.data.files.image_files import ImageFiles
-from batchformer.lab.data.transforms import Compose, Normalise, RandomFlip
+from batchformer.lab.data.transforms import IMAGENET, Compose, RandomFlip
 
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 WIDTH, HEIGHT = 500, 375  # the commonest size of a photograph in ImageNet
 PREFETCH = 2
 REPEATS, FULL_REPEATS = 3, 5
@@ -118,7 +117,7 @@ def _plain(folder: Path, batch_size: int, workers: int, size: int) -> Batches:
             transforms.RandomResizedCrop(size),
             transforms.RandomHorizontalFlip(),
             transforms.ToTensor(),
-            transforms.Normalize(MEAN, STD),
+            transforms.Normalize(IMAGENET.mean, IMAGENET.std),
         ]
     )
     data = ImageFolder(str(folder), steps)
@@ -130,7 +129,7 @@ def _plain(folder: Path, batch_size: int, workers: int, size: int) -> Batches:
 
 def _ours(folder: Path, batch_size: int, workers: int, size: int) -> Batches:
     files = ImageFiles.from_folder(folder)
-    transform = Compose((RandomFlip(), Normalise(MEAN, STD)))
+    transform = Compose((RandomFlip(), IMAGENET))
     geometry = RandomResizedCrop(size)
     with FileFeed(
         files, geometry, transform, batch_size, seed=0, workers=workers, prefetch=PREFETCH

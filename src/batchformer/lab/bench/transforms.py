@@ -30,9 +30,6 @@ ONE_BY_ONE = 128
 #: As many images as CIFAR has for training.
 IMAGES = 50_000
 ROUNDS, BUDGET = 7, 0.4
-CIFAR = ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
-IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
-DIGITS = ((0.3053,), (0.3761,))
 #: Deviations of a Gaussian blur, and a kernel of three deviations to each side, as ours has.
 BLUR, KERNEL = (0.1, 2.0), 13
 
@@ -156,7 +153,7 @@ def pairs() -> list[Pair]:
     # One erased square of a quarter of the image is the nearest that torchvision has to Cutout.
     hole = v2.RandomErasing(p=1.0, scale=(0.25, 0.25), ratio=(1.0, 1.0))
     blur = v2.GaussianBlur(KERNEL, BLUR)
-    view, imagenet = v2.RandomResizedCrop(SIDE, scale=(0.2, 1.0)), _normalise(*IMAGENET)
+    imagenet, cifar = _normalise(ours.IMAGENET), _normalise(ours.cifar_test())
     moco = [v2.RandomApply([jitter(0.4, 0.4, 0.4, 0.1)], 0.8), grey(0.2), v2.RandomApply([blur])]
     byol = [v2.RandomApply([jitter(0.4, 0.4, 0.2, 0.1)], 0.8), grey(0.2), blur]
     # Another size than that of the images: torchvision returns those as they are.
@@ -175,22 +172,22 @@ def pairs() -> list[Pair]:
         "RandomSolarize": (ours.RandomSolarize(), v2.RandomSolarize(128, 0.5)),
         "GaussianBlur": (ours.GaussianBlur(BLUR, 0.5), v2.RandomApply([blur])),
         "Cutout": (ours.Cutout(SIDE // 2), hole),
-        "Normalise": (ours.Normalise(*IMAGENET), imagenet),
+        "Normalise": (ours.IMAGENET, imagenet),
         # It acts on normalised images, so the normalisation is timed with it.
         "RandomErasing": (
-            ours.Compose((ours.Normalise(*IMAGENET), ours.RandomErasing())),
+            ours.Compose((ours.IMAGENET, ours.RandomErasing())),
             v2.Compose([imagenet, v2.RandomErasing(0.25, value="random")]),
         ),
-        "cifar_train": (cifar_train(), v2.Compose([crop, flip, auto, hole, _normalise(*CIFAR)])),
-        "cifar_test": (ours.cifar_test(), _normalise(*CIFAR)),
-        "moco_v2": (ours.moco_v2(SIDE), v2.Compose([view, *moco, flip, imagenet])),
-        "byol": (ours.byol(SIDE), v2.Compose([view, *byol, flip, imagenet])),
+        "cifar_train": (cifar_train(), v2.Compose([crop, flip, auto, hole, cifar])),
+        "cifar_test": (ours.cifar_test(), cifar),
+        "moco_v2": (ours.moco_v2(), v2.Compose([*moco, flip, imagenet])),
+        "byol": (ours.byol(True), v2.Compose([*byol, flip, imagenet])),
         "domain_test": (
             ours.domain_test(smaller),
             v2.Compose([v2.Resize((smaller, smaller)), imagenet]),
         ),
     }
-    digits = _normalise(*DIGITS)
+    digits = _normalise(ours.digits_test())
     shifted = v2.Compose([v2.RandomCrop(8, padding=1), digits])
     return [
         *(Pair(name, own, theirs, (3, SIDE, SIDE)) for name, (own, theirs) in made.items()),
@@ -199,7 +196,7 @@ def pairs() -> list[Pair]:
     ]
 
 
-def _normalise(mean: tuple[float, ...], std: tuple[float, ...]) -> Any:
+def _normalise(same: ours.Normalise) -> Any:
     from torchvision.transforms import v2
 
-    return v2.Compose([v2.ToDtype(torch.float32, scale=True), v2.Normalize(mean, std)])
+    return v2.Compose([v2.ToDtype(torch.float32, scale=True), v2.Normalize(same.mean, same.std)])

@@ -37,7 +37,7 @@ class _Data:
         return ""
 
     def images(self) -> Any:
-        """The labelled data; data without labels names that by which it is scored."""
+        """The labelled data; for data without labels, the same images with labels to score it."""
         return self
 
     def words(self) -> str:

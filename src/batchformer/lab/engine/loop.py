@@ -18,11 +18,10 @@ from batchformer.lab.engine.cuda_graph import new_stream
 from batchformer.lab.engine.distributed.gradients import broadcast_state
 from batchformer.lab.engine.distributed.rank_zero import max_over_ranks
 from batchformer.lab.engine.distributed.sharding import shard
-from batchformer.lab.engine.distributed.sync_norm import synchronise_norms
 from batchformer.lab.engine.interrupt import Interrupted, StopRequest, stop_requests
 from batchformer.lab.engine.log import DivergedError, NoLog, Progress, RunLog
 from batchformer.lab.engine.method import Batches, Method
-from batchformer.lab.engine.precision import matmul_precision
+from batchformer.lab.engine.optimizer_step import matmul_precision
 from batchformer.lab.engine.stage import BEST, Evaluate, Evaluation, Plan, Position, Stage
 from batchformer.nn.exchange import is_rank_zero, world_size
 
@@ -135,6 +134,8 @@ def _training(
 def _prepare_ranks(method: Method, plan: Plan) -> None:
     """Give all ranks the weights of rank 0; synchronise norms and shard as the settings ask."""
     if plan.train.sync_norm:
+        from batchformer.lab.engine.distributed.sync_norm import synchronise_norms
+
         synchronise_norms(method, plan.device)
     broadcast_state((*method.parameters(), *method.buffers()))
     if plan.train.parallel == "fsdp":

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,9 @@ from torch.optim import Optimizer
 
 from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.engine.distributed.gradients import Parallel
+
+if TYPE_CHECKING:
+    from batchformer.lab.engine.method import Method
 
 Batch = Mapping[str, Any]
 Step = Callable[[Batch], dict[str, Tensor]]
@@ -120,3 +123,47 @@ def _split(rows: Tensor, into: int | tuple[int, ...]) -> list[Tensor]:
     if len(rows) == sum(into):
         return list(torch.split(rows, list(into)))
     return list(rows.tensor_split(len(into)))
+
+
+# Precisions that autocast does not cover: TF32 on or off, and double precision
+
+
+@contextmanager
+def matmul_precision(precision: str) -> Iterator[None]:
+    """Allow TF32 in matrix products and convolutions if the precision is ``tf32``, else forbid it.
+
+    torch has one switch for each of the two, and by default allows TF32 in convolutions only. A
+    CUDA graph keeps the setting with which it was captured.
+    """
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = matmul.allow_tf32, cudnn.allow_tf32
+    matmul.allow_tf32 = cudnn.allow_tf32 = precision == "tf32"
+    try:
+        yield
+    finally:
+        matmul.allow_tf32, cudnn.allow_tf32 = before
+
+
+def to_double(value: Any) -> Any:
+    """A floating-point tensor, or a list of them, in double precision; other values unchanged.
+
+    >>> import torch
+    >>> to_double(torch.ones(1)).dtype, to_double(torch.arange(2)).dtype
+    (torch.float64, torch.int64)
+    """
+    if isinstance(value, list):
+        return [to_double(each) for each in value]
+    return value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
+
+
+@contextmanager
+def predict_in_double(method: Method) -> Iterator[None]:
+    """Cast inputs of ``method.predict`` to double; tasks provide them in single precision."""
+    before, predict = method.__dict__.get("predict"), method.predict
+    method.__dict__["predict"] = lambda x: predict(to_double(x))
+    try:
+        yield
+    finally:
+        del method.__dict__["predict"]
+        if before is not None:
+            method.__dict__["predict"] = before

@@ -38,8 +38,7 @@ from batchformer.lab.engine.interrupt import Interrupted, StopRequest
 from batchformer.lab.engine.log import Progress, RunLog, Window
 from batchformer.lab.engine.method import Batches, Method
 from batchformer.lab.engine.optim import lr_factor, reset_state, set_lr
-from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep
-from batchformer.lab.engine.precision import predict_in_double, to_double
+from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep, predict_in_double, to_double
 from batchformer.nn.exchange import rank, world_size
 from batchformer.nn.randomness import seed_for
 

@@ -13,8 +13,6 @@ from torch import Tensor
 
 from batchformer.insight.intervals import FEWEST_SEEDS, LEVEL, finite_values, statistics_library
 
-# What a few seeds can say: Student t intervals, paired comparisons, and their limits.
-#
 # Accuracies are percent, differences percent points. Intervals over seeds come from Student's t,
 # never from a bootstrap: with 3 to 6 values a bootstrap interval is far too short. A bootstrap is
 # offered over test images only, where there are thousands.

@@ -28,8 +28,8 @@ FORMAT = 1
 RECORD = "submitted.json"
 #: Settings of data that name files or folders.
 PATHS = ("root", "train_list", "test_list", "table", "vectors")
-#: With SWAD, names of the network without the average begin with this. Alone, it is the mean over
-#: targets. Plain names (``photo``, ``val``, ``per_class``) belong to the averaged network.
+#: With SWAD, scores of the averaged network have plain names (``photo``, ``val``), and those of the
+#: network without the average begin with this. By itself it is their mean over targets.
 UNAVERAGED = "without_swad"
 #: What to do where a file of a run folder is damaged.
 ADVICE = "Put the file back, move its folder away, or give --runs another folder"

@@ -129,10 +129,8 @@ def look_untrained(
     relations: Relations,
     images: LabelledImages,
     *,
-    seed: int = 0,
-    measured: int = MEASURED,
-    batch: int = BATCH,
-    tell: Tell = lambda done, total: None,
+    seed: int,
+    tell: Tell,
 ) -> Arrays:
     """Gradients on pooled features and accuracy of an untrained network, on the same batches.
 
@@ -147,18 +145,16 @@ def look_untrained(
         relations: of the network with random weights, and an encoder; it is changed.
         images: of the test set.
         seed: of the order in batches, that of the trained network.
-        measured: images, at most.
-        batch: samples of a batch, at most.
         tell: as for :func:`batchformer.insight.look.look`.
 
     Returns:
         The arrays with "untrained" in their names of :mod:`batchformer.insight.record`.
     """
-    rows = measured_rows(images.labels, measured, seed)
+    rows = measured_rows(images.labels, MEASURED, seed)
     with torch.no_grad():
-        _measure_norms(relations, images, rows, batch)
-        counted = CountedImages(images, tell, batches_of(len(rows), batch))
-        found = measure(relations, counted, rows, batch, steps=0)
+        _measure_norms(relations, images, rows)
+        counted = CountedImages(images, tell, batches_of(len(rows), BATCH))
+        found = measure(relations, counted, rows, BATCH, steps=0)
     return {
         "gradient_untrained_abs": found["gradient_abs"],
         "gradient_untrained_l2": found["gradient_l2"],
@@ -166,14 +162,14 @@ def look_untrained(
     }
 
 
-def _measure_norms(relations: Relations, images: LabelledImages, rows: Tensor, batch: int) -> None:
+def _measure_norms(relations: Relations, images: LabelledImages, rows: Tensor) -> None:
     module: nn.Module = relations.module
     module.train()
     with recalibrate_norms(module) as norms:
         module.eval()
         for norm in norms:
             norm.train()
-        for x in images.batches(rows, nearly_equal(len(rows), batch)) if norms else ():
+        for x in images.batches(rows, nearly_equal(len(rows), BATCH)) if norms else ():
             relations.features(x)
     module.eval()
 

@@ -26,7 +26,7 @@ from batchformer.lab.engine.interrupt import StopRequest
 from batchformer.lab.engine.log import Progress
 from batchformer.lab.engine.loop import Evaluation, Plan, Training, training
 from batchformer.lab.engine.method import Batches, Method
-from batchformer.lab.engine.precision import matmul_precision
+from batchformer.lab.engine.optimizer_step import matmul_precision
 from batchformer.lab.models.weights import file_hash
 from batchformer.lab.runs.build import (
     TIMM,
@@ -35,7 +35,6 @@ from batchformer.lab.runs.build import (
     given_stride,
     given_weights,
     load_task,
-    pick_device,
     recordable,
     settle_stride,
     take_given_weights,
@@ -66,15 +65,13 @@ from batchformer.lab.runs.source_runs import (
 from batchformer.lab.tasks.base import Task
 from batchformer.nn import exchange as group
 
-__all__ = ["Run", "build", "load_task", "pick_device"]
-
 
 @dataclass(frozen=True)
 class Run:
     """One arm of a recipe with one seed, and its folder.
 
     Args:
-        recipe: with what a person changed of it.
+        recipe: with the changes of the command line.
         arm: of the comparison.
         seed: pairs runs of several arms.
         folder: ``RUNS/RECIPE/ARM/seedN``, or one part of it.

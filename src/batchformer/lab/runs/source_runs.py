@@ -16,7 +16,6 @@ from batchformer.lab.engine.loop import BEST, explain_mismatch
 from batchformer.lab.models.weights import Place
 from batchformer.lab.recipes import RECIPES, find_recipe
 from batchformer.lab.runs.folder import read_json, recipe_from_json
-from batchformer.plug.export import export
 
 Weights = Mapping[str, Tensor]
 
@@ -111,6 +110,8 @@ def trained_network(folder: Path) -> Weights:
             f"{folder} is finished but holds no checkpoint to start from. Remove the folder and "
             "train it again."
         )
+    from batchformer.plug.export import export  # late: few runs start from others
+
     return export(_below("network.", state))
 
 

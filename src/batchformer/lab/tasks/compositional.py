@@ -81,12 +81,10 @@ class CompositionalTask(FixedSplit):
 
     @property
     def method_options(self) -> dict[str, Any]:
-        """What the task tells its methods about the data."""
         return {"compositions": self.compositions, "vectors": self.words.matrix}
 
     @property
     def unvalidated(self) -> str:
-        """Why evaluations have no validation score to choose by; empty if they have one."""
         seen = self.data.compositions.seen[self.data.val.labels]
         if not len(seen):
             return f"{self.data.name} has no validation images"
@@ -96,7 +94,6 @@ class CompositionalTask(FixedSplit):
         return ""
 
     def facts(self) -> dict[str, Any]:
-        """What a reader should know about the data, for the run folder."""
         pairs, words = self.compositions, self.words
         return {
             "name": self.data.name,

@@ -20,8 +20,7 @@ from batchformer.lab.data.sets.voc import BoxedImages, count_objects, load_voc
 from batchformer.lab.engine.checkpoint import sync_state
 from batchformer.lab.engine.loop import Evaluation
 from batchformer.lab.engine.method import Batches, Method
-from batchformer.lab.engine.optimizer_step import OptimizerStep
-from batchformer.lab.engine.precision import to_double
+from batchformer.lab.engine.optimizer_step import OptimizerStep, to_double
 from batchformer.lab.metrics.detection import (
     Boxes,
     average_precision,
@@ -55,11 +54,9 @@ class DetectionTask(FixedSplit):
 
     @property
     def method_options(self) -> dict[str, Any]:
-        """What the task tells its methods about the data."""
         return {"classes": self.data.classes, "class_counts": self.data.train_counts}
 
     def facts(self) -> dict[str, Any]:
-        """What a reader should know about the data, for the run folder."""
         data = self.data
         return {
             "name": self.config.name,

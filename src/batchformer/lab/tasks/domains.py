@@ -124,7 +124,6 @@ class DomainTask:
 
     @property
     def method_options(self) -> dict[str, Any]:
-        """What the task tells its methods about the data."""
         rows = [self.data.domains.index(domain) for domain in self.sources]
         return {"class_counts": self.data.counts[rows].sum(0), "groups": self.groups}
 
@@ -134,7 +133,6 @@ class DomainTask:
 
     @property
     def unvalidated(self) -> str:
-        """Why evaluations have no validation score to choose by; empty if they have one."""
         return "" if self.config.held_out else "data.held-out is 0"
 
     def facts(self) -> dict[str, Any]:

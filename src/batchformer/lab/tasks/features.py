@@ -20,13 +20,13 @@ from batchformer.lab.data.files.image_files import ImageFiles
 from batchformer.lab.data.sets.images import ImageSplit
 from batchformer.lab.data.transforms import (
     CONTRAST_SCALE,
+    Compose,
+    RandomResizedCrop,
     Transform,
     byol,
-    byol_colours,
     cifar_test,
     digits_train,
     moco_v2,
-    moco_v2_colours,
 )
 from batchformer.lab.metrics.representation import alignment, feature_std, uniformity
 from batchformer.lab.tasks.base import file_feed, memory_feed
@@ -116,10 +116,12 @@ def views(config: Viewed) -> tuple[Transform, Transform]:
     if config.name == "digits":
         return digits_train(), digits_train()
     end = cifar_test()
+    crop = RandomResizedCrop(SMALL, scale=CONTRAST_SCALE)
     if config.views == "moco_v2":
-        view = moco_v2(SMALL, end, blur=False)
+        view = Compose((crop, *moco_v2(end, blur=False).transforms))
         return view, view
-    return byol(SMALL, True, end, blur=False), byol(SMALL, False, end, blur=False)
+    first, second = (byol(first, end, blur=False).transforms for first in (True, False))
+    return Compose((crop, *first)), Compose((crop, *second))
 
 
 def contrasted_file_views(config: Viewed) -> tuple[View, View]:
@@ -127,9 +129,9 @@ def contrasted_file_views(config: Viewed) -> tuple[View, View]:
     crop = framing.RandomResizedCrop(config.size, scale=CONTRAST_SCALE)
     end = normalise_files(config.name)
     if config.views == "moco_v2":
-        view = (crop, moco_v2_colours(end))
+        view = (crop, moco_v2(end))
         return view, view
-    return (crop, byol_colours(True, end)), (crop, byol_colours(False, end))
+    return (crop, byol(True, end)), (crop, byol(False, end))
 
 
 def two_views(

@@ -51,7 +51,6 @@ class GeneralizedTask(FixedSplit):
 
     @cached_property
     def method_options(self) -> dict[str, Any]:
-        """What the task tells its methods about the data."""
         data = self.data
         return {
             "features": data.scaled(data.trainval),
@@ -62,7 +61,6 @@ class GeneralizedTask(FixedSplit):
         }
 
     def facts(self) -> dict[str, Any]:
-        """What a reader should know about the data, for the run folder."""
         data = self.data
         return {
             "name": data.name,

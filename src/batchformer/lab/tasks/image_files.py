@@ -80,7 +80,6 @@ class ImageFileTask(LabelledTask):
         return cls(data, config, device)
 
     def facts(self) -> dict[str, Any]:
-        """What a reader should know about the data, for the run folder."""
         facts = {
             **split_facts(self.data),
             "classes": self.num_classes,

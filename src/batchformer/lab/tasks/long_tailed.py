@@ -73,7 +73,6 @@ class LongTailedTask(LabelledTask):
         return cls(only_classes(data, *bounds), config, device)
 
     def facts(self) -> dict[str, Any]:
-        """What a reader should know about the data, for the run folder."""
         return split_facts(self.data)
 
     def feed(self, train: TrainConfig, seed: int) -> Batches:

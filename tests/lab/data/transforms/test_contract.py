@@ -50,7 +50,7 @@ RANDOM: dict[str, Transform] = {
     "resized crop": RandomResizedCrop(16),
     "erasing": Compose((Normalise(MEAN, STD), transforms.RandomErasing(0.5))),
     "cifar_train": transforms.cifar_train(),
-    "moco_v2": transforms.moco_v2(16),
+    "moco_v2": transforms.moco_v2(),
 }
 FIXED: dict[str, Transform] = {
     "normalise": Normalise(MEAN, STD),

@@ -29,7 +29,8 @@ class Family:
             `ensure` passes.
         place: takes a set's name; where it is.
         looked: takes a set's name; what was looked for and where it comes from. None: its place.
-        state: "published": it is present or absent; others always are what this says.
+        state: of a "published" set it is looked up whether it is present; "embedded" sets and those
+            of the user have this state always.
     """
 
     ensure: Callable[[Any], object] = lambda data: None

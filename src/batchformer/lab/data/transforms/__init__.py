@@ -27,14 +27,12 @@ from batchformer.lab.data.transforms.presets import (
     CONTRAST_SCALE,
     IMAGENET,
     byol,
-    byol_colours,
     cifar_test,
     cifar_train,
     digits_test,
     digits_train,
     domain_test,
     moco_v2,
-    moco_v2_colours,
 )
 from batchformer.lab.data.transforms.resize import (
     CentreCrop,
@@ -65,12 +63,10 @@ __all__ = [
     "Resize",
     "Transform",
     "byol",
-    "byol_colours",
     "cifar_test",
     "cifar_train",
     "digits_test",
     "digits_train",
     "domain_test",
     "moco_v2",
-    "moco_v2_colours",
 ]

@@ -7,7 +7,7 @@ from batchformer.lab.data.transforms.base import Compose, Normalise, Transform
 from batchformer.lab.data.transforms.color import ColorJitter, RandomGrey, RandomSolarize
 from batchformer.lab.data.transforms.erase import Cutout
 from batchformer.lab.data.transforms.geometry import RandomCrop, RandomFlip
-from batchformer.lab.data.transforms.resize import GaussianBlur, RandomResizedCrop, Resize
+from batchformer.lab.data.transforms.resize import GaussianBlur, Resize
 
 #: Normalisation by the statistics of ImageNet.
 IMAGENET = Normalise(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
@@ -35,40 +35,26 @@ def digits_test() -> Normalise:
     return Normalise(mean=(0.3053,), std=(0.3761,))
 
 
-def moco_v2(size: int = 224, normalise: Normalise = IMAGENET, blur: bool = True) -> Compose:
-    """One view of MoCo-v2: resized crop, colour jitter, grey, blur, flip, normalisation.
+def moco_v2(normalise: Normalise = IMAGENET, blur: bool = True) -> Compose:
+    """A view of MoCo-v2 after its crop: colour jitter, grey, blur, flip, normalisation.
 
     Args:
         blur: switch it off for very small images.
     """
-    crop = RandomResizedCrop(size, scale=CONTRAST_SCALE)
-    return Compose((crop, *moco_v2_colours(normalise, blur).transforms))
-
-
-def moco_v2_colours(normalise: Normalise = IMAGENET, blur: bool = True) -> Compose:
-    """The view of MoCo-v2 after its crop."""
     steps: list[Transform] = [ColorJitter(0.4, 0.4, 0.4, 0.1, p=0.8), RandomGrey(0.2)]
     if blur:
         steps.append(GaussianBlur((0.1, 2.0), p=0.5))
     return Compose((*steps, RandomFlip(), normalise))
 
 
-def byol(
-    size: int = 224, first: bool = True, normalise: Normalise = IMAGENET, blur: bool = True
-) -> Compose:
-    """One of the two views of BYOL and MoCo-v3, which differ in blur and solarisation.
+def byol(first: bool, normalise: Normalise = IMAGENET, blur: bool = True) -> Compose:
+    """A view of BYOL and MoCo-v3 after its crop; the two differ in blur and solarisation.
 
     Args:
         first: the view that is always blurred and never solarised; the other one is blurred in a
             tenth of the cases and solarised in a fifth.
         blur: switch it off for very small images.
     """
-    crop = RandomResizedCrop(size, scale=CONTRAST_SCALE)
-    return Compose((crop, *byol_colours(first, normalise, blur).transforms))
-
-
-def byol_colours(first: bool, normalise: Normalise = IMAGENET, blur: bool = True) -> Compose:
-    """A view of BYOL and MoCo-v3 after its crop."""
     steps: list[Transform] = [ColorJitter(0.4, 0.4, 0.2, 0.1, p=0.8), RandomGrey(0.2)]
     if blur:
         steps.append(GaussianBlur((0.1, 2.0), p=1.0 if first else 0.1))
