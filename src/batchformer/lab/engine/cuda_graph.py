@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from batchformer.kernels import for_graphs
 from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optimizer_step import Batch
@@ -104,16 +105,19 @@ class Captured:
         key = (self.phase(), signature(batch))
         captured = self.graphs.get(key)
         if captured is None:
-            self.calls[key] += 1
-            if self.failed or self.calls[key] <= WARM_UP or len(self.graphs) >= MAX_GRAPHS:
-                return self.eager(batch, seed)
-            try:
-                captured = self.graphs[key] = self._capture(batch)
-            except RuntimeError as error:
-                self.failed = True
-                reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-                self.say(f"updates are eager from here: the capture failed ({reason})")
-                return self.eager(batch, seed)
+            # Eager updates run the kernels of a graph too, so that a resumed run, which begins with
+            # some, gives the same numbers.
+            with for_graphs():
+                self.calls[key] += 1
+                if self.failed or self.calls[key] <= WARM_UP or len(self.graphs) >= MAX_GRAPHS:
+                    return self.eager(batch, seed)
+                try:
+                    captured = self.graphs[key] = self._capture(batch)
+                except RuntimeError as error:
+                    self.failed = True
+                    reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+                    self.say(f"updates are eager from here: the capture failed ({reason})")
+                    return self.eager(batch, seed)
         for name, value in batch.items():
             if isinstance(value, Tensor):
                 captured.batch[name].copy_(value, non_blocking=True)
