@@ -246,7 +246,8 @@ def _triton(qkv: Tensor, heads: int, dropout: float) -> Tensor:
         from batchformer.kernels.operator import sample_attention
 
         def attend(qkv: Tensor, seed: Tensor) -> Tensor:
-            return sample_attention(qkv, seed, heads, dropout)[0]
+            mixed: Tensor = sample_attention(qkv, seed, heads, dropout)[0]
+            return mixed
     else:
         from batchformer.kernels.attention import SampleAttention
 

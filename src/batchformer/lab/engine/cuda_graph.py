@@ -62,7 +62,8 @@ class Eager:
     def __call__(self, batch: Batch, seed: int) -> Losses:
         """One update; ``seed`` is that of its dropout."""
         seed_device(self.device, seed)
-        return self.work(batch)
+        with for_graphs():  # the kernels of a captured update, which draw the same dropout
+            return self.work(batch)
 
 
 @dataclass
@@ -105,19 +106,16 @@ class Captured:
         key = (self.phase(), signature(batch))
         captured = self.graphs.get(key)
         if captured is None:
-            # Eager updates run the kernels of a graph too, so that a resumed run, which begins with
-            # some, gives the same numbers.
-            with for_graphs():
-                self.calls[key] += 1
-                if self.failed or self.calls[key] <= WARM_UP or len(self.graphs) >= MAX_GRAPHS:
-                    return self.eager(batch, seed)
-                try:
-                    captured = self.graphs[key] = self._capture(batch)
-                except RuntimeError as error:
-                    self.failed = True
-                    reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-                    self.say(f"updates are eager from here: the capture failed ({reason})")
-                    return self.eager(batch, seed)
+            self.calls[key] += 1
+            if self.failed or self.calls[key] <= WARM_UP or len(self.graphs) >= MAX_GRAPHS:
+                return self.eager(batch, seed)
+            try:
+                captured = self.graphs[key] = self._capture(batch)
+            except RuntimeError as error:
+                self.failed = True
+                reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+                self.say(f"updates are eager from here: the capture failed ({reason})")
+                return self.eager(batch, seed)
         for name, value in batch.items():
             if isinstance(value, Tensor):
                 captured.batch[name].copy_(value, non_blocking=True)
@@ -145,10 +143,13 @@ class Captured:
         before = default.graphsafe_get_state()
         default.graphsafe_set_state(self.generator.graphsafe_get_state())
         try:
-            with torch.cuda.graph(
-                graph,
-                stream=torch.cuda.current_stream(self.device),
-                capture_error_mode="thread_local",
+            with (
+                torch.cuda.graph(
+                    graph,
+                    stream=torch.cuda.current_stream(self.device),
+                    capture_error_mode="thread_local",
+                ),
+                for_graphs(),
             ):
                 losses = self.work(static)
         finally:
