@@ -50,7 +50,7 @@ FAMILIES: dict[str, tuple[ModuleType, str]] = {
     "attention": (attention, "_kernels_work"),
 }
 #: The first is what ratios are to.
-COMPILED, WITH = "ours compiled, without kernels", "ours with all kernels"
+COMPILED, WITH = "ours compiled, without kernels", "ours"
 ROUNDS, BUDGET = 15, 1.0
 
 
@@ -119,6 +119,9 @@ def candidates(pair: LayerPair) -> dict[str, Work]:
     if "attention" in used:
         found["ours compiled, attention by our operator"] = _compiled(pair, kernels=True)
     found[WITH] = eager[OURS]
+    if "rows between products" in used:
+        # Eager layers use this family from a larger size on: is that the right size?
+        found["ours with the kernels of a graph"] = _within(for_graphs, eager[OURS])
     for family in used if len(used) > 1 else ():
         found[f"ours without {family}"] = _within(functools.partial(without, family), eager[OURS])
     found["ours without kernels"] = _within(disabled, eager[OURS])
