@@ -169,3 +169,62 @@ def test_products_are_summed_within_heads(
     a, b = torch.randn(5, 15, device=device), torch.randn(5, 15, device=device)
     expected = (a.double() * b.double()).view(5, 3, 5).sum(-1).T
     assert relative(output_times_gradient(a, b, 3), expected) < 1e-6
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("keep", "dropout"), [(True, 0.5), (True, 0.0), (False, 0.5)])
+def test_the_operator_tells_the_compiler_the_truth(
+    keep: bool,
+    dropout: float,
+    device: torch.device,
+    seed: Tensor,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its shapes, strides and gradients, with an N that is no multiple of the alignment."""
+    from batchformer.kernels import attention
+    from batchformer.kernels.operator import sample_attention
+
+    monkeypatch.setattr(attention, "KEPT_BUDGET", 2**40 if keep else 0)
+    monkeypatch.setattr(attention, "BLOCK_BUDGET", 9 * 4 * 8)
+    if not ON_GPU:
+        for name in ("FORWARD", "BACKWARD_KEPT", "BACKWARD"):
+            monkeypatch.setattr(attention, name, (16, 4))
+    qkv = torch.randn(9, 3 * 8, device=device, requires_grad=True)
+    given = (qkv, seed, 1, dropout)
+    tests = ("test_schema", "test_autograd_registration", "test_faketensor")
+    torch.library.opcheck(sample_attention, given, test_utils=tests)
+    plain = attention.SampleAttention.apply(qkv, 1, dropout, seed)
+    found = sample_attention(*given)[0]
+    gradient = torch.randn_like(plain)
+    both = [torch.autograd.grad(out, qkv, gradient)[0] for out in (plain, found)]
+    assert torch.equal(found, plain) and torch.equal(*both)
+
+
+@pytest.mark.gpu
+def test_a_graph_keeps_the_operator_for_every_size(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from torch._dynamo.testing import AotEagerAndRecordGraphs
+
+    from batchformer.kernels import attention as kernels
+    from batchformer.nn.attention import attention
+
+    if not ON_GPU:
+        for name in ("FORWARD", "BACKWARD_KEPT", "BACKWARD"):
+            monkeypatch.setattr(kernels, name, (16, 4))
+    recorded = AotEagerAndRecordGraphs()
+    options = {"heads": 2, "dropout": 0.5, "path": "triton"}
+    graph = torch.compile(attention, backend=recorded, fullgraph=True)
+    for n in (9, 7, 5):
+        qkv = torch.randn(n, 3 * 4, device=device, requires_grad=True)
+        found = []
+        for function in (attention, graph):
+            torch.manual_seed(3)
+            out = function(qkv, **options)
+            found.append((out, *torch.autograd.grad(out.square().sum(), qkv)))
+        assert all(map(torch.equal, *found))
+    assert len(recorded.graphs) == 2, "one for the first size, one for all others"
+    for part, name in (("fw", "sample_attention"), ("bw", "sample_attention_backward")):
+        for graph in getattr(recorded, f"{part}_graphs"):
+            targets = [str(node.target) for node in graph.graph.nodes]
+            assert targets.count(f"batchformer.{name}.default") == 1

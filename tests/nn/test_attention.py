@@ -10,7 +10,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch._dynamo.testing import EagerAndRecordGraphs
+from torch._subclasses.fake_tensor import FakeTensorMode
 
+from batchformer import kernels
 from batchformer.nn import attention as module_under_test
 from batchformer.nn.attention import (
     Attend,
@@ -226,3 +229,28 @@ def test_compiled_whole(path: Path) -> None:
     compiled = torch.compile(attention, fullgraph=True, backend="aot_eager")
     qkv = torch.randn(1, 16, 24)
     torch.testing.assert_close(compiled(qkv, 2, path=path), attention(qkv, 2, path=path))
+
+
+@pytest.mark.parametrize("n", [1024, 4096])
+def test_compiled_for_a_gpu_large_batches_keep_our_kernels(
+    n: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tensors without values stand for a GPU's; small sizes are left to the compiler."""
+    pytest.importorskip("triton")
+    monkeypatch.setattr("batchformer.kernels.available._missing", lambda _: None)
+
+    def keeps_kernels(**options: Any) -> bool:
+        torch._dynamo.reset()
+        recorded = EagerAndRecordGraphs()
+        compiled = torch.compile(attention, backend=recorded, fullgraph=True)
+        with FakeTensorMode():
+            qkv = torch.empty(n, 3 * 2048, device="cuda", dtype=torch.bfloat16)
+            out = compiled(qkv, 4, dropout=0.5, **options)
+        assert out.shape == (n, 2048) and out.is_cuda
+        (graph,) = recorded.graphs
+        return any("batchformer.sample_attention" in str(node.target) for node in graph.graph.nodes)
+
+    assert keeps_kernels() is (n == 4096)
+    assert not keeps_kernels(attend="self")
+    with kernels.disabled():
+        assert not keeps_kernels()

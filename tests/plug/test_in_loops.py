@@ -137,6 +137,61 @@ def test_one_graph_serves_every_ragged_batch(name: str) -> None:
     assert counter.frame_count == 3, "back in training, nothing is compiled anew"
 
 
+def images(n: int) -> Tensor:
+    return torch.randn(n, 3, 32, 32)
+
+
+def resnet() -> Built:
+    """A ResNet-50 with one narrow block a stage."""
+    block, narrow = timm.models.resnet.Bottleneck, (8, 8, 8, 8)
+    return timm.models.ResNet(block, (1, 1, 1, 1), num_classes=5, channels=narrow), images
+
+
+def vit() -> Built:
+    """A ViT-S with two narrow blocks."""
+    sizes = {"img_size": 32, "depth": 2, "embed_dim": 24, "num_heads": 2, "num_classes": 5}
+    return timm.create_model("vit_small_patch16_224", **sizes), images
+
+
+def bert() -> Built:
+    """A BERT of one narrow layer, without dropout of its own."""
+    transformers = pytest.importorskip("transformers")
+    sizes = {"vocab_size": 50, "hidden_size": 16, "num_hidden_layers": 1, "num_labels": 5}
+    more = {"num_attention_heads": 2, "intermediate_size": 16}
+    dropouts = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    config = transformers.BertConfig(**sizes, **more, **dropouts)
+    model = transformers.BertForSequenceClassification(config)
+    return model, lambda n: torch.randint(0, 50, (n, 6))
+
+
+@pytest.mark.parametrize("network", [resnet, vit, bert])
+def test_a_whole_network_compiles_once_for_each_kind_of_pass(network: Callable[[], Built]) -> None:
+    """No break, three graphs in all, and the outputs and gradients of eager code."""
+    model, batch = network()
+    attach(model, example=batch(2), dropout=0.0, verbose=False)
+    counter = CompileCounter()
+    compiled = torch.compile(model, backend=counter, fullgraph=True)
+    for training, n, graphs in (
+        *((True, 8, 1), (True, 8, 1)),
+        *((True, 5, 2), (True, 7, 2)),  # the last, smaller batch of an epoch: once more, for all
+        *((False, 8, 3), (False, 5, 3)),
+        *((True, 8, 3), (True, 4, 3), (False, 6, 3)),
+    ):
+        model.train(training)
+        x, found = batch(n), []
+        for forward in (compiled, copy.deepcopy(model)):
+            out = forward(x)
+            logits = getattr(out, "logits", out).as_subclass(Tensor)
+            assert len(logits) == (2 * n if training else n)
+            weights = [p for p in forward.parameters() if p.ndim > 1]
+            # Of the first layer, and of the encoder, which is the classifier's child.
+            wanted = [weights[0], weights[-1]] if training else weights[:1]
+            found.append((logits, *torch.autograd.grad(logits.square().sum(), wanted)))
+        for mine, eager in zip(*found, strict=True):
+            torch.testing.assert_close(mine, eager, rtol=1e-4, atol=1e-5)
+        assert counter.frame_count == graphs
+
+
 # One head is below: a whole step, and inductor.
 @pytest.mark.parametrize("name", [name for name in COMPILED if name != "one head"])
 def test_compiled_is_eager_in_value_and_gradient(name: str) -> None:

@@ -8,6 +8,7 @@ with the number of samples, not with its square.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -261,62 +262,87 @@ class SampleAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, qkv: Tensor, heads: int, dropout: float, seeds: Tensor) -> Tensor:
-        q, k, v = _split(qkv, heads)
-        n, width = q.shape[1:]
-        out = qkv.new_empty(n, heads * width)
-        by_head = out.view(n, heads, width).transpose(0, 1)
-        log_sum = torch.empty(heads, n, dtype=torch.float32, device=qkv.device)
-        rows = block_rows(n, heads, qkv.element_size(), dropout)
-        kept: tuple[Tensor, ...] = ()
-        for start in range(0, n, rows):
-            block = slice(start, min(start + rows, n))
-            scores = _scores(q[:, block], k, width**-0.5)
-            dropped = (
-                torch.empty_strided(
-                    scores.shape, scores.stride(), dtype=qkv.dtype, device=qkv.device
-                )
-                if rows == n and dropout
-                else None
-            )
-            weights = softmax_dropout_(scores, log_sum, seeds, dropout, start, dropped)
-            torch.bmm(weights, v, out=by_head[:, block])
-            if rows == n:
-                kept = (scores, weights)
+        out, log_sum, *kept = attend(qkv, heads, dropout, seeds)
         ctx.save_for_backward(qkv, out, log_sum, seeds, *kept)
-        ctx.heads, ctx.dropout, ctx.rows = heads, dropout, rows
+        ctx.heads, ctx.dropout = heads, dropout
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         qkv, out, log_sum, seeds, *kept = ctx.saved_tensors
-        gradient = gradient.contiguous()
-        q, k, v = _split(qkv, ctx.heads)
-        n, width = q.shape[1:]
-        into = torch.empty_like(qkv)
-        dq, dk, dv = _split(into, ctx.heads)
-        delta = output_times_gradient(out, gradient, ctx.heads)
-        g = gradient.view(n, ctx.heads, width).transpose(0, 1)
-        options = (log_sum, delta, seeds, ctx.dropout, width**-0.5)
-        if kept:
-            scores, weights = kept
-            torch.bmm(weights.transpose(1, 2), g, out=dv)
-            ds = _scores(g, v, 1.0)
-            softmax_dropout_backward_(scores, ds, *options, weights_kept=True)
-            torch.bmm(ds, k, out=dq)
-            torch.bmm(ds.transpose(1, 2), q, out=dk)
-            return into, None, None, None
-        total = torch.zeros(q.shape, dtype=torch.float32, device=q.device)
-        for start in range(0, n, ctx.rows):
-            block = slice(start, min(start + ctx.rows, n))
-            weights = _scores(q, k[:, block], width**-0.5)
-            ds = _scores(g, v[:, block], 1.0)
-            softmax_dropout_backward_(weights, ds, *options, first_column=start)
-            torch.bmm(weights.transpose(1, 2), g, out=dv[:, block])
-            torch.bmm(ds.transpose(1, 2), q, out=dk[:, block])
-            total += torch.bmm(ds, k[:, block])  # in float32, because many blocks are summed
-        dq.copy_(total)
+        into = attend_backward(gradient, qkv, out, log_sum, seeds, kept, ctx.heads, ctx.dropout)
         return into, None, None, None
+
+
+def attend(qkv: Tensor, heads: int, dropout: float, seeds: Tensor) -> tuple[Tensor, ...]:
+    """The forward pass.
+
+    Returns:
+        The mixed values ``(N, C)`` and log2 of the sums of exp ``(heads, N)``. If they are kept,
+        also the weights before dropout ``(heads, N, N)``, and with dropout those after it.
+    """
+    q, k, v = _split(qkv, heads)
+    n, width = q.shape[1:]
+    out = qkv.new_empty(n, heads * width)
+    by_head = out.view(n, heads, width).transpose(0, 1)
+    log_sum = torch.empty(heads, n, dtype=torch.float32, device=qkv.device)
+    rows = block_rows(n, heads, qkv.element_size(), dropout)
+    kept: tuple[Tensor, ...] = ()
+    for start in range(0, n, rows):
+        block = slice(start, min(start + rows, n))
+        scores = _scores(q[:, block], k, width**-0.5)
+        dropped = (
+            torch.empty_strided(scores.shape, scores.stride(), dtype=qkv.dtype, device=qkv.device)
+            if rows == n and dropout
+            else None
+        )
+        weights = softmax_dropout_(scores, log_sum, seeds, dropout, start, dropped)
+        torch.bmm(weights, v, out=by_head[:, block])
+        if rows == n:
+            kept = (scores,) if dropped is None else (scores, dropped)
+    return out, log_sum, *kept
+
+
+def attend_backward(
+    gradient: Tensor,
+    qkv: Tensor,
+    out: Tensor,
+    log_sum: Tensor,
+    seeds: Tensor,
+    kept: Sequence[Tensor],
+    heads: int,
+    dropout: float,
+) -> Tensor:
+    """The gradient of ``qkv``, from what :func:`attend` was given and returned."""
+    gradient = gradient.contiguous()
+    q, k, v = _split(qkv, heads)
+    n, width = q.shape[1:]
+    into = torch.empty_like(qkv)
+    dq, dk, dv = _split(into, heads)
+    delta = output_times_gradient(out, gradient, heads)
+    g = gradient.view(n, heads, width).transpose(0, 1)
+    options = (log_sum, delta, seeds, dropout, width**-0.5)
+    if kept:
+        scores, weights = kept[0], kept[-1]
+        torch.bmm(weights.transpose(1, 2), g, out=dv)
+        ds = _scores(g, v, 1.0)
+        softmax_dropout_backward_(scores, ds, *options, weights_kept=True)
+        torch.bmm(ds, k, out=dq)
+        torch.bmm(ds.transpose(1, 2), q, out=dk)
+        return into
+    total = torch.zeros(q.shape, dtype=torch.float32, device=q.device)
+    rows = block_rows(n, heads, qkv.element_size(), dropout)
+    for start in range(0, n, rows):
+        block = slice(start, min(start + rows, n))
+        weights = _scores(q, k[:, block], width**-0.5)
+        ds = _scores(g, v[:, block], 1.0)
+        softmax_dropout_backward_(weights, ds, *options, first_column=start)
+        torch.bmm(weights.transpose(1, 2), g, out=dv[:, block])
+        torch.bmm(ds.transpose(1, 2), q, out=dk[:, block])
+        total += torch.bmm(ds, k[:, block])  # in float32, because many blocks are summed
+    dq.copy_(total)
+    return into
 
 
 def block_rows(n: int, heads: int, item_size: int, dropout: float) -> int:
@@ -339,8 +365,12 @@ def _split(qkv: Tensor, heads: int) -> tuple[Tensor, Tensor, Tensor]:
 
 def _scores(a: Tensor, b: Tensor, factor: float) -> Tensor:
     """``factor * a bᵀ``, ``(heads, rows, n)``, with each row at an aligned address."""
-    heads, rows, n = len(a), a.shape[1], b.shape[1]
-    aligned = -(-n // ALIGNMENT) * ALIGNMENT
-    out = torch.empty(heads, rows, aligned, dtype=a.dtype, device=a.device)[..., :n]
+    out = empty_scores(len(a), a.shape[1], b.shape[1], a)
     # The factor is applied before rounding, so half precision does not overflow.
     return torch.baddbmm(out, a, b.transpose(1, 2), beta=0, alpha=factor, out=out)
+
+
+def empty_scores(heads: int, rows: int, n: int, like: Tensor) -> Tensor:
+    """Room for scores ``(heads, rows, n)`` of this type and on this device."""
+    aligned = -(-n // ALIGNMENT) * ALIGNMENT
+    return like.new_empty(heads, rows, aligned)[..., :n]

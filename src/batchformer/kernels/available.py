@@ -16,13 +16,14 @@ from functools import lru_cache
 import torch
 from torch import Tensor, nn
 
-from batchformer.torch_private import is_forward_mode, is_transformed
+from batchformer.torch_private import constant_when_compiled, is_forward_mode, is_transformed
 
 HALF = (torch.bfloat16, torch.float16)
 #: Tensor cores with bfloat16 begin with this generation (Ampere).
 MIN_CAPABILITY = (8, 0)
 
 _disabled: ContextVar[bool] = ContextVar("batchformer_kernels_disabled", default=False)
+_for_graphs: ContextVar[bool] = ContextVar("batchformer_kernels_for_graphs", default=False)
 
 
 @contextmanager
@@ -40,8 +41,26 @@ def disabled() -> Iterator[None]:
         _disabled.reset(token)
 
 
-def unsupported_reason(x: Tensor) -> str | None:
-    """Why no kernel can run on ``x`` now, or None.
+@contextmanager
+def for_graphs() -> Iterator[None]:
+    """Within it, forward passes are those of a CUDA graph, where launches cost the host nothing.
+
+    Put both the updates that warm up and the capture into it, so that they run the same kernels.
+    """
+    token = _for_graphs.set(True)
+    try:
+        yield
+    finally:
+        _for_graphs.reset(token)
+
+
+def launches_are_free() -> bool:
+    """Whether the forward pass is one of :func:`for_graphs`."""
+    return _for_graphs.get()
+
+
+def unsupported_reason(x: Tensor, *others: Tensor) -> str | None:
+    """Why no kernel can run on ``x`` and other tensors of its device now, or None.
 
     >>> unsupported_reason(torch.zeros(1))
     'the tensor is not on a CUDA device'
@@ -49,17 +68,27 @@ def unsupported_reason(x: Tensor) -> str | None:
     # Tracers and tensor subclasses come first: they cannot answer the other questions.
     if torch.compiler.is_compiling() or torch.jit.is_tracing():  # type: ignore[attr-defined]
         return "the model is being compiled or traced"
-    if type(x) not in (Tensor, nn.Parameter):
-        return f"{type(x).__name__} is not a plain tensor"
+    for tensor in (x, *others):
+        if type(tensor) not in (Tensor, nn.Parameter):
+            return f"{type(tensor).__name__} is not a plain tensor"
     if _disabled.get():
         return "kernels are disabled"
     if is_transformed():
         return "a transform of torch.func is active"
     if is_forward_mode():
         return "forward-mode differentiation is active"
-    if not x.is_cuda:
+    if not (x.is_cuda and all(tensor.is_cuda for tensor in others)):
         return "the tensor is not on a CUDA device"
     return _missing(x.device)
+
+
+@constant_when_compiled
+def operators_work(device: torch.device) -> bool:
+    """Whether operators made of kernels may stand in a graph that ``torch.compile`` makes.
+
+    It asks once, while it traces: compiled code keeps the answer.
+    """
+    return device.type == "cuda" and not _disabled.get() and _missing(device) is None
 
 
 @lru_cache

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from batchformer.kernels.available import unsupported_reason
+from batchformer.kernels.available import HALF, operators_work, unsupported_reason
 from batchformer.nn.exchange import ON_WEIGHTS, AllRows, KeyedDropout, gather_rows
 
 Attend = Literal["batch", "self"]
@@ -35,6 +35,9 @@ EXPLICIT_BUDGET_CUDA = 32 * 2**20
 BLOCK_BUDGET = 64 * 2**20
 #: The widest head for which torch's fused kernels are fast, and the alignment they need.
 FUSED_WIDTH, FUSED_ALIGNMENT = 256, 8
+
+#: Torch 2.6 cannot say it.
+_is_exporting = getattr(torch.compiler, "is_exporting", lambda: False)
 
 
 def choose_path(
@@ -90,7 +93,8 @@ def attention(
     """Exact attention by the path that :func:`choose_path` selects.
 
     Args:
-        qkv: queries, keys and values side by side, ``(L, N, 3 C)``.
+        qkv: queries, keys and values side by side, ``(L, N, 3 C)``, or ``(N, 3 C)`` for a single
+            position.
         heads: attention heads; must divide C.
         dropout: probability of dropping an attention weight.
         attend: ``"batch"``: every sample sees every sample; ``"self"``: each sees only itself.
@@ -100,24 +104,30 @@ def attention(
             ``"self"``: a sample always sees itself.
 
     Returns:
-        ``(L, N, C)``.
+        ``(L, N, C)`` or ``(N, C)``.
     """
-    length, n, channels = qkv.shape[0], qkv.shape[1], qkv.shape[2] // 3
-    width = channels // heads
-    path = path or choose_path(
-        length,
-        heads,
-        n,
-        width,
-        device=qkv.device,
-        dtype=qkv.dtype,
-        dropout=dropout,
-        # Hidden samples need a path that can mask, as "self" does.
-        attend=attend if visible is None else "self",
-        kernels=qkv.is_cuda and unsupported_reason(qkv) is None,
-    )
+    length, n, channels = len(qkv) if qkv.ndim == 3 else 1, qkv.shape[-2], qkv.shape[-1] // 3
+    width, shape = channels // heads, (*qkv.shape[:-1], channels)
+    if path is None:
+        choose = partial(
+            choose_path,
+            *(length, heads, n, width),
+            device=qkv.device,
+            dtype=qkv.dtype,
+            dropout=dropout,
+            # Hidden samples need a path that can mask, as "self" does.
+            attend=attend if visible is None else "self",
+        )
+        path = choose(kernels=qkv.is_cuda)
+        if path == "triton" and not _kernels_work(qkv):
+            path = choose(kernels=False)
     if path == "triton":
-        return _triton(qkv, heads, dropout)
+        return _triton(qkv.view(length, n, -1), heads, dropout).view(shape)
+    if path == "explicit" and length == 1 and visible is None:
+        # Three axes: a product of four costs the host three times as much.
+        q, k, v = qkv.view(n, 3, heads, width).permute(1, 2, 0, 3).unbind()
+        mixed, _ = inspectable_attention(q, k, v, dropout=dropout, attend=attend)
+        return mixed.transpose(0, 1).reshape(shape)
     if path == "fused" and qkv.is_cuda and not torch.compiler.is_compiling():
         q, k, v = _SplitHeads.apply(qkv, heads)
     else:
@@ -128,13 +138,15 @@ def attention(
         mixed = blockwise_attention(q, k, v, dropout=dropout, attend=attend, visible=visible)
     else:
         mixed, _ = inspectable_attention(q, k, v, dropout=dropout, attend=attend, visible=visible)
-    return mixed.transpose(1, 2).reshape(length, n, channels)
+    return mixed.transpose(1, 2).reshape(shape)
 
 
 def split_heads(qkv: Tensor, heads: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Split ``(L, N, 3 C)`` into queries, keys and values, ``(L, heads, N, D)`` each."""
-    length, n, channels = qkv.shape
-    width = channels // 3 // heads
+    """Split ``(L, N, 3 C)`` into queries, keys and values, ``(L, heads, N, D)`` each.
+
+    L is 1 for ``(N, 3 C)``.
+    """
+    length, n, width = len(qkv) if qkv.ndim == 3 else 1, qkv.shape[-2], qkv.shape[-1] // 3 // heads
     q, k, v = qkv.view(length, n, 3, heads, width).permute(2, 0, 3, 1, 4)
     return q, k, v
 
@@ -152,11 +164,13 @@ def inspectable_attention(
 ) -> tuple[Tensor, Tensor]:
     """The attention ``(L, heads, N, D)`` and its weights ``(L, heads, N, N)`` before dropout.
 
+    For a single position all of these may lack the axis of positions.
     Each row of the weights sums to one. ``q`` may be a block of rows that begins at ``first_row``.
     ``drop`` replaces torch's dropout. ``visible`` is as in :func:`attention`.
     """
+    product = torch.bmm if q.ndim == 3 else torch.matmul
     # Scaling q first keeps half-precision scores in range. The softmax is at least in float32.
-    scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-2, -1)
+    scores = product(q * q.shape[-1] ** -0.5, k.transpose(-2, -1))
     if attend == "self":
         # With a mask, dropout draws the same numbers as in attention to the batch.
         others = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device)
@@ -165,9 +179,13 @@ def inspectable_attention(
     elif visible is not None:
         keys = visible if visible.ndim == 1 else visible[:, None, None]
         scores = scores.masked_fill(~keys, -torch.inf)
-    weights = torch.softmax(scores, dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32))
-    kept = F.dropout(weights, dropout) if drop is None else drop(weights, first_row=first_row)
-    return kept.to(v.dtype) @ v, weights
+    precise = torch.float32 if scores.dtype in HALF else scores.dtype
+    weights = torch.softmax(scores, -1, dtype=precise)
+    if drop is None:
+        kept = torch.dropout(weights, dropout, train=True)
+    else:
+        kept = drop(weights, first_row=first_row)
+    return product(kept.to(v.dtype), v), weights
 
 
 def blockwise_attention(
@@ -213,19 +231,35 @@ def blockwise_attention(
     return torch.cat(mixed, dim=-2)
 
 
+def _kernels_work(x: Tensor) -> bool:
+    """Whether the kernels of attention can run on x, or stand as an operator in compiled code."""
+    if not torch.compiler.is_compiling():
+        return unsupported_reason(x) is None
+    # An exported program would need this library wherever it is loaded.
+    return not _is_exporting() and operators_work(x.device)
+
+
 def _triton(qkv: Tensor, heads: int, dropout: float) -> Tensor:
-    from batchformer.kernels.attention import SampleAttention
     from batchformer.kernels.dropout import draw_seeds
+
+    if torch.compiler.is_compiling():
+        from batchformer.kernels.operator import sample_attention
+
+        def attend(qkv: Tensor, seed: Tensor) -> Tensor:
+            mixed: Tensor = sample_attention(qkv, seed, heads, dropout)[0]
+            return mixed
+    else:
+        from batchformer.kernels.attention import SampleAttention
+
+        def attend(qkv: Tensor, seed: Tensor) -> Tensor:
+            mixed: Tensor = SampleAttention.apply(qkv, heads, dropout, seed)
+            return mixed
 
     seeds = draw_seeds(len(qkv), qkv.device)
     if len(qkv) == 1:  # a view; torch.stack would copy
-        single: Tensor = SampleAttention.apply(qkv.flatten(0, 1), heads, dropout, seeds)
-        return single.unsqueeze(0)
-    mixed = [
-        SampleAttention.apply(position, heads, dropout, seeds[index : index + 1])
-        for index, position in enumerate(qkv.contiguous())
-    ]
-    return torch.stack(mixed)
+        return attend(qkv.flatten(0, 1), seeds).unsqueeze(0)
+    positions = enumerate(qkv.contiguous())
+    return torch.stack([attend(rows, seeds[index : index + 1]) for index, rows in positions])
 
 
 class _SplitHeads(torch.autograd.Function):
@@ -233,14 +267,13 @@ class _SplitHeads(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, qkv: Tensor, heads: int) -> tuple[Tensor, Tensor, Tensor]:
-        ctx.heads = heads
+        ctx.heads, ctx.shape = heads, qkv.shape
         return split_heads(qkv, heads)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        length, heads, n, width = gradients[0].shape
-        joined = gradients[0].new_empty(length, n, 3 * heads * width)
+        joined = gradients[0].new_empty(ctx.shape)
         for part, gradient in zip(split_heads(joined, ctx.heads), gradients, strict=True):
             part.copy_(gradient)
         return joined, None

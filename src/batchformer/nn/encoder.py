@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from batchformer.kernels.available import unsupported_reason
-from batchformer.kernels.small_layer import PLACES, small_layer_unsupported_reason
+from batchformer.kernels.available import launches_are_free, unsupported_reason
+from batchformer.kernels.small_layer import CHANNELS, PLACES, small_layer_unsupported_reason
 from batchformer.nn.attention import (
     Attend,
     attention,
@@ -31,8 +31,9 @@ from batchformer.nn.exchange import (
 )
 from batchformer.torch_private import HOOKS, AttentionOutput
 
-#: From this many elements of (L, N, C) on, one fused kernel is faster than torch's three or four.
-FUSED_ELEMENTS = 2**20
+#: From this many elements of (L, N, C) on, one fused kernel is faster than torch's three or four:
+#: in a CUDA graph, and outside, where a launch of a kernel of ours costs the host more.
+FUSED_ELEMENTS, FUSED_ELEMENTS_EAGER = 2**20, 2**22
 #: Up to this many multiplications (L N C²) half precision costs more in casts than it saves.
 SMALL_WORK = 2**22
 
@@ -56,10 +57,23 @@ class EncoderWeights(NamedTuple):
     @classmethod
     def of(cls, layer: nn.TransformerEncoderLayer) -> EncoderWeights:
         """Read them from a stock layer."""
-        mha = layer.self_attn
-        parts: Any = (mha.out_proj, layer.linear1, layer.linear2, layer.norm1, layer.norm2)
-        rest = (tensor for part in parts for tensor in (part.weight, part.bias))
-        return cls(mha.in_proj_weight, mha.in_proj_bias, *rest)
+        mha: Any = layer.self_attn
+        out, first, second = mha.out_proj, layer.linear1, layer.linear2
+        norm1, norm2 = layer.norm1, layer.norm2
+        return cls(
+            mha.in_proj_weight,
+            mha.in_proj_bias,
+            out.weight,
+            out.bias,
+            first.weight,
+            first.bias,
+            second.weight,
+            second.bias,
+            norm1.weight,
+            norm1.bias,
+            norm2.weight,
+            norm2.bias,
+        )
 
 
 class Steps(NamedTuple):
@@ -75,7 +89,7 @@ class Steps(NamedTuple):
     @classmethod
     def of(cls, w: EncoderWeights) -> Steps:
         """Torch's functions with these weights."""
-        norm = partial(F.layer_norm, normalized_shape=w.norm1_weight.shape)
+        norm = partial(torch.layer_norm, normalized_shape=w.norm1_weight.shape)
         return cls(
             partial(F.linear, weight=w.in_proj_weight, bias=w.in_proj_bias),
             partial(F.linear, weight=w.out_proj_weight, bias=w.out_proj_bias),
@@ -94,10 +108,6 @@ class Steps(NamedTuple):
         return cls(in_proj, *parts)
 
 
-#: Parts of a layer that are called if one of them was wrapped, replaced or hooked.
-CALLED = ("self_attn.out_proj", "linear1", "linear2", "norm1", "norm2")
-
-
 class EncoderLayer(nn.TransformerEncoderLayer):
     """The stock layer, whose forward is :func:`encoder_layer`.
 
@@ -108,13 +118,14 @@ class EncoderLayer(nn.TransformerEncoderLayer):
     """
 
     def forward(self, x: Tensor, **options: Any) -> Any:  # type: ignore[override]
-        """:func:`encoder_layer` of ``(L, N, C)``, with its options."""
+        """:func:`encoder_layer` of ``(L, N, C)`` or ``(N, C)``, with its options."""
         w = Steps.calling(self) if self.changed() else EncoderWeights.of(self)
         return encoder_layer(x, w, **options)
 
     def changed(self) -> bool:
         """Whether a linear layer or a norm must be called rather than read."""
-        return any(_changed(self.get_submodule(name)) for name in CALLED)
+        parts = (self.self_attn.out_proj, self.linear1, self.linear2, self.norm1, self.norm2)
+        return any(map(_changed, parts))
 
 
 def bypassed(model: nn.Module) -> list[str]:
@@ -147,8 +158,10 @@ _STOCK = (
 
 def _changed(part: nn.Module) -> bool:
     """Whether calling a part may differ from calling the stock module."""
-    hooked = any(getattr(part, name) for name in HOOKS)
-    return type(part) not in _STOCK or hooked or "forward" in part.__dict__
+    own = part.__dict__  # asked in every forward pass, so without the module's slow getattr
+    if type(part) not in _STOCK or "forward" in own:
+        return True
+    return any(own[name] for name in HOOKS)
 
 
 def encoder_layer(
@@ -170,6 +183,7 @@ def encoder_layer(
 
     Args:
         x: ``(L, N, C)``: the N samples attend to one another, separately at each of L positions.
+            ``(N, C)`` is a single position, without ``return_weights``, ``rows`` and ``visible``.
         w: the weights, or the steps themselves, which no kernel can replace.
         rows: if given, attend to the M samples of all ranks, with dropout keyed by ``rows.seed``.
         number: of this layer, a key of that dropout.
@@ -177,17 +191,21 @@ def encoder_layer(
             :func:`~batchformer.nn.attention.attention`; not with ``rows``.
 
     Returns:
-        ``(L, N, C)``, and the attention weights ``(L, heads, N, N or M)`` or None.
+        The shape of x, and the attention weights ``(L, heads, N, N or M)`` or None.
     """
     fused = rows is None and visible is None and not return_weights
+    flat = x
     if isinstance(w, EncoderWeights):
-        step = Steps.of(w)
         if fused and _fits_one_program(x, w, heads):
             return _small_layer(x, w, heads, dropout, attend), None
+        step = Steps.of(w)
+        # A product of (L N, C) costs the host half of what one of (L, N, C) does.
+        flat = x.flatten(0, 1) if x.ndim == 3 and rows is None else x
     else:
         step = w
-    qkv = step.in_proj(x)
-    drops = [partial(F.dropout, p=dropout)] * 3
+    qkv = step.in_proj(flat)
+    qkv = qkv if flat is x else qkv.reshape(*x.shape[:2], -1)
+    drops: list[Callable[[Tensor], Tensor]] = [partial(torch.dropout, p=dropout, train=True)] * 3
     weights = None
     if rows is not None:
         keyed = KeyedDropout(dropout, rows.seed, number, rows.own.start)
@@ -204,25 +222,38 @@ def encoder_layer(
         mixed = mixed.transpose(1, 2).reshape(x.shape)
     else:
         mixed = attention(qkv, heads, dropout=dropout, attend=attend, visible=visible)
-    large = x.numel() >= FUSED_ELEMENTS and x.dtype != torch.float64
-    if rows is None and large and isinstance(w, EncoderWeights) and _supported(x, w):
-        return _after_attention_fused(x, mixed, w, dropout), weights
-    x = step.norm1(x + drops[0](step.out_proj(mixed)))
-    hidden = drops[1](F.relu(step.linear1(x)))
-    return step.norm2(x + drops[2](step.linear2(hidden))), weights
+    mixed = mixed if flat is x else mixed.reshape(flat.shape)
+    if rows is None and isinstance(w, EncoderWeights) and _fusing_pays(x, w):
+        out = _after_attention_fused(flat, mixed, w, dropout)
+    else:
+        middle = step.norm1(flat + drops[0](step.out_proj(mixed)))
+        hidden = drops[1](torch.relu(step.linear1(middle)))
+        out = step.norm2(middle + drops[2](step.linear2(hidden)))
+    return out if flat is x else out.reshape(x.shape), weights
 
 
 def _supported(x: Tensor, w: EncoderWeights) -> bool:
     """Whether our kernels support x and the weights."""
-    return unsupported_reason(x) is None and all(unsupported_reason(tensor) is None for tensor in w)
+    return unsupported_reason(x, *w) is None
+
+
+def _fusing_pays(x: Tensor, w: EncoderWeights) -> bool:
+    """Whether the kernels between matrix products can run and are faster than torch's."""
+    if not x.is_cuda or x.dtype == torch.float64 or x.numel() < FUSED_ELEMENTS:
+        return False
+    if not _supported(x, w):
+        return False
+    return x.numel() >= FUSED_ELEMENTS_EAGER or launches_are_free()
 
 
 def _fits_one_program(x: Tensor, w: EncoderWeights, heads: int) -> bool:
     """Whether there are so few channels that one Triton program can hold all of a sample's."""
-    square = w.linear1_weight.shape == w.linear2_weight.shape == (x.shape[-1],) * 2
-    if not (x.is_cuda and square):
+    channels = x.shape[-1]
+    if not x.is_cuda or channels not in CHANNELS:
         return False
-    return small_layer_unsupported_reason(x, heads) is None and _supported(x, w)
+    square = w.linear1_weight.shape == w.linear2_weight.shape == (channels, channels)
+    x = x.reshape(-1, *x.shape[-2:])
+    return square and small_layer_unsupported_reason(x, heads) is None and _supported(x, w)
 
 
 def _small_layer(
@@ -235,12 +266,13 @@ def _small_layer(
     cast = torch.is_autocast_enabled(x.device.type)
     dtype = torch.get_autocast_dtype(x.device.type) if cast else x.dtype
     seeds = draw_seeds(PLACES, x.device)
-    out: Tensor = SmallLayer.apply(x, *w, heads, dropout, attend == "self", seeds, dtype)
-    return out
+    given = x.reshape(-1, *x.shape[-2:])
+    out: Tensor = SmallLayer.apply(given, *w, heads, dropout, attend == "self", seeds, dtype)
+    return out.reshape(x.shape)
 
 
 def _after_attention_fused(x: Tensor, mixed: Tensor, w: EncoderWeights, dropout: float) -> Tensor:
-    """The layer after its attention, with one kernel between each two matrix products."""
+    """The layer after its attention, ``(L N, C)``, one kernel between each two matrix products."""
     from batchformer.kernels.dropout import draw_seeds
     from batchformer.kernels.relu_dropout import ReluDropout
     from batchformer.kernels.residual_norm import ResidualNorm
@@ -248,14 +280,13 @@ def _after_attention_fused(x: Tensor, mixed: Tensor, w: EncoderWeights, dropout:
     # As for torch's layer norm, whose result is float32 under autocast.
     dtype = torch.float32 if torch.is_autocast_enabled(x.device.type) else x.dtype
     first, second, third = torch.split(draw_seeds(3, x.device), 1)
-    rows, branch = x.flatten(0, 1), F.linear(mixed.flatten(0, 1), w.out_proj_weight)
-    norm = w.norm1_weight, w.norm1_bias
-    rows = ResidualNorm.apply(rows, branch, w.out_proj_bias, *norm, dropout, first, dtype)
+    branch, norm = F.linear(mixed, w.out_proj_weight), (w.norm1_weight, w.norm1_bias)
+    rows = ResidualNorm.apply(x, branch, w.out_proj_bias, *norm, dropout, first, dtype)
     hidden = F.linear(rows, w.linear1_weight)
     hidden = ReluDropout.apply(hidden, w.linear1_bias, dropout, second)
     branch, norm = F.linear(hidden, w.linear2_weight), (w.norm2_weight, w.norm2_bias)
-    rows = ResidualNorm.apply(rows, branch, w.linear2_bias, *norm, dropout, third, dtype)
-    return torch.reshape(rows, x.shape)
+    out: Tensor = ResidualNorm.apply(rows, branch, w.linear2_bias, *norm, dropout, third, dtype)
+    return out
 
 
 @overload
@@ -360,9 +391,12 @@ def encode(
     channels: the samples that others may attend to, at each position. At a position where no sample
     is visible, all are.
     """
-    moved = x.movedim(axes, (-2, -1))
+    # Views of (N, C) cost the host as much as operations.
+    plain = rows is None and visible is None and not return_weights
+    single = x.ndim == 2 and axes in ((0, -1), (0, 1)) and plain
+    moved = x if single else x.movedim(axes, (-2, -1))
     positions = math.prod(moved.shape[:-2])
-    encoded = moved.reshape(positions, *moved.shape[-2:])
+    encoded = x if single else moved.reshape(positions, *moved.shape[-2:])
     if visible is not None and visible.ndim > 1:
         moved_mask = visible.unsqueeze(axes[1] % x.ndim).movedim(axes, (-2, -1))
         visible = moved_mask.reshape(positions, -1)
@@ -370,7 +404,7 @@ def encode(
     attention_weights: list[Tensor] = []
     # In a small encoder autocast's casts cost more than they save, unless a kernel does them.
     # The total number of rows decides, so that all ranks send keys and values of one type.
-    n = encoded.shape[1] if rows is None else rows.total
+    n = encoded.shape[-2] if rows is None else rows.total
     small = positions * n * encoded.shape[-1] ** 2 <= SMALL_WORK
     precise = small and _autocasts(x)
     if precise:
@@ -397,7 +431,7 @@ def encode(
             )
             if layer_weights is not None:
                 attention_weights.append(layer_weights)
-    mixed = encoded.reshape(moved.shape).movedim((-2, -1), axes)
+    mixed = encoded if single else encoded.reshape(moved.shape).movedim((-2, -1), axes)
     return mixed.to(x.dtype), attention_weights
 
 

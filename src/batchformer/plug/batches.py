@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from batchformer.nn.streams import leaves
 from batchformer.plug.classifier import output_tensors
-from batchformer.plug.example import Batch, as_batch, fit_batch
+from batchformer.plug.example import Batch, as_batch, fit_batch, run_without_values
 from batchformer.plug.noise import halved
 from batchformer.plug.preserve import preserve_state
 
@@ -110,8 +110,9 @@ def fill_up(model: nn.Module, batch: Batch) -> Batch:
         return batch
     larger = repeat_samples(batch, PROBE)
     with preserve_state(model), torch.no_grad():
+        model.eval()
         try:
-            larger.run(model.eval())
+            run_without_values(model, larger, lambda larger: larger.run(model))
         except Exception:  # it accepts batches of this size only
             return batch
     return larger

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+
+import pytest
 import torch
+from torch._dynamo.testing import CompileCounter
 
 from batchformer.lab.bench.layer import OURS, STOCK, LayerPair, measure, modes
 from batchformer.lab.bench.measure import BenchSettings
@@ -13,8 +17,8 @@ CPU = torch.device("cpu")
 
 def test_a_line_for_each_size_and_mode() -> None:
     table = measure(BenchSettings(CPU, repeats=1), ((8, 8), (16, 8)))
-    assert [row[:3] for row in table.rows] == [(8, 8, "eager"), (16, 8, "eager")]
-    for _, _, _, stock, ours, ratio in table.rows:
+    assert [row[:4] for row in table.rows] == [(8, 8, "fp32", "eager"), (16, 8, "fp32", "eager")]
+    for stock, ours, ratio in (row[4:] for row in table.rows):
         assert isinstance(stock, Spread) and isinstance(ours, Spread) and isinstance(ratio, Spread)
         assert abs(ratio.median - stock.median / ours.median) < 1e-9
     assert modes(BenchSettings(torch.device("cuda"))) == (
@@ -23,7 +27,7 @@ def test_a_line_for_each_size_and_mode() -> None:
 
 
 def test_both_layers_have_the_same_gradients_without_dropout() -> None:
-    pair = LayerPair(6, 8, CPU, compiled=False)
+    pair = LayerPair(6, 8, CPU)
     for part in pair.stock.modules():
         if isinstance(part, torch.nn.Dropout):
             part.p = 0.0
@@ -32,3 +36,13 @@ def test_both_layers_have_the_same_gradients_without_dropout() -> None:
     works = pair.works()
     for a, b in zip(works[STOCK](), works[OURS](), strict=True):  # type: ignore[call-overload]
         torch.testing.assert_close(a, b)
+
+
+def test_every_size_is_compiled_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond its limit on recompilations the compiler would run layers eagerly."""
+    counter = CompileCounter()
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend=counter))
+    monkeypatch.setattr(torch._dynamo.config, "cache_size_limit", 1)
+    table = measure(BenchSettings(CPU, repeats=1, full=True), ((2, 8), (3, 8), (4, 8)))
+    assert [row[3] for row in table.rows] == ["eager", "compiled"] * 3, table.notes
+    assert counter.frame_count == 6

@@ -21,27 +21,39 @@ from batchformer.lab.bench.table import Table
 from batchformer.nn.module import BatchFormer
 
 Size = tuple[int, int]
-#: Samples and channels. Those of common networks come first: ResNet-18 and -50, ViT-S and -B.
+#: Samples and channels. Those of common networks come first: ResNet-18 and -50, ViT-S.
 GPU_SIZES: tuple[Size, ...] = (
-    *((256, 512), (256, 2048), (256, 384), (256, 768)),
-    *((1024, 512), (1024, 2048), (4096, 512), (4096, 2048)),
-    *((32, 64), (512, 64), (4096, 64), (32, 2048), (16384, 512), (16384, 2048)),
+    *((256, 512), (256, 2048), (256, 384)),
+    *((1024, 2048), (4096, 512), (4096, 2048), (512, 64), (16384, 2048)),
+)
+#: With ``full``.
+MORE_GPU_SIZES: tuple[Size, ...] = (
+    *((256, 768), (1024, 512), (32, 64), (4096, 64), (32, 2048), (16384, 512)),
 )
 CPU_SIZES: tuple[Size, ...] = ((64, 512), (64, 2048), (256, 512), (256, 2048), (32, 64), (512, 64))
+MORE_CPU_SIZES: tuple[Size, ...] = ((2048, 64), (1024, 512), (32, 2048))
+#: By name, the type of autocast; None is float32 throughout.
+TYPES: dict[str, torch.dtype | None] = {
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+    "fp32": None,
+}
 ROUNDS, BUDGET = 20, 1.0
 STOCK, OURS = "torch's", "ours"
 
 
 def measure(settings: BenchSettings, sizes: tuple[Size, ...] | None = None) -> Table:
-    """Milliseconds of forward and backward by size and mode, and ours over torch's."""
+    """Milliseconds of forward and backward by size, type and mode, and ours over torch's."""
     if sizes is None:
         sizes = GPU_SIZES if settings.on_gpu else CPU_SIZES
-    dtype = "bf16 autocast" if settings.on_gpu else "float32"
+        if settings.full:
+            sizes += MORE_GPU_SIZES if settings.on_gpu else MORE_CPU_SIZES
+    types = tuple(TYPES) if settings.full else ("bf16",)
     table = Table(
         "layer",
         "One layer as a plug-in user runs it, forward and backward, 4 heads, dropout 0.5",
-        ("N", "C", "mode", "torch's ms", "ours ms", "speed-up"),
-        settings.environment(dtype),
+        ("N", "C", "type", "mode", "torch's ms", "ours ms", "speed-up"),
+        settings.environment("by row"),
         notes=[
             "torch's is nn.TransformerEncoderLayer on (N, 1, C), ours is BatchFormer with the same "
             "weights. Each mode compares the two in turns",
@@ -50,20 +62,28 @@ def measure(settings: BenchSettings, sizes: tuple[Size, ...] | None = None) -> T
     )
     if not settings.on_gpu and not settings.full:
         table.notes.append("torch.compile takes long on a CPU: --full measures it")
-    for size in sizes:
-        for mode in modes(settings):
-            with table.attempt("N {} x C {}, {}".format(*size, mode)):
-                pair = LayerPair(*size, settings.device, compiled="compiled" in mode)
-                timers: dict[str, Timer] = {
-                    name: (GraphStopwatch if "captured" in mode else Stopwatch)(
-                        work, settings.device
-                    )
-                    for name, work in pair.works().items()
-                }
-                found = time_interleaved(timers, settings.repeats, usual=ROUNDS, budget=BUDGET)
-                table.add(*size, mode, found[STOCK].ms, found[OURS].ms, found[OURS].speed_up)
+    for name in types if settings.on_gpu else ("fp32",):
+        for size in sizes:
+            _measure_size(table, settings, size, name)
             release_memory(settings.device)
     return table
+
+
+def _measure_size(table: Table, settings: BenchSettings, size: Size, name: str) -> None:
+    pair = LayerPair(*size, settings.device, TYPES[name])
+    works: dict[bool, dict[str, Work]] = {}
+    for mode in modes(settings):
+        compiled = "compiled" in mode
+        with table.attempt("N {} x C {}, {}, {}".format(*size, name, mode)):
+            if compiled not in works:
+                works[compiled] = pair.works(compiled)
+            watch = GraphStopwatch if "captured" in mode else Stopwatch
+            timers: dict[str, Timer] = {
+                key: watch(work, settings.device) for key, work in works[compiled].items()
+            }
+            found = time_interleaved(timers, settings.repeats, usual=ROUNDS, budget=BUDGET)
+            stock, ours = found[STOCK], found[OURS]
+            table.add(*size, name, mode, stock.ms, ours.ms, ours.speed_up)
 
 
 def modes(settings: BenchSettings) -> tuple[str, ...]:
@@ -74,26 +94,42 @@ def modes(settings: BenchSettings) -> tuple[str, ...]:
 
 
 class LayerPair:
-    """Torch's layer and ours with the same weights, in training, on the same samples."""
+    """Torch's layer and ours with the same weights, in training, on the same samples.
 
-    def __init__(self, n: int, channels: int, device: torch.device, compiled: bool) -> None:
+    Args:
+        autocast: to this type, if given.
+    """
+
+    def __init__(
+        self,
+        n: int,
+        channels: int,
+        device: torch.device,
+        autocast: torch.dtype | None = None,
+    ) -> None:
         self.stock = nn.TransformerEncoderLayer(channels, 4, channels, 0.5).to(device)
         self.ours = BatchFormer(channels).to(device)
         self.ours.load_state_dict(self.stock.state_dict())
         draw = torch.Generator().manual_seed(0)
         x, self.gradient = torch.randn(2, n, channels, generator=draw).to(device)
-        self.x, self.compiled = x.requires_grad_(), compiled
+        self.x, self.autocast = x.requires_grad_(), autocast
 
-    def works(self) -> dict[str, Work]:
+    def works(self, compiled: bool = False) -> dict[str, Work]:
         """Forward and backward of each, by name."""
-        pairs = ((STOCK, self.forward_stock, self.stock), (OURS, self.ours, self.ours))
+        forwards: dict[str, Callable[[Tensor], Tensor]] = {
+            STOCK: self.forward_stock,
+            OURS: self.ours,
+        }
+        if compiled:
+            # What was compiled before counts against the compiler's limit on recompilations,
+            # beyond which it runs code eagerly without a word.
+            torch.compiler.reset()
+            compile_ = functools.partial(torch.compile, dynamic=False, fullgraph=True)
+            forwards = {name: compile_(forward) for name, forward in forwards.items()}
+        modules = {STOCK: self.stock, OURS: self.ours}
         return {
-            name: functools.partial(
-                self.step,
-                torch.compile(forward) if self.compiled else forward,
-                [self.x, *module.parameters()],
-            )
-            for name, forward, module in pairs
+            name: functools.partial(self.step, forward, [self.x, *modules[name].parameters()])
+            for name, forward in forwards.items()
         }
 
     def forward_stock(self, x: Tensor) -> Tensor:
@@ -103,7 +139,7 @@ class LayerPair:
 
     def step(self, forward: Callable[[Tensor], Tensor], given: list[Tensor]) -> tuple[Tensor, ...]:
         """The gradients of the samples and of all weights."""
-        cuda = self.x.is_cuda
-        with torch.autocast(self.x.device.type, torch.bfloat16, enabled=cuda, cache_enabled=False):
+        kind, enabled = self.autocast or torch.float32, self.autocast is not None
+        with torch.autocast(self.x.device.type, kind, enabled=enabled, cache_enabled=False):
             mixed = forward(self.x)
         return torch.autograd.grad(mixed, given, self.gradient.to(mixed.dtype))

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from batchformer.kernels import for_graphs
 from batchformer.lab.bench.table import Spread
 
 Work = Callable[[], object]
@@ -200,6 +201,7 @@ class GraphStopwatch(Stopwatch):
 
     graph: Any = None
 
+    @for_graphs()
     def prepare(self) -> float:
         side = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream(self.device))
