@@ -60,7 +60,7 @@ def measure(
 
 
 def _measure_size(table: Table, settings: BenchSettings, n: int, channels: int) -> None:
-    pair = LayerPair(n, channels, settings.device, compiled=False)
+    pair = LayerPair(n, channels, settings.device, torch.bfloat16 if settings.on_gpu else None)
     works = pair.works()
     # Eager calls on a GPU take the time of their launches, whatever N is.
     watch = GraphStopwatch if settings.on_gpu else Stopwatch
