@@ -117,7 +117,7 @@ def test_the_list_shows_the_whole_family(capsys: pytest.CaptureFixture[str]) -> 
         ),
         (
             ["compare", "rotated_digits_erm", "--method", "mdd"],
-            "set data.adapt with the method mdd and with it alone",
+            "mdd adapts to a target; set data.adapt, and name data.target",
         ),
         (
             ["compare", "rotated_digits_mdd", "--data.target", "each"],

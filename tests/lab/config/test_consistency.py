@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 
+from batchformer.lab.config.data import LongTailConfig
 from batchformer.lab.config.methods import MethodConfig
 from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.recipes import find_recipe
+
+VAL: dict[str, Any] = {"name": "imagenet_lt", "augment": "jitter", "meta_from": "val"}
 
 
 @pytest.mark.parametrize(
@@ -21,8 +24,13 @@ from batchformer.lab.recipes import find_recipe
         ("demo", {"method": "balms", "start": "demo"}, "data.meta-batch"),
         ("demo", {"method": "oltr"}, "--start RECIPE/ARM"),
         ("my_voc", {"hyper": MethodConfig(feature_layer=8)}, "set --hyper.feature-layer 0"),
+        (
+            "imagenet_lt_oltr",
+            {"data": LongTailConfig(**VAL)},
+            "balms or lfme, and oltr.*leave it tr",
+        ),
         ("cub_izf", {"train": TrainConfig(updates=9)}, r"choose an epoch.*--data\.no-choose"),
-        ("ut_zappos_compcos_open", {"method": "cge"}, r"feasible compcos.*--data\.no-mask"),
+        ("ut_zappos_compcos_open", {"method": "cge"}, r"method compcos.*--data\.no-mask"),
     ],
 )
 def test_recipes_that_cannot_be_are_refused(name: str, change: dict[str, Any], words: str) -> None:

@@ -92,6 +92,8 @@ def test_arms_begin_alike_and_predict_alike(make: Any, batch: Any, name: str) ->
     with torch.no_grad():
         whole, alone = own.predict(batch["x"]), own.predict(batch["x"][3:4])
         assert torch.equal(whole, other.predict(batch["x"]))
+        if (figures := own.relations()) is not None:
+            torch.testing.assert_close(figures.classify(figures.features(batch["x"])), whole)
     torch.testing.assert_close(whole[3:4], alone)  # nor has one sample in another's
 
 

@@ -54,6 +54,7 @@ RATES: dict[str, tuple[int, int, dict[float, float]]] = {
     "pacs_baseline": (100, 30, {0: 1, 23.99: 1, 24: 0.1, 29.99: 0.1}),
     "visda_mdd": (1_000, 30, {e: (1 + 0.2 * e) ** -0.75 for e in (0, 0.001, 1, 2.5, 29.999)}),
     "pacs_mdd": (1_000, 3, {e: (1 + 0.2 * e) ** -0.75 for e in (0, 0.001, 1, 2.5)}),
+    "cub_izf": (28, 60, {0: 1, 14.9: 1, 15: 0.8, 29.9: 0.8, 30: 0.64, 45: 0.512}),
     "cub_ce_gzsl": (4, 2_000, {e: 0.99 ** (e // 100) for e in (0, 99, 100, 199.75, 200, 1_999)}),
     **{
         f"imagenet_lt_ride_{model}": (290, 100, {0: 0.2, 4: 1, 59: 1, 60: 0.1, 79: 0.1, 80: 0.01})
@@ -174,13 +175,23 @@ def test_epochs_in_updates(name: str, per_epoch: int, updates: int) -> None:
     assert KNOWN[name].train.in_updates(per_epoch).updates == updates
 
 
-def test_an_epoch_of_cub_is_four_updates_of_the_generator() -> None:
-    train, rows = KNOWN["cub_ce_gzsl"].train, 7057
+@pytest.mark.parametrize(
+    ("name", "per_epoch", "updates", "every", "classified"),
+    [
+        ("cub_ce_gzsl", 4, 8_000, 200, 12_057),
+        ("cub_tf_vaegan", 111, 2 * 300 * 111, 20 * 111, 22_057),
+        ("cub_izf", 28, 60 * 28, 5 * 28, 22_057),
+    ],
+)
+def test_updates_on_cub_and_rows_of_its_classifier(
+    name: str, per_epoch: int, updates: int, every: int, classified: int
+) -> None:
+    recipe, rows, unseen = KNOWN[name], 7057, 50
     given = torch.zeros(rows, 1), torch.zeros(rows, dtype=torch.int64)
-    per_epoch = FeatureFeed(*given, train.batch_size, seed=0).per_epoch
-    assert per_epoch == 4
-    counted = train.in_updates(per_epoch)
-    assert (counted.updates, counted.eval_every) == (8_000, 200)
+    assert FeatureFeed(*given, recipe.train.batch_size, seed=0).per_epoch == per_epoch
+    counted = recipe.train.in_updates(per_epoch)
+    assert (counted.updates, counted.eval_every) == (updates, every)
+    assert rows + unseen * recipe.hyper.synthetic == classified
 
 
 # What tells related recipes apart

@@ -175,5 +175,5 @@ def test_neighbours_report_what_the_training_reports(name: str, root: Path) -> N
 
 def test_other_methods_are_not_asked() -> None:
     recipe = find_recipe("digits_moco_v3_probe")
-    with pytest.raises(ValueError, match=r"data\.views is for the method knn"):
+    with pytest.raises(ValueError, match=r"data\.views byol is for the method knn"):
         dataclasses.replace(recipe, data=recipe.data_with(views="byol"))

@@ -127,28 +127,16 @@ def _require_read(recipe: Recipe) -> None:
         f"{recipe.method} learns from trained experts; name the run of each, those of the largest "
         "classes first, by --teacher RECIPE/ARM,RECIPE/ARM,RECIPE/ARM",
     )
-    require(
-        getattr(data, "adapt", False) == ("data.adapt" in reads),
-        "mdd adapts to a target, and other methods do not; set data.adapt with the method mdd "
-        "and with it alone",
-    )
-    require(
-        recipe.task == "contrastive"
-        or getattr(data, "views", "none") == "none"
-        or "data.views" in reads,
-        f"data.views is for the method {_reader('data.views')}, which looks at features, and not "
-        f"for {recipe.method}",
-    )
-    require(
-        not getattr(data, "mask", False) or "data.mask" in reads,
-        f"data.mask leaves out pairs by how feasible {_reader('data.mask')} finds them, and "
-        f"{recipe.method} does not judge that; set --data.no-mask",
-    )
-    require(
-        getattr(data, "paired", "none") == "none" or "data.paired" in reads,
-        f"data.paired gives a second image beside each one, for the method "
-        f"{_reader('data.paired')}, and {recipe.method} does not look at it; leave it none",
-    )
+    own = () if recipe.task == "contrastive" else dataclasses.fields(data)  # its views are its own
+    for field in own:
+        setting, value = f"data.{field.name}", getattr(data, field.name)
+        readers, option = _reader(setting), field.name.replace("_", "-")
+        usual = f"set --data.no-{option}" if value is True else f"leave it {field.default}"
+        require(
+            value == field.default or not readers or setting in reads,
+            f"data.{option} {value} is for the method {readers}, and {recipe.method} does not read "
+            f"it; {usual}",
+        )
 
 
 def _reader(setting: str) -> str:

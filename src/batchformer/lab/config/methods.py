@@ -84,6 +84,10 @@ def _without_meta_batch(data: Any) -> str:
     return "judges its sampling by a balanced batch; set data.meta-batch, for example 512"
 
 
+def _without_target(data: Any) -> str:
+    return "" if data.adapt else "adapts to a target; set data.adapt, and name data.target"
+
+
 def _without_pairs(data: Any) -> str:
     if data.paired != "none":
         return ""
@@ -254,6 +258,7 @@ METHODS: dict[str, MethodEntry] = {
         settings=(settings.Penalty, settings.Disparity, settings.BackboneRate),
         reads=("data.adapt",),
         own_classifier=True,
+        refuse_data=_without_target,
     ),
     "cge": MethodEntry(
         path="compositional:Cge",
