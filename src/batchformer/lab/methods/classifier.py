@@ -248,7 +248,7 @@ class Unmixed(BatchFormer):
         super().__init__(replaced.dim, replaced.heads, batch_axis=axis, device="meta")
         self.layers = nn.ModuleList()
 
-    def forward(self, x: Tensor, *_: Any) -> Tensor:
+    def forward(self, x: Tensor, visible: Tensor | None = None) -> Tensor:
         """``x`` itself, in training and in eval."""
         return x
 
