@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import json
+import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 import timm
 import torch
@@ -66,6 +71,20 @@ def test_a_picture_and_feature_maps(tmp_path: Path) -> None:
     assert seen.grid == (8, 12) and seen.prefix == 0
     picture = seen.figure(tmp_path / "attention.png").read_bytes()
     assert picture.startswith(b"\x89PNG") and len(picture) > 5000
+
+
+def test_a_page_holds_the_maps_and_runs_its_own_script_alone(tmp_path: Path) -> None:
+    (seen,) = look_at_positions(attach(vit(), at="blocks.1", verbose=False), images())
+    page = seen.page(tmp_path / "attention.html").read_text()
+    assert page.count('<img src="data:image/webp') == N and "before <code>blocks.1</code>" in page
+    (data,) = re.findall(r'<script type="application/json">(.*?)</script>', page)
+    content = json.loads(data)
+    assert (content["rows"], content["columns"]) == seen.grid
+    maps = np.frombuffer(base64.b64decode(content["maps"]), "<f4").reshape(seen.maps().shape)
+    np.testing.assert_array_equal(maps, seen.maps().numpy())
+    (script,) = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in page.replace("&#39;", "'").replace("&#43;", "+")
 
 
 def test_positions_that_form_no_grid_and_models_without_it() -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from batchformer import BatchFormer, attach, check, two_streams
+from batchformer import BatchFormer, attach, check, match, two_streams
 from batchformer.plug.findings import (
     CALLED,
     OWN,
@@ -120,6 +120,21 @@ class MixedOnly(OwnCode):
 def test_one_stream_in_one_s_own_code_is_right_only_where_it_is_meant() -> None:
     assert STREAMS in failed(check(MixedOnly(), X))
     assert check(MixedOnly(), X, mixed_only=True).passed
+
+
+class Bypassed(Backbone):
+    """As LR-ASPP before training: features from before the place outweigh those after it."""
+
+    def forward(self, x: Tensor) -> Any:
+        low = self.body(x)
+        high = self.head(low)
+        return match(high, low[:, :3]) + 1e-5 * high
+
+
+def test_a_network_that_hardly_uses_the_place_is_not_accused_of_a_constant() -> None:
+    result = check(attach(Bypassed(), at="head", verbose=False), X)
+    assert not failed(result), str(result)
+    assert not result and "paths around the place outweigh it" in str(result)
 
 
 class Loud(OwnCode):

@@ -469,7 +469,7 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str | None, str]] = {
         "layer4.0.conv1",
         "a training pass fails",
     ),
-    "an unknown name": (Mlp, "haed", "no submodule 'haed'"),
+    "an unknown name": (Mlp, "haed", "no submodule 'haed'. Do you mean 'head'"),
 }
 
 

@@ -12,7 +12,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 
 import copy
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import pytest
@@ -204,35 +204,39 @@ def stock_layer(encoder: BatchFormer) -> nn.TransformerEncoderLayer:
     return layer
 
 
-def by_two_passes(
-    attached: nn.Module, plain: nn.Module, inputs: dict[str, Tensor], padding: Tensor | None = None
-) -> list[Tensor]:
-    """What two streams give: two passes of the plain model over N samples, and stock layers.
+def mixing_places(
+    attached: nn.Module, plain: nn.Module, padding: Tensor | None = None
+) -> tuple[dict[str, nn.Module], list[Any]]:
+    """Let features of the plain model pass through stock layers; these by place, and the hooks.
 
     Args:
         padding: (L, N) bool, for the stock layers.
     """
-    encoders = {
-        name.removesuffix(".batchformer"): module
-        for name, module in attached.named_modules()
-        if isinstance(module, BatchFormer)
-    }
-    first = outputs_of(plain, inputs)
+    layers: dict[str, nn.Module] = {}
+    handles = []
+    for name, encoder in attached.named_modules():
+        if not isinstance(encoder, BatchFormer):
+            continue
+        place, axis = name.removesuffix(".batchformer"), encoder.channel_axis
+        layer = layers[place] = stock_layer(encoder)
 
-    def through(encoder: BatchFormer) -> Any:
-        layer = stock_layer(encoder)
-
-        def hook(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
-            x = args[0].movedim(encoder.channel_axis, -1)
+        def hook(
+            _: nn.Module, args: tuple[Any, ...], layer: Any = layer, axis: Any = axis
+        ) -> tuple[Any, ...]:
+            x = args[0].movedim(axis, -1)
             mixed = layer(x.flatten(1, -2), src_key_padding_mask=padding).reshape(x.shape)
-            return (mixed.movedim(-1, encoder.channel_axis), *args[1:])
+            return (mixed.movedim(-1, axis), *args[1:])
 
-        return hook
+        handles.append(plain.get_submodule(place).register_forward_pre_hook(hook))
+    return layers, handles
 
-    handles = [
-        plain.get_submodule(name).register_forward_pre_hook(through(encoder))
-        for name, encoder in encoders.items()
-    ]
+
+def by_two_passes(
+    attached: nn.Module, plain: nn.Module, inputs: dict[str, Tensor], padding: Tensor | None = None
+) -> list[Tensor]:
+    """What two streams give: two passes of the plain model over N samples, and stock layers."""
+    first = outputs_of(plain, inputs)
+    _, handles = mixing_places(attached, plain, padding)
     second = outputs_of(plain, inputs)
     for handle in handles:
         handle.remove()
@@ -331,20 +335,42 @@ def boxes_of_each_image() -> list[dict[str, Tensor]]:
     ]
 
 
+@pytest.fixture
+def double_by_default() -> Iterator[None]:
+    """DETR's loss makes tensors of torch's default type."""
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.usefixtures("double_by_default")
 @pytest.mark.parametrize("name", DETECTORS)
 def test_the_models_own_loss_is_the_mean_over_both_streams(name: str) -> None:
-    model = attach(built(name), at=FAMILIES[name].at, dropout=0.0, verbose=False).train()
-    inputs, targets = padded_images(), boxes_of_each_image()
-    outputs = model(**inputs, labels=duplicate(targets))
+    """Of two passes of the plain model, each matched to its targets; its gradients are theirs."""
+    model, inputs = built(name).double().eval(), in_float64(padded_images())
+    targets = [in_float64(target) for target in boxes_of_each_image()]
+    plain = copy.deepcopy(model)
+    attach(model, at=FAMILIES[name].at, dropout=0.0, verbose=False)
+    outputs = only_batchformer_trains(model)(**inputs, labels=duplicate(targets))
     assert match(outputs.logits, targets) == duplicate(targets)
-    logits, boxes = split(outputs.logits), split(outputs.pred_boxes)
-    losses = [
-        model.loss_function(a.as_subclass(Tensor), targets, model.device, b, model.config)[0]
-        for a, b in zip(logits, boxes, strict=True)
-    ]
-    torch.testing.assert_close(outputs.loss.as_subclass(Tensor), (losses[0] + losses[1]) / 2)
+    first = plain(**inputs, labels=targets)
+    layers, handles = mixing_places(model, plain)
+    second = plain(**inputs, labels=targets)
+    expected = (first.loss + second.loss) / 2
+    torch.testing.assert_close(outputs.loss.as_subclass(Tensor), expected)
     outputs.loss.backward()
-    assert all(p.grad is not None for n, p in model.named_parameters() if ".batchformer." in n)
+    expected.backward()
+    for handle in handles:
+        handle.remove()
+    found = {n: p.grad for n, p in model.named_parameters()}
+    assert {
+        n for n, gradient in found.items() if ".batchformer." in n and gradient is None
+    } == set()
+    for n, parameter in plain.named_parameters():
+        torch.testing.assert_close(found[n], parameter.grad, msg=n)
+    for place, layer in layers.items():
+        for n, parameter in layer.named_parameters():
+            torch.testing.assert_close(found[f"{place}.batchformer.layers.0.{n}"], parameter.grad)
 
 
 @pytest.mark.filterwarnings("ignore:Using a target size")
@@ -389,7 +415,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], dict[str, Any], str]] = {
     "a module that takes no features by position": (
         lambda: detector("Detr"),
         {"at": "model.decoder"},
-        r"first positional argument is none.*Choose the first layer inside",
+        r"is given by keyword.*Choose the first layer inside",
     ),
     "no single classifier": (lraspp, {}, "no single classifier"),
     "a mask of another name": (

@@ -96,6 +96,27 @@ def test_a_head_of_two_tensors_is_refused() -> None:
         usable(record.calls["head"], record)
 
 
+class Branches(nn.Linear):
+    """Adds its outputs on a list of tensors."""
+
+    def forward(self, parts: list[Tensor]) -> Tensor:  # type: ignore[override]
+        return torch.stack([super(Branches, self).forward(part) for part in parts]).sum(0)
+
+
+class TwoBranches(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(4, 8), Branches(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head([self.body(x), self.body(2 * x)])
+
+
+def test_a_list_of_features_is_refused_as_such() -> None:
+    with pytest.raises(AttachError, match="the input of 'head' is a list, and BatchFormer reads"):
+        attach(TwoBranches(), at="head", example=torch.randn(6, 4))
+
+
 def test_a_forward_set_on_the_object_is_refused_for_that_reason() -> None:
     model = mlp()
     head = model[3]

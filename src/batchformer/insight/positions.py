@@ -11,14 +11,20 @@ from torch import Tensor, nn
 
 from batchformer.insight.figures.canvas import INK, SMALL, WIDTH, bare, new_grid, title
 from batchformer.insight.images import thumbnails
+from batchformer.insight.optional import extra
+from batchformer.insight.page.explorer import data_uri, packed, page_file, policy_of
+from batchformer.insight.page.html import environment
 from batchformer.nn.module import BatchFormer, without_exchange
 from batchformer.nn.streams import leaves
 from batchformer.plug.example import as_batch
+from batchformer.plug.files import write_atomically
 from batchformer.plug.insertion import RECORD, Attachment, unwrap
 from batchformer.plug.preserve import preserve_state
 
 #: Images in the figure, in each direction, and pixels of one.
 SHOWN, SIDE = 5, 96
+#: Images on a page.
+ON_PAGE = 24
 #: Class, distillation and register tokens that may stand before the patches.
 MOST_PREFIX = 8
 
@@ -69,22 +75,51 @@ class PositionAttention:
             for j, axes in enumerate(row):
                 bare(axes)
                 shown = self.images[i if j == 0 else j - 1].numpy()
-                axes.imshow(shown.mean(-1) if j else shown, cmap="gray")
-                if j:
-                    heat = maps[i, j - 1].numpy()
-                    extent = (-0.5, shown.shape[1] - 0.5, shown.shape[0] - 0.5, -0.5)
-                    # Where little is given, the image shows through.
-                    options: Any = {"extent": extent, "vmin": 0, "vmax": high}
-                    image = axes.imshow(heat, cmap="Reds", alpha=heat / high, **options)
+                if not j:
+                    axes.imshow(shown)
+                    continue
+                # A pale image, so that red stands for attention alone.
+                axes.imshow(130 + shown.mean(-1) / 2, cmap="gray", vmin=0, vmax=255)
+                extent = (-0.5, shown.shape[1] - 0.5, shown.shape[0] - 0.5, -0.5)
+                options: Any = {"extent": extent, "vmin": 0, "vmax": high, "alpha": 0.7}
+                image = axes.imshow(maps[i, j - 1].numpy(), cmap="Reds", **options)
         title(grid[0][0], "image")
         title(grid[0][1], "gives to")
         bar = drawn.colorbar(image, ax=[axes for row in grid for axes in row], shrink=0.6)
-        ticks = {0.0: "0", 1 / len(maps): "all alike", high: f"{high:.2g}"}
+        ticks = {0.0: "0", 1 / len(maps): "even", high: f"{high:.0%}"}
         bar.set_ticks(list(ticks), labels=list(ticks.values()))
         bar.ax.tick_params(labelsize=SMALL, colors=INK)
         target = Path(path)
         drawn.savefig(target)
         return target
+
+    def page(self, path: str | Path) -> Path:
+        """Write a web page: click a patch to see what it gives to that patch of each image."""
+        with extra("report"):
+            from markupsafe import Markup
+        count = min(len(self.images), ON_PAGE)
+        maps = self.maps()[:count, :count]
+        rows, columns = maps.shape[2:]
+        script = page_file("positions.js")
+        _, height, width, _ = self.images.shape
+        page = (
+            environment()
+            .get_template("positions.html.jinja")
+            .render(
+                title="Which patches attend to which",
+                place=self.place,
+                images=[data_uri(image.numpy()) for image in self.images[:count]],
+                all=len(self.images),
+                even=f"{1 / len(self.images):.1%}",
+                height=height,
+                width=width,
+                data={"rows": rows, "columns": columns, "maps": packed(maps.numpy(), "f4")},
+                script=Markup(script),
+                policy=policy_of(script),
+            )
+        )
+        write_atomically(Path(path), page.encode())
+        return Path(path)
 
 
 def look_at_positions(model: nn.Module, batch: Any) -> list[PositionAttention]:

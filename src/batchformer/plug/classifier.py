@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import Any, Literal
 
 import torch
@@ -332,8 +333,11 @@ def resolve(model: nn.Module, at: At | None, record: Trace) -> list[str]:
     for place in places:
         name = _name_of(place, modules, model)
         if name not in modules or not name:
+            near = " or ".join(map(repr, get_close_matches(name, record.calls)))
+            hint = f"Do you mean {near}? " if near else ""
             raise AttachError(
-                f"attach(): {type(model).__name__} has no submodule {name!r}. {record.candidates()}"
+                f"attach(): {type(model).__name__} has no submodule {name!r}. "
+                f"{hint}{record.candidates()}"
             )
         while isinstance(modules[name], nn.Sequential) and len(modules[name]):
             # A child of a Sequential would run as its last layer. Its first layer has its input.
@@ -382,9 +386,10 @@ def usable(call: Call, record: Trace, named: bool = False) -> Call:
             f"rows would double more than once. {record.candidates([call.name])}"
         )
     if call.source is None:
+        given = f"a {type(call.args[0]).__name__}" if call.args else "given by keyword"
         raise AttachError(
-            f"attach(): the input of {call.name!r} is not one tensor of samples: its first "
-            f"positional argument is none. Choose the first layer inside it that reads the "
+            f"attach(): the input of {call.name!r} is {given}, and BatchFormer reads one tensor, "
+            f"the first positional argument. Choose the first layer inside it that reads the "
             f"features. {record.candidates([call.name])}"
         )
     if not named and call.has_other_samples(record.rows):

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from batchformer.plug.evidence import Evidence
+from batchformer.plug.insertion import WithBatchFormer
 
 THERE = "is it there?"
 ON = "is it on?"
@@ -161,6 +162,9 @@ def about_streams(seen: Evidence, mixed_only: bool) -> Iterator[Finding]:
             "mixed rows are hardly mixed: leave out the small constant that the encoder's rows are "
             "multiplied by, x = two_streams(x, module)"
         )
+        if any(isinstance(module, WithBatchFormer) for module in seen.experiment.model.modules()):
+            # No constant then: the network itself gives little weight to what passes the place.
+            passed, text = None, f"{text}: paths around the place outweigh it in this network"
     if passed and seen.later is not None:
         passed, text = False, seen.later
         remedy = "mix the samples in every training step: no counter or flag may switch it off"

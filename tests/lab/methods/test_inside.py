@@ -218,7 +218,7 @@ def test_mixed_images_have_mixed_targets_in_both_streams() -> None:
         ("cross_entropy", {"at": (), "encoder": "none"}, "the baseline under another name"),
         ("cross_entropy", {"at": (), "share": True}, "module.share is for several places"),
         ("cross_entropy", {"at": ("a", "a")}, "module.at names a place twice"),
-        ("cross_entropy", {"at": ("block.1",)}, "no submodule 'block.1'. Candidates"),
+        ("cross_entropy", {"at": ("block.1",)}, "no submodule 'block.1'. Do you mean 'blocks.1'"),
     ],
 )
 def test_what_makes_no_sense_is_refused(name: str, module: dict[str, Any], words: str) -> None:

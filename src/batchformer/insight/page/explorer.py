@@ -103,8 +103,8 @@ def explorer_html(found: Explorer, prefix: str) -> str:
         id=f"{prefix}-explorer",
         data=data,
         sprites=found.sprites,
-        style=Markup(_text("explorer.css")),
-        script=Markup(_text("explorer.js")),
+        style=Markup(page_file("explorer.css")),
+        script=Markup(page_file("explorer.js")),
     )
 
 
@@ -126,7 +126,12 @@ def script_policy(sections: Iterable[Section]) -> str:
     """
     if not any("<script" in section.html for section in sections):
         return ""
-    digest = hashlib.sha256(_text("explorer.js").encode()).digest()
+    return policy_of(page_file("explorer.js"))
+
+
+def policy_of(script: str) -> str:
+    """What allows this script to run on a page, by its hash."""
+    digest = hashlib.sha256(script.encode()).digest()
     return f"; script-src 'sha256-{b64encode(digest).decode()}'"
 
 
@@ -143,18 +148,22 @@ def packed(array: NDArray[Any], kind: str) -> str:
 
 
 def sprite(thumbnails: NDArray[Any]) -> str:
-    """Images (N, h, w, 3) uint8 in rows of ``COLUMNS``, as the data URI of one WebP picture."""
-    with extra("report"):
-        from PIL import Image
-
+    """Images (N, h, w, 3) uint8 in rows of ``COLUMNS``, as the data URI of one picture."""
     samples, high, wide, _ = thumbnails.shape
     rows = -(-samples // COLUMNS)
     full = np.zeros((rows * COLUMNS, high, wide, 3), np.uint8)
     full[:samples] = thumbnails
     tiled = full.reshape(rows, COLUMNS, high, wide, 3).swapaxes(1, 2)
+    return data_uri(tiled.reshape(rows * high, COLUMNS * wide, 3))
+
+
+def data_uri(pixels: NDArray[Any]) -> str:
+    """An image (h, w, 3) uint8 as the data URI of a WebP picture."""
+    with extra("report"):
+        from PIL import Image
+
     buffer = io.BytesIO()
-    picture = Image.fromarray(tiled.reshape(rows * high, COLUMNS * wide, 3))
-    picture.save(buffer, format="WEBP", quality=QUALITY, method=6)
+    Image.fromarray(pixels).save(buffer, format="WEBP", quality=QUALITY, method=6)
     return f"data:image/webp;base64,{b64encode(buffer.getvalue()).decode()}"
 
 
@@ -219,5 +228,6 @@ def _batch(record: InsightArrays, b: int, sprites: dict[str, int]) -> dict[str, 
     }
 
 
-def _text(name: str) -> str:
+def page_file(name: str) -> str:
+    """The text of a file beside this one."""
     return files("batchformer.insight.page").joinpath(name).read_text(encoding="utf-8")

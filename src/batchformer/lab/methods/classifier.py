@@ -280,7 +280,7 @@ class Unmixed(BatchFormer):
         super().__init__(dim, heads=1, dropout=dropout, **options)
         self.layers = nn.ModuleList()
 
-    def forward(self, x: Tensor, *_: Any) -> Tensor:
+    def forward(self, x: Tensor, visible: Tensor | None = None) -> Tensor:
         """``x`` after dropout in training; ``x`` itself in eval, or without dropout."""
         return F.dropout(x, self.dropout) if self.training and self.dropout else x
 

@@ -9,10 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 
 from batchformer.insight.page.explorer import explorer_section
 from batchformer.insight.page.insight_page import write_insight_page
+from batchformer.insight.positions import PositionAttention
 from batchformer.insight.record import FILE, save
 from batchformer.lab.report.page import html
 from batchformer.lab.report.page.html import render
@@ -546,3 +548,30 @@ def test_without_scripts_the_images_are_seen(browser: Any, page_file: Path) -> N
     assert all(picture.is_visible() for picture in pictures.all())
     assert page.locator(".explorer .controls").first.is_hidden()
     context.close()
+
+
+def test_a_patch_shows_what_it_gives_to_each_image(browser: Any, tmp_path: Path) -> None:
+    """The page of positions, of three images with a class token and 2 x 4 patches."""
+    random = torch.Generator().manual_seed(0)
+    weights = torch.rand(2, 9, 3, 3, generator=random).softmax(-1)
+    seen = PositionAttention(
+        "blocks.1", weights, (2, 4), 1, torch.zeros(3, 8, 16, 3, dtype=torch.uint8)
+    )
+    page = browser.new_page()
+    page.goto(seen.page(tmp_path / "positions.html").as_uri())
+
+    def shares() -> list[str]:
+        return [text.inner_text() for text in page.query_selector_all(".tiles b")]
+
+    def expected(image: int, row: int, column: int) -> list[str]:
+        return [f"{100 * float(seen.maps()[image, j, row, column]):.1f}%" for j in range(3)]
+
+    box = page.query_selector_all(".tiles .view")[2].bounding_box()
+    page.mouse.click(box["x"] + 0.3 * box["width"], box["y"] + 0.7 * box["height"])
+    assert shares() == expected(2, 1, 1)
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press("ArrowUp")  # there is no row above
+    page.keyboard.press("ArrowRight")
+    assert shares() == expected(2, 0, 2)
+    assert "Image 3, patch in row 1, column 3" in page.inner_text("[data-part=summary]")
+    page.close()
