@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from batchformer.lab.config.recipe import Recipe
+from batchformer.lab.data.feeds.memory import close
 from batchformer.lab.engine.checkpoint import load_newest
 from batchformer.lab.recipes.small import demo
 
@@ -41,3 +42,21 @@ def contents(folder: Path) -> tuple[object, dict[str, bytes], dict[str, bytes]]:
     assert state is not None
     weights = {name: value.numpy().tobytes() for name, value in state["method"].items()}
     return metrics_of(folder), figures, weights
+
+
+class StopsAt:
+    """Batches up to a step, and then an error."""
+
+    def __init__(self, feed: Any, step: int) -> None:
+        self.feed, self.step, self.per_epoch = feed, step, feed.per_epoch
+
+    def batch(self, step: int) -> dict[str, Any]:
+        """The batch of a step."""
+        if step == self.step:
+            raise OSError("the disk is gone")
+        batch: dict[str, Any] = self.feed.batch(step)
+        return batch
+
+    def close(self) -> None:
+        """As of a feed that has workers."""
+        close(self.feed)

@@ -28,7 +28,7 @@ LOADED = [
     "tyro",
 ]
 #: Seconds after which at least one more of several processes has to end.
-PATIENCE = 120
+PATIENCE = 300
 
 
 def fork(function: Callable[..., None], *arguments: Any) -> BaseProcess:

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch import nn
 
 accelerate = pytest.importorskip("accelerate")
 
@@ -21,6 +20,7 @@ from accelerate.state import AcceleratorState, GradientState, PartialState  # no
 from batchformer import check, match  # noqa: E402
 from batchformer.adapters.accelerate import log_influence, prepare, save_plain  # noqa: E402
 from batchformer.plug.classifier import AttachError  # noqa: E402
+from three_classes import data, evaluated, network  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -29,23 +29,6 @@ def _no_shared_state() -> Iterator[None]:
     yield
     for state in (AcceleratorState, GradientState, PartialState):
         state._reset_state()
-
-
-def network() -> nn.Sequential:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3))
-
-
-def data(batch_size: int = 8) -> DataLoader[Any]:
-    generator = torch.Generator().manual_seed(0)
-    y = torch.arange(24) % 3
-    x = torch.randn(24, 6, generator=generator) + 2 * F.one_hot(y, 6)
-    return DataLoader(TensorDataset(x, y), batch_size=batch_size)
-
-
-def evaluated(model: nn.Module) -> Tensor:
-    with torch.no_grad():
-        return torch.as_tensor(model.eval()(next(iter(data(24)))[0]))
 
 
 @pytest.mark.parametrize("precision", ["no", "bf16"])

@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset
 
 lightning = pytest.importorskip("lightning.pytorch")
 
@@ -19,22 +19,11 @@ from batchformer import detach, export, match, param_groups  # noqa: E402
 from batchformer.adapters.lightning import BatchFormerCallback  # noqa: E402
 from batchformer.nn.module import BatchFormer  # noqa: E402
 from batchformer.plug.classifier import AttachError  # noqa: E402
+from three_classes import data, evaluated, network  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*(num_workers|log_every_n_steps|val_dataloader|LeafSpec).*"
 )
-
-
-def network() -> nn.Sequential:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3))
-
-
-def data(batch_size: int = 8) -> DataLoader[Any]:
-    generator = torch.Generator().manual_seed(0)
-    y = torch.arange(24) % 3
-    x = torch.randn(24, 6, generator=generator) + 2 * F.one_hot(y, 6)
-    return DataLoader(TensorDataset(x, y), batch_size=batch_size)
 
 
 class Lit(lightning.LightningModule):  # type: ignore[misc,name-defined]
@@ -92,11 +81,6 @@ def trainer(*callbacks: Any, **options: Any) -> Any:
         "max_epochs": 1,
     }
     return lightning.Trainer(callbacks=list(callbacks), **(defaults | options))
-
-
-def evaluated(model: nn.Module) -> Tensor:
-    with torch.no_grad():
-        return torch.as_tensor(model.eval()(next(iter(data(24)))[0]))
 
 
 def test_training_lowers_the_loss_and_exports_the_plain_model(tmp_path: Path) -> None:

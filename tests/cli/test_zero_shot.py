@@ -17,11 +17,9 @@ from PIL import Image
 from batchformer.cli import main as cli
 from batchformer.lab.data.sets.attribute_sets import ATTRIBUTE_SETS
 from batchformer.lab.data.sets.known_pairs import METADATA, PAIR_SETS
-from batchformer.lab.recipes import RECIPES, find_recipe
 from batchformer.lab.runs.build import load_task
 
 DOMAINS, CLASSES, EACH = ("photo", "sketch", "toon"), ("cat", "dog", "guitar", "horse"), 5
-FAMILY = [n for n in RECIPES if find_recipe(n).task in ("compositional", "generalized")]
 SPLIT, PHASES = "compositional-split-natural", ("train", "val", "test")
 
 
@@ -341,15 +339,6 @@ MISTAKES = [
         "generalized, which has ce_gzsl, ",
     ),
     (["compare", "my_pairs_cge", "--method", "ce_gzsl"], "which has cge, compcos;"),
-    (["compare", "ut_zappos_cge", "--data.mask"], "data.mask is for data.world open"),
-    (
-        ["compare", "ut_zappos_cge", "--data.world", "open", "--data.mask"],
-        "how feasible compcos finds them, and cge does not judge that; set --data.no-mask",
-    ),
-    (
-        ["compare", "cub_ce_gzsl", "--train.select-on", "test"],
-        "train.select-on test has no effect",
-    ),
     (["train", "cub_ce_gzsl", "--train.updates", "9"], "Set --train.epochs 0 beside it."),
     (
         ["compare", "cub_ce_gzsl", "--hyper.critic-steps", "3"],
@@ -364,23 +353,6 @@ def test_mistakes_are_answered_without_torch(tmp_path: Path, answers: Any) -> No
         assert answer.code in (1, 2) and words in answer.words, (arguments, answer.words)
         assert not answer.torch_is_loaded
     assert not list(tmp_path.iterdir())
-
-
-def test_the_list_shows_the_whole_family(tmp_path: Path, answers: Any) -> None:
-    ((code, out, _, torch_is_loaded),) = answers([["list"]], data=tmp_path)
-    assert code == 0 and not torch_is_loaded
-    lines = out.splitlines()
-    rows = {line.split()[0]: line.split() for line in lines if line.strip()}
-    assert {"mit_states_cge", "my_pairs_compcos", "cub_ce_gzsl"} <= set(FAMILY)
-    for name in FAMILY:
-        values = [next(iter(own.values())) for own in find_recipe(name).paper.values()]
-        shown = " -> ".join(f"{value:g}" for value in values) or "-"
-        state = "yours" if name.startswith("my_") else "absent"
-        assert rows[name][1] == state and " ".join(rows[name][2:]) == shown, name
-    words = " ".join(out.split())
-    assert "compositional: ut_zappos, cge" in words
-    assert "compositional: mit_states, open world, compcos" in words
-    assert "generalized: cub, ce_gzsl" in words and "generalized: npz, ce_gzsl" in words
 
 
 def test_data_shows_the_sets_that_are_here(tmp_path: Path, answers: Any) -> None:

@@ -9,7 +9,7 @@ import torch
 from batchformer.lab.data.sets.digits import rotated_digits
 from batchformer.lab.data.sets.domains import DomainImages
 from batchformer.lab.data.sets.images import ImageSplit
-from batchformer.lab.models import networks
+from batchformer.lab.models import faster_rcnn, networks
 from batchformer.lab.recipes.paper import ROWS, PaperRow
 from batchformer.lab.runs.build import load_task
 from batchformer.lab.tasks import domains
@@ -55,6 +55,15 @@ def one_block(monkeypatch: pytest.MonkeyPatch) -> None:
     """ResNets for CIFAR with one block in each stage, of the usual five."""
     stage = networks._stage
     monkeypatch.setattr(networks, "_stage", lambda a, b, blocks, stride: stage(a, b, 1, stride))
+
+
+@pytest.fixture
+def few_regions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Narrow detectors that look at a few of the regions that they propose."""
+    for name, value in {"REGIONS": 8, "PYRAMID": 16, "HIDDEN": 32}.items():
+        monkeypatch.setattr(faster_rcnn, name, value)
+    few = {"training": (100, 50), "testing": (100, 12)}
+    monkeypatch.setattr(faster_rcnn, "PROPOSALS", {"c4": few, "fpn": few})
 
 
 #: What gives weights their first values.

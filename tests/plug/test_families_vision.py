@@ -371,7 +371,10 @@ def test_blocks_are_entered_along_their_own_channels(
 
 @pytest.mark.parametrize(
     ("build", "at"),
-    [(from_timm("efficientnet_b0"), "blocks.6.0"), (small_levit, "stages.2.blocks.0")],
+    [  # LeViT accepts images of the size that timm declares alone
+        (from_timm("efficientnet_b0"), "blocks.6.0"),
+        (from_timm("levit_128s"), "stages.2.blocks.0"),
+    ],
 )
 def test_norms_per_stream_do_to_the_mixed_rows_what_they_do_to_the_plain(
     build: Callable[[], nn.Module], at: str

@@ -488,7 +488,7 @@ def test_pickles_open_in_a_fresh_process(tmp_path: Path) -> None:
     torch.save((plain, x, plain(x).detach()), files[0])
     environment = os.environ | {"PYTHONPATH": SOURCE}
     command = [sys.executable, "-W", "ignore", "-c", LOAD, *map(str, files)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
 
 

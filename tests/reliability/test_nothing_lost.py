@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from simulated_networks import known
 from soak.full_disk import file_limit
 from soak.kills import Unbroken, killed, moments, unbroken
 from soak.processes import PLACES
@@ -22,9 +23,9 @@ def test_three_kills_and_each_goes_on_to_the_same_bits(tmp_path: Path, whole: Un
     kills = []
     # Drawn from the first half of the training, and inside one write.
     for number, moment in enumerate(moments(3, seed=5, seconds=whole.seconds / 2, writes=8)):
-        kill = killed(tmp_path / str(number), whole, moment, OPTIONS)
-        assert kill is not None, "it ended before it was killed"
-        kills.append(kill)
+        # Where the machine was busier when it measured the whole, a training ends too early.
+        tries = (killed(tmp_path / f"{number}-{n}", whole, moment, OPTIONS) for n in range(3))
+        kills.append(known(next(filter(None, tries), None)))
     assert [kill.unreadable for kill in kills] == [()] * 3
     assert [kill.differences for kill in kills] == [()] * 3
     assert PLACES[0] in kills[1].moment and kills[1].partial == 1

@@ -16,19 +16,12 @@ from batchformer.lab.methods.detector import Detector
 from batchformer.lab.models import faster_rcnn
 from batchformer.plug.preserve import seed_device
 
+pytestmark = pytest.mark.usefixtures("few_regions")
 CPU = torch.device("cpu")
 KINDS = get_args(faster_rcnn.Kind)
 #: Narrow stages are as good here, and much faster.
 CHANNELS = (8, 16, 32, 64)
 PARTS = ["objectness", "proposals", "classes", "boxes"]
-
-
-@pytest.fixture(autouse=True)
-def few_regions(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"REGIONS": 8, "PYRAMID": 16, "HIDDEN": 32}.items():
-        monkeypatch.setattr(faster_rcnn, name, value)
-    few = {"training": (100, 50), "testing": (100, 12)}
-    monkeypatch.setattr(faster_rcnn, "PROPOSALS", {"c4": few, "fpn": few})
 
 
 def detector(kind: faster_rcnn.Kind = "c4", **changes: Any) -> Detector:

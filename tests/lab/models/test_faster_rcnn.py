@@ -21,15 +21,8 @@ from batchformer.lab.models.faster_rcnn import (
 from batchformer.lab.models.networks import digits_net
 from batchformer.lab.models.weights import move_stride
 
+pytestmark = pytest.mark.usefixtures("few_regions")
 KINDS = get_args(Kind)
-
-
-@pytest.fixture(autouse=True)
-def few_regions(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"REGIONS": 8, "PYRAMID": 16, "HIDDEN": 32}.items():
-        monkeypatch.setattr(module, name, value)
-    few = {"training": (100, 50), "testing": (100, 12)}
-    monkeypatch.setattr(module, "PROPOSALS", {"c4": few, "fpn": few})
 
 
 def network_of(kind: Any = resnet.BasicBlock) -> nn.Module:

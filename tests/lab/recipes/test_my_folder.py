@@ -23,6 +23,7 @@ from batchformer.lab.runs import run as runs
 from batchformer.lab.runs.build import load_task
 from batchformer.lab.runs.compare import compare, run
 from batchformer.lab.runs.load_run import restore
+from lab_runs import StopsAt
 
 pytestmark = pytest.mark.usefixtures("one_block")
 CPU = torch.device("cpu")
@@ -58,19 +59,6 @@ def small(root: Path, weights: str = "", **train: Any) -> Recipe:
         weights=weights,
         train=dataclasses.replace(recipe.train, **options),
     )
-
-
-class StopsAt:
-    """Batches up to a step, and then an error."""
-
-    def __init__(self, feed: Any, step: int) -> None:
-        self.feed, self.step, self.per_epoch, self.close = feed, step, feed.per_epoch, feed.close
-
-    def batch(self, step: int) -> dict[str, Any]:
-        if step == self.step:
-            raise OSError("the disk is gone")
-        batch: dict[str, Any] = self.feed.batch(step)
-        return batch
 
 
 def test_resumed_on_files_equals_unbroken_and_workers_end_on_errors(

@@ -23,12 +23,12 @@ from batchformer.lab.config.arms import with_arm
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.data.feeds.memory import close
 from batchformer.lab.engine.optimizer_step import OptimizerStep
-from batchformer.lab.models import faster_rcnn
 from batchformer.lab.recipes import RECIPES, find_recipe
 from batchformer.lab.runs.build import build, load_task
 from batchformer.lab.runs.compare import run
 from batchformer.lab.runs.load_run import restore
 
+pytestmark = pytest.mark.usefixtures("few_regions")
 CPU = torch.device("cpu")
 #: voc_moco_v3 differs from voc_moco_v2 in what it starts from.
 NAMES = [
@@ -36,14 +36,6 @@ NAMES = [
 ]
 COLOURS = {"dog": (220, 40, 40), "cat": (40, 40, 220)}
 LISTS = {"2007/trainval": 4, "2012/trainval": 2, "2007/test": 2}
-
-
-@pytest.fixture(autouse=True)
-def few_regions(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"REGIONS": 4, "PYRAMID": 16, "HIDDEN": 32}.items():
-        monkeypatch.setattr(faster_rcnn, name, value)
-    few = {"training": (60, 30), "testing": (60, 6)}
-    monkeypatch.setattr(faster_rcnn, "PROPOSALS", {"c4": few, "fpn": few})
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ from batchformer.lab.report.results.tables import score_rows
 from batchformer.lab.runs import run as runs
 from batchformer.lab.runs.compare import compare, run
 from batchformer.lab.runs.run import Run
-from lab_runs import metrics_of
+from lab_runs import StopsAt, metrics_of
 
 pytestmark = pytest.mark.usefixtures("three_angles")
 
@@ -147,19 +147,6 @@ def test_one_training_that_is_missing_is_made_up_and_the_others_are_kept(
     same_results(folder, compared / place)
 
 
-class StopsAt:
-    """Batches up to a step, and then a stop of the whole program."""
-
-    def __init__(self, feed: Any, step: int) -> None:
-        self.feed, self.step, self.per_epoch = feed, step, feed.per_epoch
-
-    def batch(self, step: int) -> dict[str, Any]:
-        if step == self.step:
-            raise OSError("the power is gone")
-        batch: dict[str, Any] = self.feed.batch(step)
-        return batch
-
-
 def test_stopped_in_the_middle_and_run_again_equals_unbroken(
     compared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,7 +157,7 @@ def test_stopped_in_the_middle_and_run_again_equals_unbroken(
 
     with monkeypatch.context() as patch:
         patch.setattr(runs.Run, "feed", feed)
-        with pytest.raises(OSError, match="the power is gone"):
+        with pytest.raises(OSError, match="the disk is gone"):
             run(short(), "batchformer", 0, root=tmp_path, **OPTIONS)
     folder = tmp_path / "rotated_digits_erm/batchformer/seed0"
     assert (folder / "r0/result.json").exists() and not (folder / "r75").exists()

@@ -63,6 +63,30 @@ def test_the_state_of_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     ensure_data(recipe)
 
 
+def test_a_row_shows_where_the_data_is_and_the_papers_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BATCHFORMER_DATA", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    text = shown(200)
+    lines = text[: text.index("Arms")].splitlines()
+    rows = {line.split()[0]: line.split() for line in lines if line.strip()}
+    for name in RECIPES:
+        recipe = find_recipe(name)
+        place, *numbers = rows[name][1:]
+        assert (place, " ".join(numbers)) == (data_state(recipe), paper_numbers(recipe)), name
+    states = {"rotated_digits_irm": "embedded", "my_domains": "yours", "pacs_coral": "absent"}
+    assert {name: rows[name][1] for name in states} == states
+    words = " ".join(text.split())
+    for line in (
+        *(f"domains: {name}, " for name in ("pacs", "vlcs", "office_home", "terra_incognita")),
+        *("domains: visda synthetic to real, mdd", "domains: vlcs, cross_entropy with swad"),
+        *("compositional: ut_zappos, cge", "compositional: mit_states, open world, compcos"),
+        *("generalized: cub, ce_gzsl", "generalized: npz, ce_gzsl"),
+    ):
+        assert line in words, line
+
+
 def test_the_papers_numbers() -> None:
     assert paper_numbers(find_recipe("cifar100_lt_balanced_softmax")) == "50.7 -> 51.7"
     assert paper_numbers(find_recipe("demo")) == "-"

@@ -183,7 +183,7 @@ if __name__ == "__main__":
     print(next(stream))
 """
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0 and done.stdout == "0\n", done.stderr
 

@@ -420,13 +420,6 @@ def test_it_is_a_bootstrap_over_images_of_the_difference_averaged_over_seeds(tre
     assert (found.low, found.high) == pytest.approx((low, high), abs=noise)
 
 
-def test_with_two_pairs_there_is_no_interval(tree: RunTree) -> None:
-    for seed in (0, 1):
-        tree.write("baseline", seed)
-        tree.write("batchformer", seed)
-    assert over_images(tree.group(), "batchformer") is None
-
-
 @pytest.mark.parametrize("images", [30, 40])
 def test_test_sets_of_several_sizes_are_not_mixed(tree: RunTree, images: int) -> None:
     for seed in range(3):
