@@ -35,7 +35,8 @@ def test_defaults_of_options_are_those_of_the_recipe() -> None:
 def test_updates_beside_epochs_are_refused(given: list[str]) -> None:
     with pytest.raises(UserError, match=r"no effect: cub_ce_gzsl.*2000\. Set --train\.epochs 0"):
         with_recipe(TrainOptions, ["cub_ce_gzsl", *given], "train")
-    recipe, _ = with_recipe(TrainOptions, ["cub_ce_gzsl", *given, "--train.epochs", "0"], "train")
+    alone = ["cub_ce_gzsl", *given, "--train.epochs", "0", "--data.no-choose"]
+    recipe, _ = with_recipe(TrainOptions, alone, "train")
     assert (recipe.train.updates, recipe.train.epochs) == (5, 0)
     assert with_recipe(TrainOptions, ["cub_ce_gzsl"], "train")[0].train.epochs == 2000
 
