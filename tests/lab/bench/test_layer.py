@@ -42,7 +42,7 @@ def test_every_size_is_compiled_for_itself(monkeypatch: pytest.MonkeyPatch) -> N
     """Beyond its limit on recompilations the compiler would run layers eagerly."""
     counter = CompileCounter()
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend=counter))
-    monkeypatch.setattr(torch._dynamo.config, "cache_size_limit", 1)
-    table = measure(BenchSettings(CPU, repeats=1, full=True), ((2, 8), (3, 8), (4, 8)))
+    with torch._dynamo.config.patch(recompile_limit=1):
+        table = measure(BenchSettings(CPU, repeats=1, full=True), ((2, 8), (3, 8), (4, 8)))
     assert [row[3] for row in table.rows] == ["eager", "compiled"] * 3, table.notes
     assert counter.frame_count == 6

@@ -259,7 +259,7 @@ def test_an_image_of_a_rare_class_comes_beside_each_image() -> None:
         ("demo", {"data": {"paired": "reversed"}}, "method bbn, and balanced_softmax does not"),
         ("cifar100_lt_balms", {"data": {"paired": "reversed"}}, "two kinds of a second batch"),
         ("cifar100_lt_bbn", {"hyper": {"cumulative_epochs": -1}}, "hyper.cumulative-epochs is -1"),
-        ("cifar100_lt_bbn", {"module": {"context": "classes"}}, "not for bbn; leave them out"),
+        ("cifar100_lt_bbn", {"module": {"context": "classes"}}, "not for bbn; leave it out"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(recipe: str, changes: Any, words: str) -> None:

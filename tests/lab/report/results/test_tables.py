@@ -114,7 +114,7 @@ def test_it_says_how_many_comparisons_and_what_is_missing(full: Comparison) -> N
     assert full.comparisons == 20
     assert "This table holds 20 comparisons, 15 of them tested" in text
     assert "Not included: tail/baseline/seed8 is damaged: result.json is not JSON" in text
-    assert "bootstrap interval over the 400 images" in text
+    assert "bootstrap interval over the 400 test images" in text
 
 
 def test_two_seeds_show_both_values_and_no_interval(full: Comparison) -> None:
