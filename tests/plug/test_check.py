@@ -128,10 +128,11 @@ class Bypassed(Backbone):
     def forward(self, x: Tensor) -> Any:
         low = self.body(x)
         high = self.head(low)
-        return match(high, low[:, :3]) + 1e-5 * high
+        return match(high, low[:, :3]) + 1e-4 * high
 
 
 def test_a_network_that_hardly_uses_the_place_is_not_accused_of_a_constant() -> None:
+    torch.manual_seed(0)
     result = check(attach(Bypassed(), at="head", verbose=False), X)
     assert not failed(result), str(result)
     assert not result and "paths around the place outweigh it" in str(result)
