@@ -245,7 +245,12 @@ def test_compiled_for_a_gpu_large_batches_keep_our_kernels(
         compiled = torch.compile(attention, backend=recorded, fullgraph=True)
         with FakeTensorMode():
             qkv = torch.empty(n, 3 * 2048, device="cuda", dtype=torch.bfloat16)
-            out = compiled(qkv, 4, dropout=0.5, **options)
+            try:
+                out = compiled(qkv, 4, dropout=0.5, **options)
+            except RuntimeError as error:
+                if "CUDA driver" in str(error):
+                    pytest.skip("this torch needs a driver even for tensors without values")
+                raise
         assert out.shape == (n, 2048) and out.is_cuda
         (graph,) = recorded.graphs
         return any("batchformer.sample_attention" in str(node.target) for node in graph.graph.nodes)

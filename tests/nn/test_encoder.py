@@ -84,9 +84,9 @@ def test_on_a_gpu_kernels_replace_torchs_where_their_launches_pay(
     monkeypatch.setattr(encoder, "_supported", lambda *_: True)
     monkeypatch.setattr(encoder, "_after_attention_fused", fused)
     monkeypatch.setattr(encoder, "attention", lambda qkv, *_, **__: qkv[:, :2048])
+    stock = nn.TransformerEncoderLayer(2048, 4, dim_feedforward=2048, device="meta")
     with FakeTensorMode():
-        stock = nn.TransformerEncoderLayer(2048, 4, dim_feedforward=2048, device="cuda")
-        layer = EncoderWeights.of(stock)
+        layer = EncoderWeights.of(stock.to_empty(device="cuda"))
         x = torch.empty(n, 2048, device="cuda")
         for expected, context in ((eager, nullcontext()), (captured, for_graphs())):
             chosen.clear()
