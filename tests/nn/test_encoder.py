@@ -86,7 +86,8 @@ def test_on_a_gpu_kernels_replace_torchs_where_their_launches_pay(
     monkeypatch.setattr(encoder, "attention", lambda qkv, *_, **__: qkv[:, :2048])
     stock = nn.TransformerEncoderLayer(2048, 4, dim_feedforward=2048, device="meta")
     with FakeTensorMode():
-        layer = EncoderWeights.of(stock.to_empty(device="cuda"))
+        given = EncoderWeights.of(stock)
+        layer = EncoderWeights(*(torch.empty(w.shape, device="cuda") for w in given))
         x = torch.empty(n, 2048, device="cuda")
         for expected, context in ((eager, nullcontext()), (captured, for_graphs())):
             chosen.clear()
