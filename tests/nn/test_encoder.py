@@ -83,7 +83,7 @@ def test_on_a_gpu_kernels_replace_torchs_where_their_launches_pay(
 
     monkeypatch.setattr(encoder, "_supported", lambda *_: True)
     monkeypatch.setattr(encoder, "_after_attention_fused", fused)
-    monkeypatch.setattr(encoder, "attention", lambda qkv, *_, **__: qkv[:, :2048])
+    monkeypatch.setattr(encoder, "attention", lambda qkv, *_, **__: qkv.narrow(1, 0, 2048))
     stock = nn.TransformerEncoderLayer(2048, 4, dim_feedforward=2048, device="meta")
     with FakeTensorMode():
         given = EncoderWeights.of(stock)
