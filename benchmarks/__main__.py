@@ -1,4 +1,4 @@
-"""Run them: ``python -m benchmarks [attached contrast families loop profile ...]``; --help."""
+"""Run them: ``python -m benchmarks [attached attention_kernels contrast loop ...]``; --help."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ import torch
 from batchformer.lab.bench.measure import BenchSettings
 from batchformer.lab.bench.run import run
 
-NAMES = ("attached", "contrast", "families", "loop", "profile", "side_by_side", "v2_layer")
+NAMES = (
+    *("attached", "attention_kernels", "contrast", "loop"),
+    *("profile", "side_by_side", "v2_layer"),
+)
 PARTS = {name: f"benchmarks.{name}" for name in NAMES}
 
 

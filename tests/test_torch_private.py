@@ -19,7 +19,6 @@ NAMES = {
     "nn.modules.batchnorm._NormBase": "check refuses norms of their own for streams (Norm)",
     "nn.modules.conv._ConvNd": "attach does not find convolutions (Conv)",
     "nn.modules.dropout._DropoutNd": "check does not switch dropout off (Dropout)",
-    "nn.modules.linear.NonDynamicallyQuantizableLinear": "kernels are never used (AttentionOutput)",
     "nn.Module()._forward_hooks": "a hooked layer of an encoder is read, not called (HOOKS)",
     "nn.Module()._forward_pre_hooks": "a hooked layer of an encoder is read, not called (HOOKS)",
     "nn.Module()._backward_hooks": "a hooked layer of an encoder is read, not called (HOOKS)",

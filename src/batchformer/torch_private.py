@@ -18,9 +18,8 @@ from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
 from torch.nn.modules.batchnorm import _NormBase as Norm
 from torch.nn.modules.conv import _ConvNd as Conv
 from torch.nn.modules.dropout import _DropoutNd as Dropout
-from torch.nn.modules.linear import NonDynamicallyQuantizableLinear as AttentionOutput
 
-__all__ = ["AttentionOutput", "BatchNorm", "Conv", "Dropout", "Norm"]
+__all__ = ["BatchNorm", "Conv", "Dropout", "Norm"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 

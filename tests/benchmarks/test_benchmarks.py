@@ -21,12 +21,10 @@ from hypothesis import strategies as st
 from scipy.stats import binom
 from torch._C._autograd import DeviceType
 
-from batchformer import BatchFormer
-from batchformer.lab.bench.layer import LayerPair
 from batchformer.lab.bench.measure import BenchSettings
 from batchformer.lab.bench.step import EAGER
 from batchformer.lab.bench.table import Spread, Table, read_tables
-from benchmarks import attached, families, loop, profile, side_by_side
+from benchmarks import attached, attention_kernels, loop, profile, side_by_side
 
 CPU = torch.device("cpu")
 ONCE = BenchSettings(CPU, repeats=1)
@@ -180,30 +178,14 @@ def test_attached_steps() -> None:
 
 
 @pytest.mark.usefixtures("_quick_compiler")
-def test_families_of_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    table = families.measure(ONCE, (((6, 16), ("fp32",)),))
-    names = [row[3] for row in table.rows]
-    expected = [families.COMPILED, families.WITH, "ours without kernels"]
-    assert names == [*expected, "torch's", "torch's compiled"], table.notes
-    assert table.rows[0][5] is None and all(isinstance(row[5], Spread) for row in table.rows[1:])
-    # Families that a layer uses are left out one by one.
-    pair = LayerPair(6, 16, CPU)
-    monkeypatch.setattr(families, "families_used", lambda _: ["rows between products", "attention"])
-    names = list(families.candidates(pair))
-    assert {
+def test_attention_kernels() -> None:
+    table = attention_kernels.measure(ONCE, (((6, 16), ("fp32",)),))
+    assert [row[3] for row in table.rows] == [
+        attention_kernels.COMPILED,
         "ours compiled, attention by our operator",
-        "ours with the kernels of a graph",
-        "ours without attention",
-    } <= set(names)
-
-
-def test_a_family_is_seen_and_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    module, name = families.FAMILIES["rows between products"]
-    monkeypatch.setattr(module, name, lambda *_: True)
-    monkeypatch.setattr(module, "_after_attention_fused", lambda x, *_: x)
-    layer, x = BatchFormer(8), torch.randn(4, 8)
-    assert families.families_used(lambda: layer(x)) == ["rows between products"]
-    assert torch.equal(layer(x), x)
-    with families.without("rows between products"):
-        assert not torch.equal(layer(x), x)
-    assert torch.equal(layer(x), x)
+        "ours",
+        "ours without kernels",
+        "torch's",
+        "torch's compiled",
+    ], table.notes
+    assert table.rows[0][5] is None and all(isinstance(row[5], Spread) for row in table.rows[1:])

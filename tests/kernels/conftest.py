@@ -53,12 +53,6 @@ def seed(device: torch.device) -> Tensor:
     return torch.tensor([123], device=device)
 
 
-@pytest.fixture
-def seeds(device: torch.device) -> Tensor:
-    """Of the four masks of a layer, ``(4,)``."""
-    return torch.arange(100, 104, device=device)
-
-
 @pytest.fixture(scope="session")
 def philox() -> Callable[[int, tuple[int, int, int, int]], tuple[int, ...]]:
     """The generator that masks are drawn by, in Python: four words of a seed and a counter."""

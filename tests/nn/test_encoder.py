@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-
 import pytest
 import torch
-from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch import nn
 
 from batchformer import batch_former
-from batchformer.kernels import for_graphs
-from batchformer.nn import encoder
 from batchformer.nn.encoder import EncoderWeights, default_channel_axis, encoder_layer
 
 
@@ -66,31 +61,3 @@ def test_a_single_position_needs_no_axis() -> None:
     layer, x = EncoderWeights.of(stock_layer()), torch.randn(5, 8)
     alone, _ = encoder_layer(x, layer, heads=4)
     torch.testing.assert_close(alone, encoder_layer(x[None], layer, heads=4)[0][0])
-
-
-@pytest.mark.parametrize(
-    ("n", "eager", "captured"), [(128, False, False), (1024, False, True), (4096, True, True)]
-)
-def test_on_a_gpu_kernels_replace_torchs_where_their_launches_pay(
-    n: int, eager: bool, captured: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Tensors without values stand for a GPU's."""
-    chosen: list[bool] = []
-
-    def fused(x: Tensor, *_: object) -> Tensor:
-        chosen.append(True)
-        return x
-
-    monkeypatch.setattr(encoder, "_supported", lambda *_: True)
-    monkeypatch.setattr(encoder, "_after_attention_fused", fused)
-    monkeypatch.setattr(encoder, "attention", lambda qkv, *_, **__: qkv.narrow(1, 0, 2048))
-    stock = nn.TransformerEncoderLayer(2048, 4, dim_feedforward=2048, device="meta")
-    with FakeTensorMode():
-        given = EncoderWeights.of(stock)
-        layer = EncoderWeights(*(torch.empty(w.shape, device="cuda") for w in given))
-        x = torch.empty(n, 2048, device="cuda")
-        for expected, context in ((eager, nullcontext()), (captured, for_graphs())):
-            chosen.clear()
-            with context:
-                out, _ = encoder_layer(x, layer, heads=4)
-            assert out.shape == x.shape and bool(chosen) is expected

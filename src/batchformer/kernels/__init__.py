@@ -6,6 +6,6 @@ with kernels are imported when they run.
 
 from __future__ import annotations
 
-from batchformer.kernels.available import disabled, for_graphs
+from batchformer.kernels.available import disabled
 
-__all__ = ["disabled", "for_graphs"]
+__all__ = ["disabled"]

@@ -22,8 +22,9 @@ HALF = (torch.bfloat16, torch.float16)
 #: Tensor cores with bfloat16 begin with this generation (Ampere).
 MIN_CAPABILITY = (8, 0)
 
+#: Torch 2.6 cannot say it.
+_is_exporting = getattr(torch.compiler, "is_exporting", lambda: False)
 _disabled: ContextVar[bool] = ContextVar("batchformer_kernels_disabled", default=False)
-_for_graphs: ContextVar[bool] = ContextVar("batchformer_kernels_for_graphs", default=False)
 
 
 @contextmanager
@@ -41,26 +42,8 @@ def disabled() -> Iterator[None]:
         _disabled.reset(token)
 
 
-@contextmanager
-def for_graphs() -> Iterator[None]:
-    """Within it, forward passes are those of a CUDA graph, where launches cost the host nothing.
-
-    Put both the updates that warm up and the capture into it, so that they run the same kernels.
-    """
-    token = _for_graphs.set(True)
-    try:
-        yield
-    finally:
-        _for_graphs.reset(token)
-
-
-def launches_are_free() -> bool:
-    """Whether the forward pass is one of :func:`for_graphs`."""
-    return _for_graphs.get()
-
-
-def unsupported_reason(x: Tensor, *others: Tensor) -> str | None:
-    """Why no kernel can run on ``x`` and other tensors of its device now, or None.
+def unsupported_reason(x: Tensor) -> str | None:
+    """Why no kernel can run on ``x`` now, or None.
 
     >>> unsupported_reason(torch.zeros(1))
     'the tensor is not on a CUDA device'
@@ -68,16 +51,15 @@ def unsupported_reason(x: Tensor, *others: Tensor) -> str | None:
     # Tracers and tensor subclasses come first: they cannot answer the other questions.
     if torch.compiler.is_compiling() or torch.jit.is_tracing():  # type: ignore[attr-defined]
         return "the model is being compiled or traced"
-    for tensor in (x, *others):
-        if type(tensor) not in (Tensor, nn.Parameter):
-            return f"{type(tensor).__name__} is not a plain tensor"
+    if type(x) not in (Tensor, nn.Parameter):
+        return f"{type(x).__name__} is not a plain tensor"
     if _disabled.get():
         return "kernels are disabled"
     if is_transformed():
         return "a transform of torch.func is active"
     if is_forward_mode():
         return "forward-mode differentiation is active"
-    if not (x.is_cuda and all(tensor.is_cuda for tensor in others)):
+    if not x.is_cuda:
         return "the tensor is not on a CUDA device"
     return _missing(x.device)
 
@@ -86,9 +68,14 @@ def unsupported_reason(x: Tensor, *others: Tensor) -> str | None:
 def operators_work(device: torch.device) -> bool:
     """Whether operators made of kernels may stand in a graph that ``torch.compile`` makes.
 
-    It asks once, while it traces: compiled code keeps the answer.
+    It asks once, while it traces: compiled code keeps the answer. An exported program gets none,
+    because it would need this library wherever it is loaded. Only a function that is called while
+    torch traces can ask whether torch exports: traced code is told so even if it does not
+    (torch 2.11).
     """
-    return device.type == "cuda" and not _disabled.get() and _missing(device) is None
+    if device.type != "cuda" or _disabled.get() or _is_exporting():
+        return False
+    return _missing(device) is None
 
 
 @lru_cache
@@ -109,9 +96,10 @@ def _missing(device: torch.device) -> str | None:
         return "Triton is not installed"
     # Compilation also needs a C compiler and a writable cache: try it once.
     try:
-        from batchformer.kernels.dropout import column_sums
+        from batchformer.kernels.attention import output_times_gradient
 
-        column_sums(torch.zeros(2, 1, device=device), torch.float32)
+        one = torch.zeros(1, 1, device=device)
+        output_times_gradient(one, one, heads=1)
     except Exception as error:
         reason = f"Triton does not work here: {error}"
         warnings.warn(f"{reason}; training uses slower operations of torch", stacklevel=2)

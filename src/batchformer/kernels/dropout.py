@@ -1,4 +1,9 @@
-"""What kernels share: dropout as a function of (seed, row, column), and sums in a fixed order."""
+"""Dropout as a function of (seed, row, column): the backward pass can draw the same mask again.
+
+One call of Philox gives 128 bits, sixteen for each of eight elements of a tile. A probability is
+therefore rounded to a multiple of 1/65536, and kept elements are scaled by exactly the inverse of
+what that leaves, so the expectation is unchanged.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +11,6 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-
-# ---- Dropout. A kernel can draw the same mask again in the backward pass.
-#
-# One call of Philox gives 128 bits, sixteen for each of eight elements of a tile. A probability is
-# therefore rounded to a multiple of 1/65536, and kept elements are scaled by exactly the inverse of
-# what that leaves, so the expectation is unchanged.
 
 #: The number of values of sixteen random bits.
 STEPS = 65536
@@ -46,31 +45,3 @@ def threshold_and_scale(probability: float) -> tuple[int, float]:
     """
     threshold = round(probability * STEPS)
     return threshold, 0.0 if threshold == STEPS else STEPS / (STEPS - threshold)
-
-
-# ---- Sums over the first axis of partial results, in a fixed order.
-
-#: Columns of one program, and rows that it adds at a time.
-SUM_COLUMNS, SUM_ROWS = 32, 64
-
-
-@triton.jit
-def _sum(partial, out, rows, columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
-    total = tl.zeros((ROWS, COLUMNS), tl.float32)
-    for start in range(0, rows, ROWS):
-        row = start + tl.arange(0, ROWS)[:, None]
-        inside = (row < rows) & (column < columns)
-        total += tl.load(partial + row.to(tl.int64) * columns + column, mask=inside, other=0.0)
-    here = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
-    tl.store(out + here, tl.sum(total, 0).to(out.dtype.element_ty), mask=here < columns)
-
-
-def column_sums(partial: Tensor, dtype: torch.dtype) -> Tensor:
-    """``(programs, ...)`` contiguous float32 to the sums ``(...)`` over the programs."""
-    out = torch.empty(partial.shape[1:], dtype=dtype, device=partial.device)
-    grid = (triton.cdiv(out.numel(), SUM_COLUMNS),)
-    _sum[grid](
-        partial, out, len(partial), out.numel(), ROWS=SUM_ROWS, COLUMNS=SUM_COLUMNS, num_warps=4
-    )
-    return out

@@ -29,15 +29,12 @@ class Drop(Protocol):
 
 #: The most bytes of attention weights (all heads and positions, float32) of the explicit path.
 EXPLICIT_BUDGET = 256 * 2**20
-#: The same on a GPU, where other paths are faster beyond it.
-EXPLICIT_BUDGET_CUDA = 32 * 2**20
+#: The same on a GPU, where other paths are faster beyond it: in float32 and in half precision.
+EXPLICIT_BUDGET_CUDA, EXPLICIT_BUDGET_HALF = 32 * 2**20, 8 * 2**20
 #: Bytes of one block of weights on the blockwise path.
 BLOCK_BUDGET = 64 * 2**20
 #: The widest head for which torch's fused kernels are fast, and the alignment they need.
 FUSED_WIDTH, FUSED_ALIGNMENT = 256, 8
-
-#: Torch 2.6 cannot say it.
-_is_exporting = getattr(torch.compiler, "is_exporting", lambda: False)
 
 
 def choose_path(
@@ -69,13 +66,15 @@ def choose_path(
     """
     stored = 4 * length * heads * n * (n if keys is None else keys)
     on_gpu = device.type == "cuda"
-    if stored <= (EXPLICIT_BUDGET_CUDA if on_gpu else EXPLICIT_BUDGET):
+    fast = on_gpu and attend == "batch" and dtype != torch.float64
+    fused = fast and width <= FUSED_WIDTH and width % FUSED_ALIGNMENT == 0
+    budget = EXPLICIT_BUDGET_CUDA if on_gpu else EXPLICIT_BUDGET
+    if stored <= (EXPLICIT_BUDGET_HALF if fused and dtype in HALF else budget):
         return "explicit"
-    if attend == "batch" and on_gpu:
-        if width <= FUSED_WIDTH and width % FUSED_ALIGNMENT == 0 and dtype != torch.float64:
-            return "fused"
-        if kernels and dtype != torch.float64:
-            return "triton"
+    if fused:
+        return "fused"
+    if fast and kernels:
+        return "triton"
     if attend == "batch" and device.type == "cpu" and not dropout:
         return "fused"  # with dropout torch's CPU kernel would store all weights
     return "explicit" if stored <= EXPLICIT_BUDGET else "blockwise"
@@ -235,8 +234,7 @@ def _kernels_work(x: Tensor) -> bool:
     """Whether the kernels of attention can run on x, or stand as an operator in compiled code."""
     if not torch.compiler.is_compiling():
         return unsupported_reason(x) is None
-    # An exported program would need this library wherever it is loaded.
-    return not _is_exporting() and operators_work(x.device)
+    return operators_work(x.device)
 
 
 def _triton(qkv: Tensor, heads: int, dropout: float) -> Tensor:

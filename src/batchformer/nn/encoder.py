@@ -12,8 +12,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from batchformer.kernels.available import launches_are_free, unsupported_reason
-from batchformer.kernels.small_layer import CHANNELS, PLACES, small_layer_unsupported_reason
 from batchformer.nn.attention import (
     Attend,
     attention,
@@ -29,11 +27,8 @@ from batchformer.nn.exchange import (
     KeyedDropout,
     agree_on_rows,
 )
-from batchformer.torch_private import HOOKS, AttentionOutput
+from batchformer.torch_private import HOOKS
 
-#: From this many elements of (L, N, C) on, one fused kernel is faster than torch's three or four:
-#: in a CUDA graph, and outside, where a launch of a kernel of ours costs the host more.
-FUSED_ELEMENTS, FUSED_ELEMENTS_EAGER = 2**20, 2**22
 #: Up to this many multiplications (L N C²) half precision costs more in casts than it saves.
 SMALL_WORK = 2**22
 
@@ -111,21 +106,14 @@ class Steps(NamedTuple):
 class EncoderLayer(nn.TransformerEncoderLayer):
     """The stock layer, whose forward is :func:`encoder_layer`.
 
-    The forward reads the weights of linear layers and norms, so that kernels can use them. If one
-    of these layers was wrapped, replaced or hooked (LoRA, a quantised layer), it calls them
-    instead. It never calls the attention module and the dropouts; :func:`bypassed` finds those
-    that were changed.
+    The forward calls the linear layers and the norms, which may be wrapped, replaced or hooked
+    (LoRA, a quantised layer). It never calls the attention module and the dropouts;
+    :func:`bypassed` finds those that were changed.
     """
 
     def forward(self, x: Tensor, **options: Any) -> Any:  # type: ignore[override]
         """:func:`encoder_layer` of ``(L, N, C)`` or ``(N, C)``, with its options."""
-        w = Steps.calling(self) if self.changed() else EncoderWeights.of(self)
-        return encoder_layer(x, w, **options)
-
-    def changed(self) -> bool:
-        """Whether a linear layer or a norm must be called rather than read."""
-        parts = (self.self_attn.out_proj, self.linear1, self.linear2, self.norm1, self.norm2)
-        return any(map(_changed, parts))
+        return encoder_layer(x, Steps.calling(self), **options)
 
 
 def bypassed(model: nn.Module) -> list[str]:
@@ -147,19 +135,10 @@ def bypassed(model: nn.Module) -> list[str]:
     ]
 
 
-_STOCK = (
-    nn.Linear,
-    AttentionOutput,
-    nn.LayerNorm,
-    nn.MultiheadAttention,
-    nn.Dropout,
-)
-
-
 def _changed(part: nn.Module) -> bool:
     """Whether calling a part may differ from calling the stock module."""
-    own = part.__dict__  # asked in every forward pass, so without the module's slow getattr
-    if type(part) not in _STOCK or "forward" in own:
+    own = vars(part)
+    if type(part) not in (nn.MultiheadAttention, nn.Dropout) or "forward" in own:
         return True
     return any(own[name] for name in HOOKS)
 
@@ -184,7 +163,7 @@ def encoder_layer(
     Args:
         x: ``(L, N, C)``: the N samples attend to one another, separately at each of L positions.
             ``(N, C)`` is a single position, without ``return_weights``, ``rows`` and ``visible``.
-        w: the weights, or the steps themselves, which no kernel can replace.
+        w: the weights, or the steps themselves.
         rows: if given, attend to the M samples of all ranks, with dropout keyed by ``rows.seed``.
         number: of this layer, a key of that dropout.
         visible: ``(N,)`` or ``(L, N)`` bool, the samples that others may attend to, as in
@@ -193,16 +172,9 @@ def encoder_layer(
     Returns:
         The shape of x, and the attention weights ``(L, heads, N, N or M)`` or None.
     """
-    fused = rows is None and visible is None and not return_weights
-    flat = x
-    if isinstance(w, EncoderWeights):
-        if fused and _fits_one_program(x, w, heads):
-            return _small_layer(x, w, heads, dropout, attend), None
-        step = Steps.of(w)
-        # A product of (L N, C) costs the host half of what one of (L, N, C) does.
-        flat = x.flatten(0, 1) if x.ndim == 3 and rows is None else x
-    else:
-        step = w
+    step = Steps.of(w) if isinstance(w, EncoderWeights) else w
+    # A product of (L N, C) costs the host half of what one of (L, N, C) does.
+    flat = x.flatten(0, 1) if x.ndim == 3 and rows is None else x
     qkv = step.in_proj(flat)
     qkv = qkv if flat is x else qkv.reshape(*x.shape[:2], -1)
     drops: list[Callable[[Tensor], Tensor]] = [partial(torch.dropout, p=dropout, train=True)] * 3
@@ -223,70 +195,10 @@ def encoder_layer(
     else:
         mixed = attention(qkv, heads, dropout=dropout, attend=attend, visible=visible)
     mixed = mixed if flat is x else mixed.reshape(flat.shape)
-    if rows is None and isinstance(w, EncoderWeights) and _fusing_pays(x, w):
-        out = _after_attention_fused(flat, mixed, w, dropout)
-    else:
-        middle = step.norm1(flat + drops[0](step.out_proj(mixed)))
-        hidden = drops[1](torch.relu(step.linear1(middle)))
-        out = step.norm2(middle + drops[2](step.linear2(hidden)))
+    middle = step.norm1(flat + drops[0](step.out_proj(mixed)))
+    hidden = drops[1](torch.relu(step.linear1(middle)))
+    out = step.norm2(middle + drops[2](step.linear2(hidden)))
     return out if flat is x else out.reshape(x.shape), weights
-
-
-def _supported(x: Tensor, w: EncoderWeights) -> bool:
-    """Whether our kernels support x and the weights."""
-    return unsupported_reason(x, *w) is None
-
-
-def _fusing_pays(x: Tensor, w: EncoderWeights) -> bool:
-    """Whether the kernels between matrix products can run and are faster than torch's."""
-    if not x.is_cuda or x.dtype == torch.float64 or x.numel() < FUSED_ELEMENTS:
-        return False
-    if not _supported(x, w):
-        return False
-    return x.numel() >= FUSED_ELEMENTS_EAGER or launches_are_free()
-
-
-def _fits_one_program(x: Tensor, w: EncoderWeights, heads: int) -> bool:
-    """Whether there are so few channels that one Triton program can hold all of a sample's."""
-    channels = x.shape[-1]
-    if not x.is_cuda or channels not in CHANNELS:
-        return False
-    square = w.linear1_weight.shape == w.linear2_weight.shape == (channels, channels)
-    x = x.reshape(-1, *x.shape[-2:])
-    return square and small_layer_unsupported_reason(x, heads) is None and _supported(x, w)
-
-
-def _small_layer(
-    x: Tensor, w: EncoderWeights, heads: int, dropout: float, attend: Attend
-) -> Tensor:
-    """The whole layer in a few kernels, with matrix products in autocast's type."""
-    from batchformer.kernels.dropout import draw_seeds
-    from batchformer.kernels.small_layer import SmallLayer
-
-    cast = torch.is_autocast_enabled(x.device.type)
-    dtype = torch.get_autocast_dtype(x.device.type) if cast else x.dtype
-    seeds = draw_seeds(PLACES, x.device)
-    given = x.reshape(-1, *x.shape[-2:])
-    out: Tensor = SmallLayer.apply(given, *w, heads, dropout, attend == "self", seeds, dtype)
-    return out.reshape(x.shape)
-
-
-def _after_attention_fused(x: Tensor, mixed: Tensor, w: EncoderWeights, dropout: float) -> Tensor:
-    """The layer after its attention, ``(L N, C)``, one kernel between each two matrix products."""
-    from batchformer.kernels.dropout import draw_seeds
-    from batchformer.kernels.relu_dropout import ReluDropout
-    from batchformer.kernels.residual_norm import ResidualNorm
-
-    # As for torch's layer norm, whose result is float32 under autocast.
-    dtype = torch.float32 if torch.is_autocast_enabled(x.device.type) else x.dtype
-    first, second, third = torch.split(draw_seeds(3, x.device), 1)
-    branch, norm = F.linear(mixed, w.out_proj_weight), (w.norm1_weight, w.norm1_bias)
-    rows = ResidualNorm.apply(x, branch, w.out_proj_bias, *norm, dropout, first, dtype)
-    hidden = F.linear(rows, w.linear1_weight)
-    hidden = ReluDropout.apply(hidden, w.linear1_bias, dropout, second)
-    branch, norm = F.linear(hidden, w.linear2_weight), (w.norm2_weight, w.norm2_bias)
-    out: Tensor = ResidualNorm.apply(rows, branch, w.linear2_bias, *norm, dropout, third, dtype)
-    return out
 
 
 @overload
@@ -402,7 +314,7 @@ def encode(
         visible = moved_mask.reshape(positions, -1)
         visible = visible | ~visible.any(1, keepdim=True)
     attention_weights: list[Tensor] = []
-    # In a small encoder autocast's casts cost more than they save, unless a kernel does them.
+    # In a small encoder autocast's casts cost more than they save.
     # The total number of rows decides, so that all ranks send keys and values of one type.
     n = encoded.shape[-2] if rows is None else rows.total
     small = positions * n * encoded.shape[-1] ** 2 <= SMALL_WORK
@@ -410,12 +322,7 @@ def encode(
     if precise:
         first = weights[0]
         own = first if isinstance(first, EncoderWeights) else first.self_attn
-        if isinstance(first, EncoderLayer) and not first.changed():
-            first = EncoderWeights.of(first)
-        if isinstance(first, EncoderWeights) and rows is None and visible is None:
-            precise = not _fits_one_program(encoded, first, heads)
-        if precise:
-            encoded = encoded.to(own.in_proj_weight.dtype)
+        encoded = encoded.to(own.in_proj_weight.dtype)
     with torch.autocast(x.device.type, enabled=False) if precise else nullcontext():
         for number, w in enumerate(weights):
             run = partial(encoder_layer, w=w) if isinstance(w, EncoderWeights) else w

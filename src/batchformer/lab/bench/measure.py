@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from batchformer.kernels import for_graphs
 from batchformer.lab.bench.table import Spread
 
 Work = Callable[[], object]
@@ -201,7 +200,6 @@ class GraphStopwatch(Stopwatch):
 
     graph: Any = None
 
-    @for_graphs()
     def prepare(self) -> float:
         side = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream(self.device))

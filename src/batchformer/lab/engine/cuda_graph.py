@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from batchformer.kernels import for_graphs
 from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optimizer_step import Batch
@@ -62,8 +61,7 @@ class Eager:
     def __call__(self, batch: Batch, seed: int) -> Losses:
         """One update; ``seed`` is that of its dropout."""
         seed_device(self.device, seed)
-        with for_graphs():  # the kernels of a captured update, which draw the same dropout
-            return self.work(batch)
+        return self.work(batch)
 
 
 @dataclass
@@ -143,13 +141,10 @@ class Captured:
         before = default.graphsafe_get_state()
         default.graphsafe_set_state(self.generator.graphsafe_get_state())
         try:
-            with (
-                torch.cuda.graph(
-                    graph,
-                    stream=torch.cuda.current_stream(self.device),
-                    capture_error_mode="thread_local",
-                ),
-                for_graphs(),
+            with torch.cuda.graph(
+                graph,
+                stream=torch.cuda.current_stream(self.device),
+                capture_error_mode="thread_local",
             ):
                 losses = self.work(static)
         finally:

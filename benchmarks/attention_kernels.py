@@ -1,0 +1,127 @@
+"""Our attention kernels against ``torch.compile``: do they earn their lines?
+
+A layer with the kernels, without them, and compiled with and without them; each eagerly and in a
+CUDA graph. Where the compiled layer without kernels is as fast and as small as the one with them,
+they can go.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from batchformer.kernels import disabled
+from batchformer.lab.bench.layer import OURS, STOCK, TYPES, LayerPair
+from batchformer.lab.bench.measure import (
+    BenchSettings,
+    GraphStopwatch,
+    Stopwatch,
+    Timer,
+    Timing,
+    Work,
+    peak_bytes,
+    release_memory,
+    time_interleaved,
+)
+from batchformer.lab.bench.table import Table
+
+#: Samples and channels, with the types in which they are measured.
+Cases = tuple[tuple[tuple[int, int], tuple[str, ...]], ...]
+GPU_CASES: Cases = (
+    ((2048, 2048), ("bf16",)),
+    ((4096, 2048), ("bf16", "fp16", "fp32")),
+    ((16384, 2048), ("bf16",)),
+)
+CPU_CASES: Cases = (((64, 64), ("fp32",)),)
+#: Ratios are to this one.
+COMPILED = "ours compiled, without kernels"
+ROUNDS, BUDGET = 15, 1.0
+
+
+def measure(settings: BenchSettings, cases: Cases | None = None) -> Table:
+    """Milliseconds of forward and backward by size, type and candidate."""
+    cases = cases or (GPU_CASES if settings.on_gpu else CPU_CASES)
+    table = Table(
+        "attention_kernels",
+        "Attention kernels against torch.compile, one layer, forward and backward, 4 heads, "
+        "dropout 0.5",
+        (
+            *("N", "C", "type", "layer", "eager ms", "speed-up over compiled"),
+            *("captured ms", "captured speed-up over compiled", "peak GB"),
+        ),
+        settings.environment("by row"),
+        notes=[f"Ratios are to the first line of a size: {COMPILED}. Candidates take turns"],
+    )
+    for size, types in cases:
+        for name in types:
+            with table.attempt("N {} x C {}, {}".format(*size, name)):
+                _measure_case(table, settings, size, name)
+            release_memory(settings.device)
+    return table
+
+
+def _measure_case(table: Table, settings: BenchSettings, size: tuple[int, int], name: str) -> None:
+    works = candidates(LayerPair(*size, settings.device, TYPES[name]))
+    rounds = functools.partial(
+        time_interleaved,
+        repeats=settings.repeats,
+        usual=ROUNDS,
+        budget=BUDGET,
+        failed=lambda key, error: table.note_failure(
+            "{} at N {} x C {}, {}".format(key, *size, name), error
+        ),
+    )
+
+    def timers(watch: type[Stopwatch]) -> Mapping[str, Timer]:
+        return {key: watch(work, settings.device) for key, work in works.items()}
+
+    found, captured = rounds(timers(Stopwatch)), dict[str, Timing]()
+    if settings.on_gpu:
+        captured = rounds(timers(GraphStopwatch))
+    for key, timing in found.items():
+        replayed = captured.get(key)
+        first = key == COMPILED
+        table.add(
+            *(*size, name, key, timing.ms, None if first else timing.speed_up),
+            None if replayed is None else replayed.ms,
+            None if replayed is None or first else replayed.speed_up,
+            peak_bytes(works[key], settings.device) / 1e9 if settings.on_gpu else None,
+        )
+
+
+def candidates(pair: LayerPair) -> dict[str, Work]:
+    """Every way to compute the layer, by name, the compiled one without kernels first."""
+    eager, compiled = pair.works(), pair.works(compiled=True)
+    return {
+        COMPILED: _within(disabled, _compiled(pair, kernels=False)),
+        "ours compiled, attention by our operator": _compiled(pair, kernels=True),
+        "ours": eager[OURS],
+        "ours without kernels": _within(disabled, eager[OURS]),
+        "torch's": eager[STOCK],
+        "torch's compiled": compiled[STOCK],
+    }
+
+
+def _compiled(pair: LayerPair, kernels: bool) -> Work:
+    def forward(x: Tensor) -> Tensor:
+        # The compiler asks for kernels only while it traces. It guards on what is read here, so
+        # that each answer has a graph of its own.
+        if kernels not in (True, False):
+            raise AssertionError
+        mixed: Tensor = pair.ours(x)
+        return mixed
+
+    graph = torch.compile(forward, dynamic=False, fullgraph=True)
+    return functools.partial(pair.step, graph, [pair.x, *pair.ours.parameters()])
+
+
+def _within(context: Callable[[], Any], work: Work) -> Work:
+    def run() -> object:
+        with context():
+            return work()
+
+    return run
