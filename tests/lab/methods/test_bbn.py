@@ -210,6 +210,15 @@ def test_the_second_branch_has_weights_of_its_own_of_the_same_distribution() -> 
     assert network.eval()(images).shape == (2, 7) and network.num_features == 128
 
 
+def test_branches_of_a_trained_network_begin_with_its_weights() -> None:
+    network = resnet32(10)
+    network(torch.randn(4, 3, 32, 32))  # in training: the norms have seen images
+    branches = split_last_block(network, 7)
+    torch.testing.assert_close(
+        branches.rebalancing.state_dict(), branches.conventional.state_dict(), rtol=0, atol=0
+    )
+
+
 def test_a_resnet_of_timms_has_the_blocks_of_the_released_code() -> None:
     with torch.device("meta"):
         network: Any = build_model("resnet50", 8142)

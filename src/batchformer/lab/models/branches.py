@@ -38,7 +38,8 @@ def split_last_block(network: nn.Module, num_classes: int) -> TwoBranches:
     """Give a network two branches at its end, in place, and a linear classifier of both.
 
     The second branch begins with the weights of the first in a random order: they are independent,
-    and have the same distribution. The network keeps timm's contract, with twice the features.
+    and have the same distribution. If the network is trained, it begins with the same weights. The
+    network keeps timm's contract, with twice the features.
 
     Args:
         network: ends with a stage of blocks, or a linear layer, and its classifier.
@@ -64,7 +65,10 @@ def split_last_block(network: nn.Module, num_classes: int) -> TwoBranches:
         (last, str(len(last) - 1)) if isinstance(last, nn.Sequential) else (network, name)
     )
     block = holder.get_submodule(place)
-    branches = TwoBranches(block, _with_shuffled_weights(block))
+    other = copy.deepcopy(block)
+    if not _is_trained(block):
+        _shuffle_weights_(other)
+    branches = TwoBranches(block, other)
     setattr(holder, place, branches)
     contract.num_features = 2 * int(contract.num_features)
     setattr(network, head, nn.Linear(contract.num_features, num_classes))
@@ -75,10 +79,13 @@ def _has_weights(part: nn.Module) -> bool:
     return next(part.parameters(), None) is not None
 
 
+def _is_trained(block: nn.Module) -> bool:
+    """Whether its norms have seen images: random weights come with running means of zero."""
+    means = (value for name, value in block.named_buffers() if name.endswith("running_mean"))
+    return any(not mean.is_meta and bool(mean.any()) for mean in means)
+
+
 @torch.no_grad()
-def _with_shuffled_weights(block: nn.Module) -> nn.Module:
-    """A copy of a block whose weights are in another, random order."""
-    other = copy.deepcopy(block)
-    for weight in other.parameters():
+def _shuffle_weights_(block: nn.Module) -> None:
+    for weight in block.parameters():
         weight.copy_(weight.flatten()[torch.randperm(weight.numel())].view_as(weight))
-    return other
