@@ -155,10 +155,8 @@ def test_alpha_follows_the_length_of_the_training_unless_it_is_given(make: Any) 
     method, given = make("bbn"), make("bbn", {"cumulative_epochs": 100})
     method.epochs = given.epochs = 50.0
     for each, alpha in ((method, 0.75), (given, 0.9375)):
-        places = {id(each.alpha)}
         each.begin_epoch(25)
-        assert float(each.alpha) == alpha and {id(each.alpha)} == places, "in place"
-    assert method.phase() is None and method.why_eager() is None
+        assert float(each.alpha) == alpha
 
 
 @pytest.mark.parametrize("streams", ["shared", "mixed_only"])

@@ -62,11 +62,6 @@ def test_every_parameter_in_one_optimizer(place: dict[str, Any]) -> None:
     assert all(g["betas"] == (0.5, 0.999) for o in optimizers.values() for g in o.param_groups)
 
 
-def test_batchformer_has_its_own_rate() -> None:
-    groups = made(lr_factor=0.25).optimizers(ADAM)["critic"].param_groups
-    assert [(g["name"], g["lr"]) for g in groups] == [("model", 1e-3), ("batchformer", 2.5e-4)]
-
-
 def test_the_critics_loss_by_hand() -> None:
     method = made(dropout=0.0).train()
     part = one_part()
@@ -242,14 +237,6 @@ def test_the_place_of_batchformer() -> None:
     assert not torch.equal(*weights), "its mixed stream trains the classifier"
     embedding.train().before_evaluation()
     assert torch.equal(embedding.classifier.weight, weights[1]), "and on the embedding it does not"
-
-
-def test_answers_in_eval_are_of_one_sample_alone() -> None:
-    method = made()
-    method.before_evaluation()
-    method.eval()
-    torch.testing.assert_close(method.predict(FEATURES[:9])[3:4], method.predict(FEATURES[3:4]))
-    assert method.predict(FEATURES[:9]).shape == (9, 10)
 
 
 def test_the_data_is_not_in_checkpoints() -> None:

@@ -101,14 +101,6 @@ def test_images_are_normalised_and_padded_at_their_right_and_bottom() -> None:
     assert torch.equal(detr.padded([image / 255 for image in images])[0], x)
 
 
-def test_boxes_are_shares_and_back() -> None:
-    boxes = batch()["boxes"]
-    for own, size, known in zip(boxes, ((64, 64), (60, 48)), labels(), strict=True):
-        shares = detr.to_shares(own, *size)
-        torch.testing.assert_close(shares, known["boxes"])
-        torch.testing.assert_close(detr.to_pixels(shares, *size), own)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_loss_is_transformers_own(kind: detr.Kind) -> None:
     method = build(kind).train()

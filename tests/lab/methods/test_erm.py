@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,14 +12,11 @@ from torch import Tensor
 from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.config.training import OptimConfig, TrainConfig
 from batchformer.lab.data.transforms.mixup import draw_mix, mix_batch
-from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep
-from batchformer.lab.losses.long_tailed import balanced_softmax
+from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.methods import build_method
 from batchformer.lab.methods.erm import CrossEntropy, MixingClassifier, reweighting_warning
 from batchformer.lab.models.build import build_model
 from batchformer.lab.models.heads import CosineClassifier
-from batchformer.lab.recipes import find_recipe
-from batchformer.lab.runs.compare import run
 from batchformer.nn.randomness import drawing
 
 CPU = torch.device("cpu")
@@ -59,17 +54,11 @@ def seen_by(method: CrossEntropy, monkeypatch: pytest.MonkeyPatch, **train: Any)
     return seen
 
 
-def test_the_baseline_loss_is_cross_entropy() -> None:
-    method = method_with(enabled=False).eval()
+@pytest.mark.parametrize("smoothing", [0.0, 0.3])
+def test_the_baseline_loss_is_cross_entropy_with_smoothed_targets(smoothing: float) -> None:
+    method = method_with(MethodConfig(smoothing=smoothing), enabled=False).eval()
     batch = batch_of()
-    expected = F.cross_entropy(method.predict(batch["x"]), batch["y"])
-    torch.testing.assert_close(method.step(batch)["loss"], expected)
-
-
-def test_smoothing() -> None:
-    method = method_with(MethodConfig(smoothing=0.3), enabled=False).eval()
-    batch = batch_of()
-    target = 0.7 * torch.eye(3)[batch["y"]] + 0.1
+    target = (1 - smoothing) * torch.eye(3)[batch["y"]] + smoothing / 3
     expected = -(target * method.predict(batch["x"]).log_softmax(1)).sum(1).mean()
     torch.testing.assert_close(method.step(batch)["loss"], expected)
 
@@ -79,22 +68,16 @@ def test_without_mixing_the_batch_itself_is_trained_on(monkeypatch: pytest.Monke
     assert torch.equal(seen["x"], batch_of()["x"]) and torch.equal(seen["y"], batch_of()["y"])
 
 
-def test_the_mix_is_the_first_draw_whatever_the_arm(monkeypatch: pytest.MonkeyPatch) -> None:
-    batch = batch_of()
-    torch.manual_seed(5)
-    x, y = mix_batch(batch["x"], batch["y"], draw_mix(8, 8, 0.8, 1.0, 0.5, CPU), 3)
-    for module in ({"enabled": False}, {"dropout": 0.5}):
-        (seen,) = seen_by(method_with(MIXING, **module), monkeypatch)
-        assert torch.equal(seen["x"], x) and torch.equal(seen["y"], y)
-
-
-def test_each_part_of_a_batch_is_mixed_with_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_each_part_is_mixed_by_the_first_draw_whatever_the_arm(
+    monkeypatch: pytest.MonkeyPatch, accumulate: int
+) -> None:
     batch, parts = batch_of(), []
     torch.manual_seed(5)
-    for x, y in zip(batch["x"].chunk(2), batch["y"].chunk(2), strict=True):
+    for x, y in zip(batch["x"].chunk(accumulate), batch["y"].chunk(accumulate), strict=True):
         parts.append(mix_batch(x, y, draw_mix(8, 8, 0.8, 1.0, 0.5, CPU), 3))
     for module in ({"enabled": False}, {"dropout": 0.5}):
-        seen = seen_by(method_with(MIXING, **module), monkeypatch, accumulate=2)
+        seen = seen_by(method_with(MIXING, **module), monkeypatch, accumulate=accumulate)
         for part, (x, y) in zip(seen, parts, strict=True):
             assert torch.equal(part["x"], x) and torch.equal(part["y"], y)
 
@@ -166,16 +149,6 @@ def test_the_loss_weighs_both_labels_by_the_pixels_that_are_seen(arm: str) -> No
     assert 0 < cut < 6, "some batches are cut and some are not"
 
 
-def test_soft_targets_are_the_weighted_loss_of_both_labels() -> None:
-    draw = torch.Generator().manual_seed(0)
-    logits = torch.randn(6, 3, generator=draw, dtype=torch.float64)
-    y, partner = torch.tensor([0, 1, 2, 0, 1, 2]), torch.tensor([2, 1, 0, 0, 2, 1])
-    soft = 0.3 * torch.eye(3).double()[y] + 0.7 * torch.eye(3).double()[partner]
-    expected = 0.3 * balanced_softmax(logits, y, COUNTS)
-    expected += 0.7 * balanced_softmax(logits, partner, COUNTS)
-    torch.testing.assert_close(balanced_softmax(logits, soft, COUNTS), expected)
-
-
 def test_the_expected_share() -> None:
     """Beta(1, 1) is uniform: average the clipped box over its shares and its centres."""
     areas = []
@@ -219,31 +192,6 @@ def test_probability_zero_is_no_cutmix_to_the_bit(arm: str) -> None:
     assert all(torch.equal(value, ends[1][name]) for name, value in ends[0].items())
 
 
-def test_arms_of_a_seed_train_on_the_same_images_and_targets(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[Batch] = []
-    mixed = MixingClassifier.mixed
-
-    def record(self: MixingClassifier, batch: Batch, parts: int = 1) -> Batch:
-        seen.append(mixed(self, batch, parts))
-        return seen[-1]
-
-    monkeypatch.setattr(MixingClassifier, "mixed", record)
-    demo = find_recipe("demo")
-    train = dataclasses.replace(demo.train, updates=6, batch_size=16, eval_every=0)
-    hyper = MethodConfig(cutmix=1.0, mix_prob=0.5)
-    recipe = dataclasses.replace(demo, train=train, hyper=hyper)
-    for arm in ("baseline", "batchformer", "batchformer_self"):
-        run(recipe, arm, 3, root=tmp_path, device=CPU, quiet=True)
-    assert len(seen) == 18
-    for first, *others in zip(seen[:6], seen[6:12], seen[12:], strict=True):
-        for other in others:
-            assert torch.equal(first["x"], other["x"]) and torch.equal(first["y"], other["y"])
-    kinds = {bool((batch["y"].amax(1) == 1).all()) for batch in seen}
-    assert kinds == {True, False}, "some batches are cut and some are not"
-
-
 # LDAM against the loss composed by hand, its head, and when weights begin.
 
 
@@ -268,15 +216,6 @@ def test_the_loss_of_both_streams_by_hand(
     w = weights[y] if reweighted else torch.ones(20)
     expected = (w * losses).sum() / w.sum()
     torch.testing.assert_close(method.step(batch)["loss"].double(), expected, rtol=1e-6, atol=0)
-
-
-def test_weights_begin_at_their_epoch_and_are_a_phase(make: Any) -> None:
-    method = make("ldam", {"reweight_epoch": 160})
-    phases = []
-    for epoch in (0, 159, 160, 199, 0):
-        method.begin_epoch(epoch)
-        phases.append(method.phase())
-    assert phases == [False, False, True, True, False]
 
 
 def test_the_head_is_a_cosine_one_and_the_prediction_plain(make: Any, batch: Any) -> None:

@@ -20,12 +20,6 @@ def answers(
     return [list(valley.tell(loss)) for loss in losses], list(valley.finish()), valley
 
 
-def test_falling_losses_never_converge_and_leave_the_last_segment() -> None:
-    during, end, valley = answers([5.0, 4.0, 3.0, 2.0, 1.0], 3, 6, 0.3)
-    assert during == [[]] * 5 and end == [4]
-    assert valley.threshold is None and not valley.dead
-
-
 def test_a_valley_and_what_follows_it() -> None:
     # Converged at segment 4 (1.0 of 1.0, 1.1, 1.2): mean 1.1, threshold 1.43. The window of six
     # reaches back to segment 1; segment 2 (1.5) lies above, so 3 and 4 begin the average.

@@ -106,9 +106,14 @@ def test_samples_attend_to_one_another_in_training(make: Any, batch: Any, name: 
 
 @pytest.mark.parametrize(
     "name",
-    ["ldam", "crt", "lws", "balms", "bbn", "oltr_plain", "oltr", "lfme", "linear_probe", *DOMAINS],
+    [
+        *("ldam", "crt", "lws", "balms", "bbn", "oltr_plain", "oltr"),
+        *("lfme", "linear_probe", "paco", *DOMAINS),
+    ],
 )
-@pytest.mark.parametrize("module", [{}, {"enabled": False}, {"streams": "mixed_only"}], ids=str)
+@pytest.mark.parametrize(
+    "module", [{}, {"enabled": False}, {"streams": "mixed_only"}, {"trained": False}], ids=str
+)
 def test_every_parameter_is_trained_once(
     make: Any, batch: Any, name: str, module: dict[str, Any], assert_trained_once: Any
 ) -> None:
@@ -139,3 +144,25 @@ def test_what_measures_training_images_is_refused_without_them(make: Any, name: 
     method.begin_epoch(3)  # a network that is loaded to predict measures nothing
     with pytest.raises(ValueError, match=f"{name} measures the training images before the train"):
         method.begin_training(1)
+
+
+@pytest.mark.parametrize(
+    ("name", "hyper", "phases"),
+    [
+        ("ldam", {"reweight_epoch": 160}, {0: False, 159: False, 160: True, 199: True}),
+        ("ride", {}, {0: False, 159: False, 160: True}),
+        ("coral", {"penalty": 0.3, "penalty_from": 5}, {0: 0.3, 4: 0.3, 5: 0.3}),
+        ("irm", {"penalty": 5.0, "penalty_from": 2}, {0: 1.0, 1: 1.0, 2: 5.0, 9: 5.0}),
+        ("irm", {"penalty": 5.0}, {0: 5.0}),
+        ("vrex", {"penalty": 3.0, "penalty_from": 1}, {0: 1.0, 1: 3.0}),
+    ],
+    ids=str,
+)
+def test_a_loss_that_changes_at_an_epoch_is_a_phase(
+    make: Any, name: str, hyper: dict[str, Any], phases: dict[int, Any]
+) -> None:
+    method = make(name, hyper, {"groups": 2} if name in DOMAINS else None)
+    assert method.phase() == phases[0], "before the first epoch"
+    for epoch, phase in [*phases.items(), (0, phases[0])]:
+        method.begin_epoch(epoch)
+        assert method.phase() == phase

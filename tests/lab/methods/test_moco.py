@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.config.training import OptimConfig, TrainConfig
@@ -14,8 +14,6 @@ from batchformer.lab.engine.cuda_graph import Captured, Eager
 from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.methods import build_method
 from batchformer.lab.methods import momentum as shuffled_norm
-from batchformer.lab.methods.moco import is_vision_transformer
-from batchformer.lab.methods.momentum import draw_order
 from batchformer.lab.models.build import build_model
 from batchformer.lab.recipes import find_recipe
 
@@ -84,16 +82,9 @@ def test_what_has_no_sense_is_refused(make: Any, batch: Any, name: str) -> None:
         make(name, {**HYPER, "contrast_pairs": "plain"}, streams="mixed_only")
     with pytest.raises(ValueError, match="there is one stream"):
         make(name, {**HYPER, "enqueued": "mixed"}, streams="mixed_only")
-    make(name, HYPER, loss_scale="official", mixed_weight=0.5, enabled=False)
     method = make(name, {**HYPER, "momentum_schedule": "cosine"})
     with pytest.raises(RuntimeError, match=r"call begin_training\(updates\)"):
         updated(method, batch)
-
-
-def test_vision_transformers_are_known() -> None:
-    timm = pytest.importorskip("timm")
-    small = timm.create_model("vit_tiny_patch16_224", img_size=32, depth=1, num_classes=3)
-    assert is_vision_transformer(small) and not is_vision_transformer(build_model("digits_net", 3))
 
 
 @pytest.mark.gpu
@@ -154,36 +145,6 @@ N = 10
 # MoCo-v2.
 
 
-def test_the_head_has_biases_and_no_normalisation(make: Any) -> None:
-    head = make("moco_v2", {**HYPER, "projection_layers": 3}).head
-    kinds = [type(part) for part in head]
-    assert kinds == [nn.Linear, nn.ReLU, nn.Linear, nn.ReLU, nn.Linear]
-    assert head[0].weight.shape == (16, 64) and head[4].bias.shape == (4,)
-
-
-@pytest.mark.parametrize("kind", ["first_release", "readme"])
-def test_lists_of_the_other_moco_are_refused(make: Any, kind: str) -> None:
-    with pytest.raises(
-        ValueError, match=f"contrast-pairs {kind} is a list of the released MoCo-v3"
-    ):
-        make("moco_v2", {**HYPER, "contrast_pairs": kind})
-    make("moco_v2", {**HYPER, "contrast_pairs": kind}, enabled=False)
-
-
-def test_parts_of_keys_are_drawn_anew_and_of_queries_are_not(make: Any, batch: Any) -> None:
-    method = make("moco_v2", {**HYPER, "norm_parts": 2}, enabled=False).double().train()
-    x = batch["x"].double()
-    with torch.no_grad():
-        assert torch.equal(method.features(x), method.features(x))
-        streams = [method.key_streams(x, draw_order(x, 2))["plain"] for _ in range(2)]
-    assert not torch.allclose(*streams)
-    method.eval()
-    with torch.no_grad():
-        torch.testing.assert_close(method.predict(x[:3]), method.predict(x)[:3])
-        streams = [method.key_streams(x, draw_order(x, 2))["plain"] for _ in range(2)]
-    torch.testing.assert_close(*streams)
-
-
 def test_arms_assign_keys_to_parts_alike(make: Any, batch: Any) -> None:
     orders = []
     for enabled in (False, True):
@@ -198,11 +159,6 @@ def test_arms_assign_keys_to_parts_alike(make: Any, batch: Any) -> None:
         torch.manual_seed(5)
         method.step(batch)
     assert torch.equal(*orders)
-
-
-def test_batches_without_parts_of_one_size_are_refused(make: Any, batch: Any) -> None:
-    with pytest.raises(ValueError, match="a batch of 10 rows cannot be divided into 4 equal parts"):
-        make("moco_v2", {**HYPER, "norm_parts": 4}).train().step(batch)
 
 
 @pytest.mark.parametrize(("ranks", "own"), [(1, 8), (2, 4), (4, 2), (8, 1)])
@@ -229,15 +185,6 @@ def test_ranks_that_parts_cannot_be_divided_among(monkeypatch: pytest.MonkeyPatc
 # MoCo-v3.
 
 
-def test_heads_normalise_both_streams_together(make: Any, batch: Any) -> None:
-    method = make("moco_v3", HYPER, dropout=0.0).train()
-    out = method.head(method.streams(method.features(batch["x"])))
-    assert out.shape == (2 * N, 4)
-    torch.testing.assert_close(out.mean(0), torch.zeros(4), atol=1e-5, rtol=0)
-    assert out[:N].mean(0).abs().max() > 1e-3, "and not each by itself"
-    assert method.queries(batch["x"]).shape == (2 * N, 4)
-
-
 def test_a_vision_transformer(batch: Any) -> None:
     """The class token is its feature; its patch projection stays as it is."""
     timm = pytest.importorskip("timm")
@@ -260,17 +207,3 @@ def test_a_vision_transformer(batch: Any) -> None:
     method.update({"x": x, "view2": x.flip(3)}, optimizers, optimizer_step)
     same = {k for k, p in network.named_parameters() if torch.equal(p, kept[k])}
     assert same == {"patch_embed.proj.weight", "patch_embed.proj.bias", "head.weight", "head.bias"}
-
-
-def test_lars_trains_it(make: Any, batch: Any) -> None:
-    method = make("moco_v3", {**HYPER, "momentum_schedule": "cosine"}).train()
-    method.begin_training(30)
-    optim = OptimConfig(name="lars", lr=1.0, trust=0.02, weight_decay=1e-6, decayed="matrices")
-    optimizers = method.optimizers(optim)
-    same = {**batch, "view2": batch["x"]}
-    torch.manual_seed(0)
-    losses = []
-    for _ in range(30):
-        losses.append(method.update(same, optimizers, OptimizerStep(TrainConfig(), CPU)))
-        method.after_update()
-    assert losses[-1]["loss"] < losses[0]["loss"] and losses[-1]["spread"] > 0.1

@@ -36,17 +36,6 @@ def test_parameters_follow_and_statistics_do_not() -> None:
     assert not torch.equal(leader[1].running_mean, torch.zeros(2))
 
 
-def test_the_ends() -> None:
-    leader = nn.Linear(2, 2)
-    slow = frozen_copy(leader)
-    kept = slow.weight.clone()
-    nn.init.ones_(leader.weight)
-    update_average_(slow, leader, 1.0)
-    assert torch.equal(slow.weight, kept)
-    update_average_(slow, leader, 0.0)
-    assert torch.equal(slow.weight, leader.weight)
-
-
 @settings(max_examples=60)
 @given(size=st.integers(1, 12), pushes=st.lists(st.integers(1, 20), max_size=6))
 def test_it_holds_the_newest_and_says_which_are_real(size: int, pushes: list[int]) -> None:

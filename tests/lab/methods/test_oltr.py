@@ -39,14 +39,6 @@ def second(make: Any) -> Any:
 # The loss
 
 
-def test_the_worked_example() -> None:
-    centroids = M.clone().requires_grad_()
-    loss = centroid_loss(V, ZERO, centroids)
-    assert loss.item() == pytest.approx(12.5 + 0.01 * (10 - 16 / 2))
-    attraction(V, ZERO, centroids).backward()
-    torch.testing.assert_close(centroids.grad, torch.tensor([[-1.5, -2.0], [0.0, 0.0]]))
-
-
 def test_the_loss_sample_by_sample() -> None:
     torch.manual_seed(0)
     v, m = torch.randn(7, 3, dtype=torch.float64), torch.randn(4, 3, dtype=torch.float64)
@@ -98,12 +90,6 @@ def head(selected: bool = False) -> MetaEmbedding:
             made.selector.weight.zero_()
             made.selector.bias.zero_()
     return made
-
-
-def test_the_worked_logits() -> None:
-    made = head()
-    torch.testing.assert_close(made.embed(V), torch.tensor([[7.5, 10.0]]))
-    torch.testing.assert_close(made(V), torch.tensor([[8.889, 11.852]]), atol=1e-3, rtol=0)
 
 
 def test_what_the_memory_adds_by_hand() -> None:

@@ -66,10 +66,6 @@ def test_the_first_loss_is_that_of_a_linear_classifier(make: Any, batch: Any) ->
     torch.testing.assert_close(method.step(batch)["loss"], -picked.mean())
 
 
-def test_the_network_is_in_eval_from_the_beginning(make: Any) -> None:
-    assert not any(part.training for part in make("linear_probe").network.modules())
-
-
 IMAGES = torch.randn(12, 1, 8, 8, generator=torch.Generator().manual_seed(7))
 
 
@@ -172,11 +168,6 @@ def test_answers_are_the_shares_of_the_votes(make: Any, batch: Any, k: int) -> N
     assert found.isfinite().all() and torch.equal(found.argmax(1), wanted.argmax(1))
 
 
-def test_an_image_of_the_bank_is_its_own_nearest(make: Any) -> None:
-    method = made(make, {"neighbours": 1})
-    assert method.predict(method.bank.images).argmax(1).tolist() == LABELS.tolist()
-
-
 def test_nothing_is_trained(make: Any, batch: Any) -> None:
     method = made(make).train()
     assert not method.network.training and not any(p.requires_grad for p in method.parameters())
@@ -205,6 +196,11 @@ def test_the_bank_is_no_part_of_the_state_and_filled_once_for_given_weights(
     assert method.bank.asked == 2 and not torch.equal(first, other)
 
 
+@pytest.mark.parametrize("name", ["linear_probe", "knn"])
+def test_the_network_is_in_eval_from_the_beginning(make: Any, name: str) -> None:
+    assert not any(part.training for part in make(name).network.modules())
+
+
 def test_half_precision_changes_nothing(make: Any, batch: Any) -> None:
     method = made(make)
     plain = method.predict(batch["x"])
@@ -212,20 +208,10 @@ def test_half_precision_changes_nothing(make: Any, batch: Any) -> None:
         torch.testing.assert_close(method.predict(batch["x"]), plain)
 
 
-def test_answers_are_of_one_sample_alone(make: Any, batch: Any) -> None:
-    method = made(make, {"neighbours": 3})
-    whole, alone = method.predict(batch["x"]), method.predict(batch["x"][3:4])
-    torch.testing.assert_close(whole[3:4], alone)
-
-
 def test_neighbours_have_no_batchformer(make: Any, batch: Any) -> None:
     method = made(make, attend="self", loss_scale="official")
     assert method.encoder is None
     assert torch.equal(method.predict(batch["x"]), made(make, enabled=False).predict(batch["x"]))
-
-
-def test_the_network_of_neighbours_is_in_eval(make: Any) -> None:
-    assert not any(part.training for part in made(make).network.modules())
 
 
 def test_neighbours_resume(make: Any, assert_resumes: Any) -> None:

@@ -17,7 +17,6 @@ from torch.optim.swa_utils import update_bn
 
 from batchformer import BatchFormer, match, two_streams
 from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainConfig
-from batchformer.lab.engine import checkpoint
 from batchformer.lab.engine.cuda_graph import Captured, CapturedUpdate
 from batchformer.lab.engine.interrupt import Interrupted, StopRequest
 from batchformer.lab.engine.loop import Evaluation, Plan, fit, training
@@ -459,28 +458,6 @@ def test_captured_updates_are_averaged_like_eager_ones(
     assert eager is not None and captured is not None and eager.updates == captured.updates
     for one, two in zip(eager.weights, captured.weights, strict=True):
         torch.testing.assert_close(one, two, rtol=1e-3, atol=1e-4)
-
-
-def test_the_state_is_complete_and_plain(tmp_path: Path) -> None:
-    swad = Swad(Net(), 2, 4, 0.3)
-    losses = [3.0, 1.2, 1.0, 1.1, 1.2]
-    train(swad, [2] * 5, losses)
-    swad.after_update()
-    state = swad.state_dict()
-    kinds = {key.partition(".")[0] for key in state}
-    assert kinds == {"inner", "segment", "_extra_state"}
-    own = {key.removeprefix("inner."): v for key, v in state.items() if key.startswith("inner.")}
-    assert alike(own, dict(swad.inner.state_dict()))
-    loaded = checkpoint.load(checkpoint.save(tmp_path, 10, {"method": state}))  # weights_only
-    other = Swad(Net(), 2, 4, 0.3)
-    other.load_state_dict(loaded["method"])
-    assert alike(dict(other.state_dict()), dict(state))
-    for each in (swad, other):
-        torch.manual_seed(5)
-        train(each, [3, 1], [1.1, 2.0])
-    assert alike(dict(other.state_dict()), dict(swad.state_dict()))
-    one, two = (each.conclude(Batches())["swad"].state_dict() for each in (swad, other))
-    assert alike(dict(one), dict(two))
 
 
 @pytest.mark.parametrize("name", ["cross_entropy", "ldam", "paco", "crt", "balms", "ride"])

@@ -16,7 +16,6 @@ from batchformer.lab.losses.tf_vaegan import adapted_weight, decoding_error, vae
 from batchformer.lab.methods.generated_features import frozen
 from linear_classes import (
     ADAM,
-    ATTRIBUTES,
     LABELS,
     TRAINED,
     changed,
@@ -115,17 +114,6 @@ def test_features_with_feedback_by_hand() -> None:
     decoded = layer(h, method.decoder.output)
     decoded = decoded / decoded.square().sum(1, keepdim=True).sqrt()
     torch.testing.assert_close(method.inputs(plain), torch.cat((plain, decoded, h), 1))
-
-
-def test_a_feedback_of_zeros_changes_nothing() -> None:
-    method = made()
-    noise, y = torch.randn(5, 4), LABELS[:5]
-    assert not torch.equal(method.generate(noise, y), method.make(noise, ATTRIBUTES[y], False))
-    for parameter in method.feedback.parameters():
-        nn.init.zeros_(parameter)
-    torch.testing.assert_close(
-        method.generate(noise, y), method.make(noise, method.attributes[y], False), rtol=0, atol=0
-    )
 
 
 def test_no_gradient_passes_from_the_feedback_into_the_decoder() -> None:

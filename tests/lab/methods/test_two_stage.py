@@ -35,16 +35,6 @@ def test_features_change_only_by_statistics_and_only_if_asked(
     assert changed == (head | statistics if mode == "train" else head)
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_modes(make: Any, name: str) -> None:
-    method = make(name)
-    assert not method.train().network.training and method.encoder.training
-    assert not method.eval().encoder.training
-    as_released = make(name, {"frozen_mode": "train"})
-    assert as_released.train().network.bn1.training
-    assert not as_released.eval().network.bn1.training
-
-
 def retrained(seed: int, enabled: bool = False) -> RetrainedClassifier:
     torch.manual_seed(0)
     network, counts = build_model("digits_net", 5), torch.ones(5)
