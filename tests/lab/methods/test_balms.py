@@ -150,14 +150,11 @@ def test_the_class_weights_learn_at_a_constant_rate(make: Any, batch: Any) -> No
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_an_update_moves_classifier_sampler_and_encoder(
-    make: Any, batch: Any, dtype: torch.dtype
+    make: Any, batch: Any, update: Any, dtype: torch.dtype
 ) -> None:
-    method = make("balms").to(dtype).train()
-    batch = in_double(batch) if dtype == torch.float64 else batch
+    method = make("balms").to(dtype)
     before = {k: v.clone() for k, v in method.state_dict().items()}
-    losses = method.update(
-        batch, method.optimizers(OptimConfig()), OptimizerStep(TrainConfig(), CPU)
-    )
+    losses = update(method, in_double(batch) if dtype == torch.float64 else batch)
     assert set(losses) == {"loss", "meta"} and all(v.isfinite() for v in losses.values())
     assert losses["loss"].dtype == dtype
     changed = {k for k, v in method.state_dict().items() if not torch.equal(v, before[k])}
@@ -166,7 +163,7 @@ def test_an_update_moves_classifier_sampler_and_encoder(
     assert "network.conv1.weight" not in changed
 
 
-def test_an_update_trains_on_what_was_drawn(make: Any, batch: Any) -> None:
+def test_an_update_trains_on_what_was_drawn(make: Any, batch: Any, update: Any) -> None:
     """The sampler can draw the last class alone, which has one sample here."""
     method = make("balms", enabled=False).train()
     with torch.no_grad():
@@ -175,24 +172,21 @@ def test_an_update_trains_on_what_was_drawn(make: Any, batch: Any) -> None:
     before = [p.detach().clone().requires_grad_() for p in method.network.fc.parameters()]
     expected = F.cross_entropy(F.linear(features, *before) + COUNTS.log(), y)
     gradients = torch.autograd.grad(expected, before)
-    optim = OptimConfig(lr=0.1, momentum=0.0, weight_decay=0.0)
-    optimizer_step = OptimizerStep(TrainConfig(), CPU)
-    losses = method.update(batch, method.optimizers(optim), optimizer_step)
+    losses = update(method, batch, OptimConfig(lr=0.1, momentum=0.0, weight_decay=0.0))
     torch.testing.assert_close(losses["loss"], expected)
     for new, old, gradient in zip(method.network.fc.parameters(), before, gradients, strict=True):
         torch.testing.assert_close(new, old - 0.1 * gradient)
 
 
-def test_sampling_weights_rise_for_the_class_that_the_judge_needs(make: Any, batch: Any) -> None:
+def test_sampling_weights_rise_for_the_class_that_the_judge_needs(
+    make: Any, batch: Any, update: Any
+) -> None:
     """All judges are of the rarest class: being drawn more often is what helps it."""
     hyper = {"sampler_lr": 0.05, "inner_lr": 1.0}
     method = make("balms", hyper, enabled=False).train()
     rare = {**batch, "meta_x": batch["x"][9:].repeat(4, 1, 1, 1), "meta_y": torch.full((4,), 4)}
-    optimizers = method.optimizers(OptimConfig(lr=1e-3))
-    optimizer_step = OptimizerStep(TrainConfig(), CPU)
     before = method.sampler.logits.detach().clone()
     torch.manual_seed(0)
-    for _ in range(30):
-        method.update(rare, optimizers, optimizer_step)
+    update(method, rare, OptimConfig(lr=1e-3), times=30)
     moved = method.sampler.logits.detach() - before
     assert float(moved[4]) > 0.2 and float(moved[4]) == float(moved.max())

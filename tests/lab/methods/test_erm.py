@@ -14,20 +14,25 @@ from batchformer.lab.config.training import OptimConfig, TrainConfig
 from batchformer.lab.data.transforms.mixup import draw_mix, mix_batch
 from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.methods import build_method
-from batchformer.lab.methods.erm import CrossEntropy, MixingClassifier, reweighting_warning
+from batchformer.lab.methods.erm import MixingClassifier, reweighting_warning
 from batchformer.lab.models.build import build_model
 from batchformer.lab.models.heads import CosineClassifier
 from batchformer.nn.randomness import drawing
 
 CPU = torch.device("cpu")
+COUNTS = torch.tensor([40, 9, 1])
 MIXING = MethodConfig(mixup=0.8, cutmix=1.0, mix_switch=0.5, smoothing=0.1)
 
 
-def method_with(hyper: MethodConfig | None = None, **module: Any) -> CrossEntropy:
-    torch.manual_seed(0)
-    counts = torch.tensor([9, 1, 1])
-    settings = ModuleConfig(**module)
-    return CrossEntropy(build_model("digits_net", 3), counts, module=settings, seed=0, hyper=hyper)
+def method_with(
+    hyper: MethodConfig | None = None, name: str = "cross_entropy", **module: Any
+) -> MixingClassifier:
+    with drawing(0, "weights"):
+        network = build_model("digits_net", 3)
+    options: dict[str, Any] = {"module": ModuleConfig(**module), "hyper": hyper, "seed": 0}
+    built = build_method(name, network=network, class_counts=COUNTS, **options)
+    assert isinstance(built, MixingClassifier)
+    return built
 
 
 def batch_of(n: int = 8) -> dict[str, Tensor]:
@@ -38,7 +43,7 @@ def batch_of(n: int = 8) -> dict[str, Tensor]:
     }
 
 
-def seen_by(method: CrossEntropy, monkeypatch: pytest.MonkeyPatch, **train: Any) -> list[Any]:
+def seen_by(method: MixingClassifier, monkeypatch: pytest.MonkeyPatch, **train: Any) -> list[Any]:
     """The batches that `step` is given in one update from a given seed."""
     seen: list[Any] = []
     inner = method.step
@@ -100,29 +105,14 @@ def test_soft_targets_are_doubled_with_batchformer() -> None:
         assert float(method.step(mixed)["loss"]) == pytest.approx(total, rel=1e-6)
 
 
-COUNTS = torch.tensor([40, 9, 1])
 ARMS: dict[str, dict[str, Any]] = {"baseline": {"enabled": False}, "batchformer": {"dropout": 0.0}}
-
-
-def balanced(hyper: MethodConfig, **module: Any) -> MixingClassifier:
-    with drawing(0, "weights"):
-        network = build_model("digits_net", 3)
-    built = build_method(
-        "balanced_softmax",
-        network=network,
-        module=ModuleConfig(**module),
-        seed=0,
-        class_counts=COUNTS,
-        hyper=hyper,
-    )
-    assert isinstance(built, MixingClassifier)
-    return built
 
 
 @pytest.mark.parametrize("arm", ARMS)
 def test_the_loss_weighs_both_labels_by_the_pixels_that_are_seen(arm: str) -> None:
     """Written out pixel by pixel and row by row; both streams have the mixed targets."""
-    method = balanced(MethodConfig(cutmix=1.0, mix_prob=0.5), **ARMS[arm]).double().train()
+    hyper = MethodConfig(cutmix=1.0, mix_prob=0.5)
+    method = method_with(hyper, "balanced_softmax", **ARMS[arm]).double().train()
     method.network.eval()
     batch = batch_of()
     batch["x"] = batch["x"].double()
@@ -183,7 +173,7 @@ def test_boxes_do_not_depend_on_the_probability() -> None:
 def test_probability_zero_is_no_cutmix_to_the_bit(arm: str) -> None:
     ends = []
     for hyper in (MethodConfig(), MethodConfig(cutmix=1.0, mix_prob=0.0)):
-        method = balanced(hyper, enabled=arm == "batchformer").train()
+        method = method_with(hyper, "balanced_softmax", enabled=arm == "batchformer").train()
         optimizers = method.optimizers(OptimConfig(lr=0.1))
         for step in range(3):
             torch.manual_seed(step)

@@ -9,8 +9,7 @@ import torch
 
 from batchformer import check
 from batchformer.lab.config.methods import METHODS
-from batchformer.lab.config.training import OptimConfig, TrainConfig
-from batchformer.lab.engine.optimizer_step import OptimizerStep
+from batchformer.lab.config.training import OptimConfig
 
 CPU = torch.device("cpu")
 #: Methods for batches of several domains; accumulation would separate them.
@@ -60,14 +59,11 @@ def everything(batch: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("name", "train"), CASES, ids=str)
 def test_half_precision_and_accumulation(
-    make: Any, everything: Any, name: str, train: dict[str, Any]
+    make: Any, everything: Any, update: Any, name: str, train: dict[str, Any]
 ) -> None:
-    method = made(make, name).train()
-    optimizers = method.optimizers(OptimConfig())
+    method = made(make, name)
     before = {k: v.clone() for k, v in method.named_parameters()}
-    optimizer_step = OptimizerStep(TrainConfig(batch_size=10, **train), CPU)
-    losses = method.update(everything, optimizers, optimizer_step)
-    method.after_update()
+    losses = update(method, everything, batch_size=10, **train)
     assert losses["loss"].isfinite() and losses["loss"].dtype == torch.float32
     for key, value in method.named_parameters():
         assert value.isfinite().all(), key
@@ -126,13 +122,13 @@ def test_resumed_equals_unbroken(make: Any, assert_resumes: Any, name: str) -> N
 
 
 @pytest.mark.parametrize("name", ["paco", "moco_v2", "moco_v3", "bbn", "oltr", "lfme"])
-def test_an_update_writes_its_state_in_place(make: Any, everything: Any, name: str) -> None:
+def test_an_update_writes_its_state_in_place(
+    make: Any, everything: Any, update: Any, name: str
+) -> None:
     """As a captured update must; what changes with the epoch is in tensors."""
     method = made(make, name).train()
     places = {key: value.data_ptr() for key, value in method.state_dict().items()}
-    optimizer_step = OptimizerStep(TrainConfig(), CPU)
-    method.update(everything, method.optimizers(OptimConfig()), optimizer_step)
-    method.after_update()
+    update(method, everything)
     method.begin_epoch(1)
     assert {key: value.data_ptr() for key, value in method.state_dict().items()} == places
     assert method.why_eager() is None and method.phase() is None

@@ -8,11 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.config.training import OptimConfig, TrainConfig
 from batchformer.lab.engine.cuda_graph import Captured, Eager
 from batchformer.lab.engine.optimizer_step import OptimizerStep
-from batchformer.lab.methods import build_method
 from batchformer.lab.methods import momentum as shuffled_norm
 from batchformer.lab.models.build import build_model
 from batchformer.lab.recipes import find_recipe
@@ -26,15 +24,6 @@ HYPER: dict[str, Any] = {
 }
 BOTH = ["moco_v2", "moco_v3"]
 CPU = torch.device("cpu")
-
-
-def updated(method: Any, batch: Any, times: int = 1, lr: float = 0.1) -> Any:
-    """After so many updates; the first queue of MoCo-v2 is empty, and asks for nothing."""
-    optimizers = method.train().optimizers(OptimConfig(lr=lr))
-    for _ in range(times):
-        method.update(batch, optimizers, OptimizerStep(TrainConfig(), CPU))
-        method.after_update()
-    return method
 
 
 @pytest.mark.parametrize("name", BOTH)
@@ -54,8 +43,10 @@ def test_only_the_queries_way_is_trained(
 
 
 @pytest.mark.parametrize("name", BOTH)
-def test_what_is_deployed(make: Any, batch: Any, name: str) -> None:
-    method = updated(make(name, HYPER), batch, 2).eval()
+def test_what_is_deployed(make: Any, batch: Any, update: Any, name: str) -> None:
+    method = make(name, HYPER)
+    update(method, batch, times=2)
+    method.eval()
     x = batch["x"]
     with torch.no_grad():
         assert torch.equal(method.predict(x), method.network.forward_features(x))
@@ -65,9 +56,12 @@ def test_what_is_deployed(make: Any, batch: Any, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", BOTH)
-def test_under_autocast_the_module_still_learns(make: Any, batch: Any, name: str) -> None:
+def test_under_autocast_the_module_still_learns(
+    make: Any, batch: Any, update: Any, name: str
+) -> None:
     """Keys come after the queries, or their cast of its weights would cut gradients off."""
-    method = updated(make(name, HYPER), batch)
+    method = make(name, HYPER)
+    update(method, batch)  # the first queue of MoCo-v2 is empty, and asks for nothing
     method.zero_grad()
     with torch.autocast("cpu", torch.bfloat16):
         losses = method.step(batch)
@@ -77,14 +71,14 @@ def test_under_autocast_the_module_still_learns(make: Any, batch: Any, name: str
 
 
 @pytest.mark.parametrize("name", BOTH)
-def test_what_has_no_sense_is_refused(make: Any, batch: Any, name: str) -> None:
+def test_what_has_no_sense_is_refused(make: Any, batch: Any, update: Any, name: str) -> None:
     with pytest.raises(ValueError, match="there is one stream"):
         make(name, {**HYPER, "contrast_pairs": "plain"}, streams="mixed_only")
     with pytest.raises(ValueError, match="there is one stream"):
         make(name, {**HYPER, "enqueued": "mixed"}, streams="mixed_only")
     method = make(name, {**HYPER, "momentum_schedule": "cosine"})
     with pytest.raises(RuntimeError, match=r"call begin_training\(updates\)"):
-        updated(method, batch)
+        update(method, batch)
 
 
 @pytest.mark.gpu
@@ -185,25 +179,20 @@ def test_ranks_that_parts_cannot_be_divided_among(monkeypatch: pytest.MonkeyPatc
 # MoCo-v3.
 
 
-def test_a_vision_transformer(batch: Any) -> None:
+def test_a_vision_transformer(make: Any, update: Any) -> None:
     """The class token is its feature; its patch projection stays as it is."""
     timm = pytest.importorskip("timm")
     torch.manual_seed(0)
     network = timm.create_model(
         "vit_tiny_patch16_224", img_size=16, patch_size=8, in_chans=1, depth=1, num_classes=5
     )
-    hyper = MethodConfig(**{**HYPER, "projection_layers": 3})
-    method: Any = build_method(
-        "moco_v3", network=network, module=ModuleConfig(), seed=0, hyper=hyper, class_counts=None
-    )
+    method = make("moco_v3", {**HYPER, "projection_layers": 3}, {"network": network})
     assert sum(isinstance(part, torch.nn.Linear) for part in method.head) == 3
     x = torch.randn(6, 1, 16, 16)
     with torch.no_grad():
         assert torch.equal(method.eval().predict(x), network.forward_features(x)[:, 0])
     kept = {k: p.clone() for k, p in network.named_parameters()}
-    method.train()
-    optimizers = method.optimizers(OptimConfig(name="adamw", lr=1e-3, decayed="matrices"))
-    optimizer_step = OptimizerStep(TrainConfig(), CPU)
-    method.update({"x": x, "view2": x.flip(3)}, optimizers, optimizer_step)
+    optim = OptimConfig(name="adamw", lr=1e-3, decayed="matrices")
+    update(method, {"x": x, "view2": x.flip(3)}, optim)
     same = {k for k, p in network.named_parameters() if torch.equal(p, kept[k])}
     assert same == {"patch_embed.proj.weight", "patch_embed.proj.bias", "head.weight", "head.bias"}
