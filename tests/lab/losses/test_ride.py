@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 import torch
@@ -131,21 +131,6 @@ def test_gradient_of_the_experts_losses() -> None:
     assert torch.autograd.gradcheck(
         lambda z: ride(z, targets, margins, 4.0, weights, diversity=0.0), (logits,)
     )
-
-
-@pytest.mark.parametrize(("count", "times"), [("once", 1), ("per_expert", 3)])
-def test_distillation_is_counted_as_told(count: Literal["once", "per_expert"], times: int) -> None:
-    logits, targets, margins, _, _ = draw_experts(4, 3, 2, 4)
-    teacher = draw_experts(5, 1, 2, 4)[0][0].requires_grad_()
-    base = ride(logits, targets, margins, 4.0)
-    divergences = [
-        kl(softmax([z / 1.5 for z in t]), softmax([z / 1.5 for z in s]))
-        for t, s in zip(teacher.tolist(), logits.mean(0).tolist(), strict=True)
-    ]
-    expected = times * (base.item() + 0.7 * 1.5**2 * sum(divergences) / 2)
-    loss = ride_with_teacher(base, logits, teacher, factor=0.7, distillation_count=count)
-    assert loss.item() == pytest.approx(expected, rel=1e-9)
-    assert not loss.requires_grad, "the teacher is constant"
 
 
 def test_half_precision_logits_are_summed_in_float32() -> None:

@@ -15,7 +15,6 @@ import linear_classes
 from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.losses.ce_gzsl import supervised_contrast
 from batchformer.lab.methods.ce_gzsl import CeGzsl
-from batchformer.lab.methods.generated_features import frozen
 from linear_classes import (
     ADAM,
     ATTRIBUTES,
@@ -25,7 +24,6 @@ from linear_classes import (
     TRAINED,
     UNSEEN,
     WIDTHS,
-    changed,
     feed,
     generalized,
     one_part,
@@ -112,22 +110,6 @@ def test_scales_of_two_streams(scale: str, factor: float) -> None:
     usual = made(dropout=0.0).train()
     wanted = usual.contrasts(usual.streams(usual.embedding(part["x"])), part["y"])
     torch.testing.assert_close((instance, classes), tuple(factor * value for value in wanted))
-
-
-def test_each_step_trains_its_own_and_leaves_the_other() -> None:
-    method = made().train()
-    optimizers, part = method.optimizers(ADAM), one_part()
-    before = snapshot(method)
-    optimizer_step().minimise(method.step, part, optimizers["critic"], [])
-    assert changed(method, before) == {"critic", "embedding", "comparator", "encoder"}
-    method.zero_grad()
-    before = snapshot(method)
-    with frozen(method.critic, method.embedding, method.comparator):
-        optimizer_step().minimise(method.generator_step, part, optimizers["generator"], [])
-    assert changed(method, before) == {"generator"}
-    # The other parts were not even differentiated, and can be trained again.
-    assert all(p.grad is None for p in method.critic.parameters())
-    assert all(p.requires_grad for p in method.comparator.parameters())
 
 
 def test_an_update_is_its_steps_one_after_the_other() -> None:

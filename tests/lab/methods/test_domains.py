@@ -19,21 +19,6 @@ NAMES = ["coral", "irm", "vrex", "mixstyle"]
 AFTER = {"mixstyle_after": ("layer1",)}
 
 
-@pytest.mark.parametrize("streams", [1, 2])
-@pytest.mark.parametrize("groups", [1, 2, 3])
-def test_marked_rows(streams: int, groups: int) -> None:
-    n = 4
-    marks = torch.tensor(
-        [[s, g, i] for s in range(streams) for g in range(groups) for i in range(n)]
-    )
-    grouped = by_domain(marks, groups, streams)
-    assert grouped.shape == (groups, streams * n, 3)
-    for g in range(groups):
-        expected = [[s, g, i] for s in range(streams) for i in range(n)]
-        assert grouped[g].tolist() == expected
-    assert torch.equal(by_domain(marks[:, 2], groups, streams), grouped[..., 2])
-
-
 @pytest.mark.parametrize(("rows", "groups", "streams"), [(10, 3, 1), (20, 3, 2), (0, 2, 1)])
 def test_unequal_blocks_are_refused(rows: int, groups: int, streams: int) -> None:
     with pytest.raises(ValueError, match=f"{rows // streams} rows is not {groups} equal blocks"):

@@ -54,16 +54,6 @@ def test_what_the_average_begins_with(second: float, tolerance: int, expected: l
     assert during == [[], [], [], [], [], expected]
 
 
-def test_an_end_inside_the_valley_takes_the_rest_up_to_the_last_low_loss() -> None:
-    # Converged at 0 (1, 1, 1), threshold 1.5, window of four.
-    losses = [1.0, 1.0, 1.0, 1.2, 1.3, 2.0, 1.4, 2.0]
-    during, end, _ = answers(losses, 3, 4, 0.5)
-    assert during == [[], [], [0], [], [1], [2], [3], [4]]
-    assert end == [5, 6]  # 5 lies above, but 6 after it does not; 7 is above
-    for cut, expected in [(3, [1, 2]), (4, [1, 2, 3]), (6, [3, 4]), (7, [4, 5, 6])]:
-        assert answers(losses[:cut], 3, 4, 0.5)[1] == expected
-
-
 def test_what_is_no_number_counts_as_infinite() -> None:
     during, _, valley = answers([1.0, math.nan, 1.0, 1.0, math.inf, math.nan, math.nan], 2, 2, 0.5)
     assert during == [[], [], [], [2], [3], [], []]

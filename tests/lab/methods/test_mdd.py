@@ -14,7 +14,7 @@ from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.config.training import OptimConfig, TrainConfig
 from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.losses.domains import mdd
-from batchformer.lab.methods.domains import Mdd, split_domains
+from batchformer.lab.methods.domains import Mdd
 from batchformer.lab.models.build import build_model
 
 HYPER: dict[str, Any] = {"bottleneck": 16, "reversal": 0.5, "reversal_updates": 10, "penalty": 0.7}
@@ -76,14 +76,6 @@ def test_rates_and_every_parameter_once(
     )
     # With the reversal at zero the gradients are there all the same.
     assert_trained_once(method, pairs)
-
-
-@pytest.mark.parametrize("streams", [1, 2])
-def test_marked_rows_go_to_their_domain(streams: int) -> None:
-    marks = [(s, o, i) for s in range(streams) for o, n in ((0, 3), (1, 2)) for i in range(n)]
-    source, target = split_domains(torch.tensor(marks), 3, 2)
-    assert source.tolist() == [[s, 0, i] for s in range(streams) for i in range(3)]
-    assert target.tolist() == [[s, 1, i] for s in range(streams) for i in range(2)]
 
 
 @pytest.mark.parametrize("streams", ["shared", "mixed_only", "none"])
@@ -179,59 +171,3 @@ def test_the_backbone_lowers_the_discrepancy_that_the_adversary_raises(
 def test_batches_without_a_target_are_refused(make: Any, batch: Any) -> None:
     with pytest.raises(ValueError, match=r"this one has x, y.*data\.adapt"):
         make("mdd", HYPER).step({"x": batch["x"], "y": batch["y"]})
-
-
-class Plane(nn.Module):
-    """Points of the plane with the contract of a network."""
-
-    num_features = 16
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.hidden, self.fc = nn.Linear(2, 16), nn.Linear(16, 2)
-
-    def forward_features(self, x: Tensor) -> Tensor:
-        return F.relu(self.hidden(x))
-
-    def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
-        return x if pre_logits else self.fc(x)
-
-    def get_classifier(self) -> nn.Module:
-        return self.fc
-
-
-def clouds(n: int, shift: float, seed: int) -> tuple[Tensor, Tensor]:
-    """Two Gaussian clouds either side of the vertical axis, moved to the right by `shift`."""
-    generator = torch.Generator().manual_seed(seed)
-    y = torch.arange(n) % 2
-    centre = torch.stack((4.0 * y - 2.0 + shift, torch.zeros(n)), 1)
-    return centre + 0.5 * torch.randn(n, 2, generator=generator), y
-
-
-def trained(penalty: float, shift: float) -> Mdd:
-    torch.manual_seed(0)
-    hyper = MethodConfig(
-        bottleneck=32, reversal=1.0, reversal_updates=50, penalty=penalty, backbone_lr_factor=1.0
-    )
-    module = ModuleConfig(enabled=False)
-    method = Mdd(Plane(), torch.ones(2), seed=0, hyper=hyper, module=module).train()
-    optimizers = method.optimizers(OptimConfig(lr=0.02, momentum=0.9, weight_decay=0.0))
-    optimizer_step = OptimizerStep(TrainConfig(), CPU)
-    for step in range(120):
-        x, y = clouds(32, 0.0, step)
-        target, _ = clouds(32, shift, 10_000 + step)
-        method.update({"x": x, "y": y, "x_target": target}, optimizers, optimizer_step)
-        method.after_update()
-    return method.eval()
-
-
-def accuracy(method: Mdd, shift: float) -> float:
-    x, y = clouds(400, shift, 99_999)
-    with torch.no_grad():
-        return float((method.predict(x).argmax(1) == y).float().mean())
-
-
-def test_it_adapts_to_a_shift() -> None:
-    without, adapted = (trained(penalty, 2.2) for penalty in (0.0, 1.0))
-    assert accuracy(without, 0.0) > 0.9 and accuracy(adapted, 0.0) > 0.9
-    assert accuracy(without, 2.2) < 0.8 and accuracy(adapted, 2.2) > 0.9

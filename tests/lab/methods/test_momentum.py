@@ -66,14 +66,6 @@ def test_places_are_those_of_a_ring_written_one_by_one() -> None:
         assert queue.keys.flatten().tolist() == [float(n) for n in ring]
 
 
-def test_nothing_is_replaced_so_that_a_capture_goes_on() -> None:
-    queue = KeyQueue(4, 1)
-    before = {name: buffer.data_ptr() for name, buffer in queue.named_buffers()}
-    queue.push(torch.ones(3, 1, requires_grad=True), torch.ones(3, dtype=torch.int64))
-    assert {name: buffer.data_ptr() for name, buffer in queue.named_buffers()} == before
-    assert not queue.keys.requires_grad and set(queue.state_dict()) == set(before)
-
-
 def test_one_rank_keeps_its_rows_in_order() -> None:
     x = torch.randn(5, 2, requires_grad=True)
     rows, shuffled = shuffle(x, 3)

@@ -61,18 +61,6 @@ def test_the_loss_by_hand_over_three_updates(
         held += list(zip(keys.detach(), y.tolist(), strict=True))
 
 
-def test_the_queue_takes_both_halves_of_the_keys(make: Any, batch: Any) -> None:
-    method = make("paco", {**HYPER, "queue": 64}, dropout=0.0)
-    method.step(batch)
-    queue = method.queue
-    assert int(queue.position) == 20 and int(queue.valid.sum()) == 20
-    assert torch.equal(queue.labels[:20], batch["y"].repeat(2))
-    torch.testing.assert_close(queue.keys[:20].norm(dim=1), torch.ones(20))
-    alone = make("paco", {**HYPER, "queue": 64}, enabled=False)
-    alone.step(batch)
-    assert int(alone.queue.position) == 10
-
-
 def test_the_slower_encoder_and_projection_follow_after_each_update(make: Any, batch: Any) -> None:
     method = make("paco", HYPER)
     own = {k: v.double().clone() for k, v in method.key_network.named_parameters()}

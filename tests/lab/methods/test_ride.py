@@ -117,17 +117,6 @@ def test_the_baseline_is_the_loss_of_its_logits(make: Any, batch: Any, quiet: An
     torch.testing.assert_close(method.step(batch)["loss"], criterion(logits, batch["y"]))
 
 
-def test_experts_never_meet_in_the_encoder(make: Any) -> None:
-    method = make("ride", heads=1, dropout=0.0)
-    features = torch.randn(2, 6, 8)
-    changed = features.clone()
-    changed[1] += 1
-    before, after = method.encoder(features), method.encoder(changed)
-    assert torch.equal(before[0], after[0]) and not torch.equal(before[1], after[1])
-    alone = torch.stack([method.encoder.mix(f.unsqueeze(0))[0] for f in features])
-    torch.testing.assert_close(before, alone)
-
-
 def test_prediction_is_the_plain_mean_of_experts(make: Any, batch: Any) -> None:
     method, without = make("ride").eval(), make("ride", enabled=False).eval()
     x = batch["x"]
@@ -333,22 +322,6 @@ def test_only_routers_are_trained(batch: Any, assert_trained_once: Any) -> None:
     assert {n.split(".")[0] for n, p in method.named_parameters() if p.requires_grad} == {"routers"}
     assert not method.train().network.training
     assert assigned(frozen_mode="train").train().network.shared.bn1.training
-
-
-def test_it_learns_whom_to_send_on(batch: Any) -> None:
-    method = assigned(router_positive_weight=1.0).train()
-    batch = labelled(method, batch["x"])
-    optimizer = torch.optim.Adam(method.routers.parameters(), 0.05)
-    for _ in range(120):
-        optimizer.zero_grad()
-        loss = method.step(batch)["loss"]
-        loss.backward()
-        optimizer.step()
-    features = method.network.expert_features(batch["x"])
-    means = running_means(method.network.expert_logits(features))
-    worth = worth_going_on(means, batch["y"]).float()
-    constant = F.binary_cross_entropy(torch.full_like(worth, float(worth.mean())), worth)
-    assert float(loss.detach()) < 0.5 * float(constant)
 
 
 def test_routers_resume(assert_resumes: Any) -> None:

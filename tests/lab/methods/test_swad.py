@@ -531,17 +531,6 @@ def test_segments_join_to_the_mean_over_their_updates(lengths: list[int], seed: 
     torch.testing.assert_close(mean.weights[0].double(), draws.double().mean(0), atol=1e-6, rtol=0)
 
 
-def test_sums_begin_anew_in_the_same_place() -> None:
-    sums = WeightSums([torch.ones(2)])
-    assert sums.mean() is None
-    sums.add([torch.full((2,), 4.0)])
-    before = sums.mean()
-    place = sums.sums[0].data_ptr()
-    sums.clear()
-    assert sums.mean() is None and sums.sums[0].data_ptr() == place
-    assert before is not None and before.weights[0].tolist() == [4.0, 4.0], "a copy"
-
-
 @pytest.mark.parametrize("frozen", [False, True])
 def test_weights_are_the_parameters_that_have_a_mean(frozen: bool) -> None:
     network = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3)).requires_grad_(not frozen)

@@ -63,12 +63,6 @@ def test_factors_multiply_their_classes_logits(make: Any, batch: Any) -> None:
     torch.testing.assert_close(method.step(batch)["loss"], F.cross_entropy(logits, batch["y"]))
 
 
-def test_only_factors_and_the_encoder_are_trained(make: Any) -> None:
-    groups = make("lws").parameter_groups(OptimConfig())
-    assert [g["name"] for g in groups] == ["model", "batchformer"]
-    assert [p.shape for p in groups[0]["params"]] == [(5,)]
-
-
 @pytest.mark.parametrize("tau", [0.0, 0.5, 1.0])
 def test_weights_are_divided_by_a_power_of_their_length(tau: float) -> None:
     classifier = nn.Linear(3, 4)

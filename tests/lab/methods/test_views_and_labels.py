@@ -213,14 +213,6 @@ def test_views_are_passes_of_the_stock_layer_that_weigh_as_one(attend: str) -> N
     assert_same_gradients(loss, method.parameters(), expected, theirs)
 
 
-def test_views_without_dropout_are_one() -> None:
-    losses = []
-    for views in (1, 4):
-        method, batch = in_float64("cross_entropy", attend="self", dropout=0.0, views=views)
-        losses.append(method.step(batch)["loss"])
-    torch.testing.assert_close(*losses)
-
-
 @pytest.mark.parametrize("name", ["balanced_softmax", "cross_entropy"])
 def test_a_stream_of_dropout_has_no_encoder(name: str) -> None:
     method, batch = in_float64(name, encoder="dropout", dropout=0.25)
