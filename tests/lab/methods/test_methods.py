@@ -24,6 +24,8 @@ OF_IMAGES = [
 ]
 #: Their stopping is in their own files, or is that of the same class.
 NEVER_STOPPED = ("cross_entropy", "balanced_softmax", "coral", "vrex", "ride_assignment")
+#: They answer with features, or by routers that are no part of the network.
+NOT_DEPLOYED = ("moco_v2", "moco_v3", "ride_assignment")
 TRAIN: list[dict[str, Any]] = [{"precision": "bf16"}, {"accumulate": 2}]
 KEYS: dict[str, Any] = {"queue": 16, "dim": 4, "temperature": 0.2, "momentum": 0.9}
 MOCO = {**KEYS, "projection_hidden": 16, "momentum_schedule": "cosine"}
@@ -90,6 +92,8 @@ def test_arms_begin_alike_and_predict_alike(make: Any, batch: Any, name: str) ->
         assert torch.equal(whole, other.predict(batch["x"]))
         if (figures := own.relations()) is not None:
             torch.testing.assert_close(figures.classify(figures.features(batch["x"])), whole)
+        if name not in NOT_DEPLOYED:
+            torch.testing.assert_close(own.deployed().eval()(batch["x"]), whole)
     torch.testing.assert_close(whole[3:4], alone)  # nor has one sample in another's
 
 

@@ -247,9 +247,3 @@ def test_of_a_frozen_backbone_only_attention_layer_and_head_are_trained(
     before = method.network.body.bn1.running_mean.clone()
     assert_trained_once(method, batch)
     assert not torch.equal(method.network.body.bn1.running_mean, before), "statistics move on"
-
-
-def test_the_memory_is_a_part_of_what_is_deployed(second: Any, batch: Any) -> None:
-    method = second().eval()
-    with torch.no_grad():
-        torch.testing.assert_close(method.deployed()(batch["x"]), method.predict(batch["x"]))
