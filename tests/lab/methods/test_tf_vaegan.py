@@ -131,6 +131,8 @@ def test_the_steps_by_hand(with_feedback: bool) -> None:
     method, batch = made({"adversarial": 3.0, "decoding": 0.5}).train(), part()
     method.begin_epoch(int(with_feedback))
     method.penalty_weight.fill_(7.0)
+    for parameter in method.posterior.parameters():
+        nn.init.normal_(parameter, std=0.2)  # deviations of its noise that are not nearly one
     x, a = batch["x"], method.attributes[batch["y"]]
     mean, log_variance = method.posterior(x, a)
     drawn = mean + batch["noise"] * (log_variance / 2).exp()
