@@ -207,7 +207,8 @@ def test_rows_of_the_classifier() -> None:
 
 
 def test_the_place_of_batchformer() -> None:
-    embedding, classifier, plain = made(), made({"module_at": "classifier"}), made(enabled=False)
+    embedding, at = made(), {"module_at": "classifier"}
+    classifier, plain = made(at), made(at, enabled=False)
     assert embedding.encoder is not None and classifier.encoder is None
     x = FEATURES[:8]
     assert embedding.streams(embedding.embedding(x)).shape == (16, WIDTH)
