@@ -11,7 +11,6 @@ from batchformer import check
 from batchformer.lab.config.methods import METHODS
 from batchformer.lab.config.training import OptimConfig
 
-CPU = torch.device("cpu")
 #: Methods for batches of several domains; accumulation would separate them.
 DOMAINS = ("coral", "irm", "vrex", "mixstyle")
 #: Tasks of pairs, features or boxes; their own files have the same tests.

@@ -23,7 +23,6 @@ HYPER: dict[str, Any] = {
     "projection_hidden": 16,
 }
 BOTH = ["moco_v2", "moco_v3"]
-CPU = torch.device("cpu")
 
 
 @pytest.mark.parametrize("name", BOTH)
@@ -131,9 +130,6 @@ def test_captured_updates_equal_eager_ones(
     assert ends[1][0] == pytest.approx(ends[0][0], rel=1e-3, abs=1e-4)
     for captured, eager in zip(ends[1][1], ends[0][1], strict=True):
         torch.testing.assert_close(captured, eager, rtol=1e-3, atol=1e-4)
-
-
-N = 10
 
 
 # MoCo-v2.

@@ -18,7 +18,6 @@ from batchformer.lab.models.oltr import MetaEmbedding, SpatialAttention
 from batchformer.lab.tasks.features import Bank
 from batchformer.nn.randomness import drawing
 
-CPU = torch.device("cpu")
 V, M = torch.tensor([[3.0, 4.0]]), torch.tensor([[0.0, 0.0], [3.0, 0.0]])
 
 

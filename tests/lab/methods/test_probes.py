@@ -12,7 +12,6 @@ from torch import Tensor
 from batchformer.lab.config.training import OptimConfig
 from batchformer.lab.metrics.representation import votes
 
-CPU = torch.device("cpu")
 MODULES: list[dict[str, Any]] = [
     {},
     {"enabled": False},
