@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import pytest
 import torch
@@ -25,24 +25,15 @@ class Inputs:
     queue_targets: Tensor
     counts: Tensor
 
-    def loss(self, alpha: float = 0.3, temperature: float = 0.2) -> Tensor:
-        return self.masked_loss(None, alpha, temperature)
-
-    def masked_loss(
-        self, queue_valid: Tensor | None, alpha: float = 0.3, temperature: float = 0.2
+    def loss(
+        self, alpha: float = 0.3, temperature: float = 0.2, valid: Tensor | None = None
     ) -> Tensor:
-        return paco(
-            self.queries,
-            self.keys,
-            self.queue,
-            self.centres,
-            self.targets,
-            self.queue_targets,
-            self.counts,
-            alpha=alpha,
-            temperature=temperature,
-            queue_valid=queue_valid,
-        )
+        arguments: list[Tensor] = [getattr(self, field.name) for field in fields(self)]
+        return paco(*arguments, alpha=alpha, temperature=temperature, queue_valid=valid)
+
+    def of_dtype(self, dtype: torch.dtype) -> Inputs:
+        names = ("queries", "keys", "queue", "centres")
+        return replace(self, **{name: getattr(self, name).to(dtype) for name in names})
 
 
 def draw(seed: int, n: int = 5, q: int = 7, k: int = 3, d: int = 4) -> Inputs:
@@ -63,11 +54,7 @@ def draw(seed: int, n: int = 5, q: int = 7, k: int = 3, d: int = 4) -> Inputs:
 
 
 def brute_force(
-    x: Inputs,
-    *,
-    alpha: float,
-    temperature: float,
-    valid: list[bool] | None = None,
+    x: Inputs, *, alpha: float, temperature: float, valid: list[bool] | None = None
 ) -> float:
     """Anchor by anchor and score by score, with explicit exponentials."""
     n, k = x.centres.shape
@@ -121,11 +108,11 @@ def test_slots_without_a_key_are_as_if_absent(valid: list[bool]) -> None:
     x.queue[~torch.tensor(valid)] = 1e6  # whatever lies there
     mask = torch.tensor(valid)
     kept = replace(x, queue=x.queue[mask], queue_targets=x.queue_targets[mask])
-    torch.testing.assert_close(x.masked_loss(mask), kept.loss())
+    torch.testing.assert_close(x.loss(valid=mask), kept.loss())
     if any(valid):
         sane = replace(x, queue=x.queue.clamp(max=1.0))
         expected = brute_force(sane, alpha=0.3, temperature=0.2, valid=valid)
-        assert sane.masked_loss(mask).item() == pytest.approx(expected, rel=1e-9)
+        assert sane.loss(valid=mask).item() == pytest.approx(expected, rel=1e-9)
 
 
 def test_gradient() -> None:
@@ -133,7 +120,7 @@ def test_gradient() -> None:
 
     def loss(queries: Tensor, keys: Tensor, centres: Tensor) -> Tensor:
         moved = replace(x, queries=queries, keys=keys, centres=centres)
-        return moved.masked_loss(torch.tensor([True, False]))
+        return moved.loss(valid=torch.tensor([True, False]))
 
     inputs = tuple(t.requires_grad_() for t in (x.queries, x.keys, x.centres))
     assert torch.autograd.gradcheck(loss, inputs)
@@ -141,23 +128,16 @@ def test_gradient() -> None:
 
 def test_extreme_scores_stay_finite_in_float32() -> None:
     """exp(1 / 0.005) and exp(1000) are infinite in float32; counts differ by 10^9."""
-    x = draw(8)
-    x = Inputs(
-        x.queries.float().requires_grad_(),
-        x.queries.float(),
-        x.queue.float(),
-        (500 * x.centres).float().requires_grad_(),
-        x.targets,
-        x.queue_targets,
-        torch.tensor([10**9, 1, 0]),
-    )
+    drawn = draw(8)
+    drawn = replace(drawn, keys=drawn.queries, centres=500 * drawn.centres)
+    x = replace(drawn.of_dtype(torch.float32), counts=torch.tensor([10**9, 1, 0]))
+    x.queries.requires_grad_()
+    x.centres.requires_grad_()
     loss = x.loss(alpha=0.05, temperature=0.005)
     loss.backward()
     assert loss.isfinite()
-    exact = replace(
-        x, **{name: getattr(x, name).double() for name in ("queries", "keys", "queue", "centres")}
-    )
-    torch.testing.assert_close(loss.double(), exact.loss(0.05, 0.005), rtol=1e-5, atol=1e-5)
+    exact = x.of_dtype(torch.float64).loss(0.05, 0.005)
+    torch.testing.assert_close(loss.double(), exact, rtol=1e-5, atol=1e-5)
     for leaf in (x.queries, x.centres):
         assert leaf.grad is not None
         assert leaf.grad.isfinite().all()
@@ -165,15 +145,14 @@ def test_extreme_scores_stay_finite_in_float32() -> None:
 
 def test_scores_are_taken_in_float32_under_autocast() -> None:
     x = draw(9, n=16, q=32, d=32)
-    names = ("queries", "keys", "queue", "centres")
-    single = replace(x, **{name: getattr(x, name).float() for name in names})
+    single = x.of_dtype(torch.float32)
     with torch.autocast("cpu", torch.bfloat16):
         loss = single.loss(temperature=0.05)
     assert loss.dtype == torch.float32
     torch.testing.assert_close(loss, single.loss(temperature=0.05))
-    half = replace(x, **{name: getattr(x, name).bfloat16() for name in names})
-    exact = replace(half, **{name: getattr(half, name).double() for name in names})
-    torch.testing.assert_close(half.loss().double(), exact.loss(), rtol=1e-5, atol=1e-5)
+    half = x.of_dtype(torch.bfloat16)
+    exact = half.of_dtype(torch.float64).loss()
+    torch.testing.assert_close(half.loss().double(), exact, rtol=1e-5, atol=1e-5)
 
 
 def test_module_equals_function_and_keeps_counts_out_of_the_state() -> None:
@@ -181,8 +160,7 @@ def test_module_equals_function_and_keeps_counts_out_of_the_state() -> None:
     module = PaCo(x.counts, alpha=0.05, temperature=0.07)
     mask = torch.tensor([True] * 6 + [False])
     found = module(x.queries, x.keys, x.queue, x.centres, x.targets, x.queue_targets, mask)
-    expected = x.masked_loss(mask, 0.05, 0.07)
-    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(found, x.loss(0.05, 0.07, mask))
     assert module.state_dict() == {}
     assert "classes=3, alpha=0.05, temperature=0.07" in repr(module)
 
@@ -197,7 +175,7 @@ def test_wrong_shapes_are_refused_by_name() -> None:
         with pytest.raises(ValueError, match="paco needs"):
             replace(x, **{name: short}).loss()
     with pytest.raises(ValueError, match="queue_valid"):
-        x.masked_loss(torch.ones(3, dtype=torch.bool))
+        x.loss(valid=torch.ones(3, dtype=torch.bool))
     with pytest.raises(ValueError, match="queries of two axes"):
         replace(x, queries=x.queries[0]).loss()
 
@@ -211,5 +189,5 @@ def test_wrong_weights_are_refused(bad: dict[str, float]) -> None:
 def test_it_compiles_whole() -> None:
     x = draw(12)
     compiled = torch.compile(paco, backend="eager", fullgraph=True)
-    arguments = (x.queries, x.keys, x.queue, x.centres, x.targets, x.queue_targets, x.counts)
+    arguments = [getattr(x, field.name) for field in fields(x)]
     torch.testing.assert_close(compiled(*arguments, alpha=0.3, temperature=0.2), x.loss(0.3, 0.2))

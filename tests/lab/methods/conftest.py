@@ -18,6 +18,7 @@ from batchformer.lab.data.transforms import digits_train
 from batchformer.lab.engine.interrupt import Interrupted, StopRequest
 from batchformer.lab.engine.loop import Evaluation, Plan, fit, training
 from batchformer.lab.engine.method import Method
+from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.methods import build_method
 from batchformer.lab.models.build import build_model
 from batchformer.lab.models.ride import ride_resnet32
@@ -65,18 +66,44 @@ def make(images: Bank) -> Make:
             with drawing(7, "weights"):
                 given["teacher"] = [build_model("digits_net", size) for size in classes]
         with drawing(0, "weights"):
-            network = network_for(name)
-        return build_method(
-            name,
-            network=network,
-            class_counts=COUNTS,
-            module=ModuleConfig(**module),
-            seed=0,
-            hyper=MethodConfig(**own),
-            **{**given, **(options or {})},
-        )
+            given |= {"network": network_for(name), "class_counts": COUNTS, "seed": 0}
+        settings = {"module": ModuleConfig(**module), "hyper": MethodConfig(**own)}
+        return build_method(name, **settings, **{**given, **(options or {})})
 
     return made
+
+
+@pytest.fixture(scope="session")
+def update() -> Callable[..., dict[str, Tensor]]:
+    """Updates of a method in training, with optimizers of its own; the losses of the last."""
+
+    def updated(
+        method: Method, batch: Any, optim: OptimConfig | None = None, times: int = 1, **train: Any
+    ) -> dict[str, Tensor]:
+        optimizers = method.train().optimizers(optim or OptimConfig())
+        optimizer_step = OptimizerStep(TrainConfig(**train), torch.device("cpu"))
+        for _ in range(times):
+            losses = method.update(batch, optimizers, optimizer_step)
+            method.after_update()
+        return dict(losses)
+
+    return updated
+
+
+@pytest.fixture
+def boxed() -> dict[str, Any]:
+    """Rectangles of classes 0 and 2, and one of class 1 in a smaller image."""
+    x = torch.full((2, 3, 64, 64), 100, dtype=torch.uint8)
+    x[0, 0, 8:40, 4:36], x[0, 2, 20:60, 40:62], x[1, 1, 10:50, 20:48] = 255, 255, 255
+    first = torch.tensor([[4.0, 8.0, 36.0, 40.0], [40.0, 20.0, 62.0, 60.0]])
+    return {
+        "x": [x[0], x[1, :, :60, :48]],
+        "boxes": [first, torch.tensor([[20.0, 10.0, 48.0, 50.0]])],
+        "labels": [torch.tensor([0, 2]), torch.tensor([1])],
+        "y": torch.tensor([2, 1]),
+        "index": torch.tensor([4, 2]),
+        "row": torch.arange(2),
+    }
 
 
 @pytest.fixture(scope="session")

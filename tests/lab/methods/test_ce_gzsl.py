@@ -15,7 +15,6 @@ import linear_classes
 from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.losses.ce_gzsl import supervised_contrast
 from batchformer.lab.methods.ce_gzsl import CeGzsl
-from batchformer.lab.methods.generated_features import frozen
 from linear_classes import (
     ADAM,
     ATTRIBUTES,
@@ -25,7 +24,6 @@ from linear_classes import (
     TRAINED,
     UNSEEN,
     WIDTHS,
-    changed,
     feed,
     generalized,
     one_part,
@@ -60,11 +58,6 @@ def test_every_parameter_in_one_optimizer(place: dict[str, Any]) -> None:
     generator = [p for g in optimizers["generator"].param_groups for p in g["params"]]
     assert {id(p) for p in generator} == {id(p) for p in method.generator.parameters()}
     assert all(g["betas"] == (0.5, 0.999) for o in optimizers.values() for g in o.param_groups)
-
-
-def test_batchformer_has_its_own_rate() -> None:
-    groups = made(lr_factor=0.25).optimizers(ADAM)["critic"].param_groups
-    assert [(g["name"], g["lr"]) for g in groups] == [("model", 1e-3), ("batchformer", 2.5e-4)]
 
 
 def test_the_critics_loss_by_hand() -> None:
@@ -117,22 +110,6 @@ def test_scales_of_two_streams(scale: str, factor: float) -> None:
     usual = made(dropout=0.0).train()
     wanted = usual.contrasts(usual.streams(usual.embedding(part["x"])), part["y"])
     torch.testing.assert_close((instance, classes), tuple(factor * value for value in wanted))
-
-
-def test_each_step_trains_its_own_and_leaves_the_other() -> None:
-    method = made().train()
-    optimizers, part = method.optimizers(ADAM), one_part()
-    before = snapshot(method)
-    optimizer_step().minimise(method.step, part, optimizers["critic"], [])
-    assert changed(method, before) == {"critic", "embedding", "comparator", "encoder"}
-    method.zero_grad()
-    before = snapshot(method)
-    with frozen(method.critic, method.embedding, method.comparator):
-        optimizer_step().minimise(method.generator_step, part, optimizers["generator"], [])
-    assert changed(method, before) == {"generator"}
-    # The other parts were not even differentiated, and can be trained again.
-    assert all(p.grad is None for p in method.critic.parameters())
-    assert all(p.requires_grad for p in method.comparator.parameters())
 
 
 def test_an_update_is_its_steps_one_after_the_other() -> None:
@@ -230,7 +207,8 @@ def test_rows_of_the_classifier() -> None:
 
 
 def test_the_place_of_batchformer() -> None:
-    embedding, classifier, plain = made(), made({"module_at": "classifier"}), made(enabled=False)
+    embedding, at = made(), {"module_at": "classifier"}
+    classifier, plain = made(at), made(at, enabled=False)
     assert embedding.encoder is not None and classifier.encoder is None
     x = FEATURES[:8]
     assert embedding.streams(embedding.embedding(x)).shape == (16, WIDTH)
@@ -242,14 +220,6 @@ def test_the_place_of_batchformer() -> None:
     assert not torch.equal(*weights), "its mixed stream trains the classifier"
     embedding.train().before_evaluation()
     assert torch.equal(embedding.classifier.weight, weights[1]), "and on the embedding it does not"
-
-
-def test_answers_in_eval_are_of_one_sample_alone() -> None:
-    method = made()
-    method.before_evaluation()
-    method.eval()
-    torch.testing.assert_close(method.predict(FEATURES[:9])[3:4], method.predict(FEATURES[3:4]))
-    assert method.predict(FEATURES[:9]).shape == (9, 10)
 
 
 def test_the_data_is_not_in_checkpoints() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -12,13 +11,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
 from batchformer import check
 from batchformer.cli.main import main
 from batchformer.lab.config.arms import with_arm
 from batchformer.lab.config.methods import MethodConfig, ModuleConfig
-from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.config.training import OptimConfig
 from batchformer.lab.methods import build_method
 from batchformer.lab.methods.classifier import ClassContext
@@ -27,6 +24,7 @@ from batchformer.lab.models.build import build_model
 from batchformer.lab.recipes import find_recipe
 from batchformer.lab.runs.compare import run
 from batchformer.nn.randomness import drawing
+from lab_runs import short
 
 CPU = torch.device("cpu")
 K = 6
@@ -176,31 +174,22 @@ def test_the_settings_of_the_context() -> None:
     assert context_of(method).momentum == 0.5
 
 
-def test_nothing_is_left_at_test() -> None:
-    method, plain = method_with(), method_with(context="none")
-    for batch in batches():
-        method.train().step(batch)
-        plain.train().step(batch)
-    method.eval()
-    plain.eval()
-    x = batches()[0]["x"]
-    assert torch.equal(method.predict(x), plain.predict(x))
-    assert torch.equal(method(x), plain.predict(x))
+def test_eval_moves_no_mean() -> None:
+    method = method_with()
+    method.train().step(batches()[0])
     before = context_of(method).means.clone()
-    torch.testing.assert_close(method.step(batches()[0])["loss"], plain.step(batches()[0])["loss"])
-    assert torch.equal(before, context_of(method).means), "eval moves no mean"
-    assert [*method.deployed().state_dict()] == [*plain.deployed().state_dict()]
+    method.eval().step(batches()[1])
+    assert torch.equal(before, context_of(method).means)
 
 
 @pytest.mark.parametrize("attend", ["batch", "self"])
-def test_check_passes_before_and_after_training(attend: str) -> None:
+def test_check_passes_after_training(attend: str) -> None:
     method = method_with(attend=attend)
-    optimizer = method.optimizers(OptimConfig())["main"]
     for batch in batches():
-        result = check(method, batch["x"], optimizer)
-        assert result.passed, str(result)
         method.train().step(batch)
-        assert "moves 3 of 3" in str(result) or attend == "self"
+    result = check(method, batches()[0]["x"], method.optimizers(OptimConfig())["main"])
+    assert result.passed, str(result)
+    assert "moves 3 of 3" in str(result) or attend == "self"
 
 
 def test_mixed_targets_weigh_the_features() -> None:
@@ -236,45 +225,23 @@ def test_means_are_wide_in_half_precision(monkeypatch: pytest.MonkeyPatch) -> No
     torch.testing.assert_close(means[0].double(), expected, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("module", [{"enabled": False}, {}, {"attend": "self"}])
-def test_an_update_reads_nothing_back(module: dict[str, Any]) -> None:
-    """With tensors that have no values; whatever asks for one fails, as it would in a graph."""
-    method = method_with(hyper=MethodConfig(cutmix=1.0, mix_prob=0.5), **module).train()
-    with FakeTensorMode(allow_non_fake_inputs=True):
-        batch = {"x": torch.zeros(8, 1, 8, 8), "y": torch.zeros(8, dtype=torch.int64)}
-        with torch.autocast("cpu", torch.bfloat16):
-            loss = method.step(method.mixed(batch))["loss"]
-        loss.backward()  # type: ignore[no-untyped-call]
-        with pytest.raises(DataDependentOutputException):
-            float(loss.detach())
-
-
-def tiny(**train: Any) -> Recipe:
-    demo = find_recipe("demo")
-    options = {"updates": 8, "batch_size": 16, "eval_every": 0, "checkpoint_every": 3, **train}
-    return dataclasses.replace(demo, train=dataclasses.replace(demo.train, **options))
-
-
 def test_the_demo_runs_with_the_arms_and_is_looked_at(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    recipe = short(updates=8, batch_size=16, eval_every=0, log_every=1, figures=True)
+    seen = {}
     for arm in ("class_context", "class_context_self"):
-        folder = run(tiny(log_every=1), arm, 0, root=tmp_path, device=CPU, quiet=True)
+        folder = run(recipe, arm, 0, root=tmp_path, device=CPU, quiet=True)
         lines = (folder / "metrics.jsonl").read_text().splitlines()
         records = [json.loads(line) for line in lines]
         assert all("class_loss" in record for record in records if "loss" in record)
-    arrays = np.load(tmp_path / "demo" / "class_context" / "seed0" / "insight.npz")
-    given, samples = arrays["attention_context"].T
+        seen[arm] = np.load(folder / "insight.npz")["attention_context"]
+    given, samples = seen["class_context"].T
     assert (given > 0).all() and (given < samples).all()
-    control = np.load(tmp_path / "demo" / "class_context_self" / "seed0" / "insight.npz")
-    assert (control["attention_context"][:, 0] == 0).all()
+    assert (seen["class_context_self"][:, 0] == 0).all()
     main(["show", "attention", str(tmp_path / "demo")])
     told = capsys.readouterr()
     assert "class_context: flow between shot groups" in told.out and "no figures" not in told.err
-
-
-def test_resumed_equals_uninterrupted(assert_resumes: Any) -> None:
-    assert_resumes(method_with)
 
 
 @pytest.mark.gpu

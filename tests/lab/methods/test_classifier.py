@@ -10,67 +10,35 @@ import torch.nn.functional as F
 from torch import nn
 
 from batchformer import check
-from batchformer.lab.config.methods import MethodConfig, ModuleConfig
+from batchformer.lab.config.methods import ModuleConfig
 from batchformer.lab.config.training import OptimConfig
-from batchformer.lab.methods import build_method
 from batchformer.lab.methods.classifier import (
-    Classifier,
     classifier_of,
     make_encoder,
     replace_classifier,
 )
 from batchformer.lab.models.build import build_model
 from batchformer.lab.models.heads import CosineClassifier
-from batchformer.nn.randomness import drawing
 
 COUNTS = torch.tensor([50, 20, 10, 5, 1])
-X = torch.randn(6, 1, 8, 8, generator=torch.Generator().manual_seed(0))
-Y = torch.tensor([0, 0, 1, 2, 3, 4])
-#: Methods for batches of several domains.
-DOMAINS = {"coral", "irm", "vrex", "mixstyle"}
-
-
-def method(
-    name: str = "cross_entropy", hyper: dict[str, Any] | None = None, **module: Any
-) -> Classifier:
-    with drawing(0, "weights"):
-        network = build_model("digits_net", 5)
-    built = build_method(
-        name,
-        network=network,
-        module=ModuleConfig(**module),
-        seed=0,
-        class_counts=COUNTS,
-        hyper=MethodConfig(**{"mixstyle_after": ("layer1",), **(hyper or {})}),
-        **({"groups": 2} if name in DOMAINS else {}),
-    )
-    assert isinstance(built, Classifier)
-    return built
-
-
-def plain_batchnorm(classifier: Classifier) -> Classifier:
-    for module in classifier.modules():
-        if isinstance(module, torch.nn.BatchNorm2d):
-            module.eval()
-    return classifier
 
 
 @pytest.mark.parametrize(
     ("name", "shift"), [("cross_entropy", 0.0), ("balanced_softmax", COUNTS.log())]
 )
-def test_the_loss_is_the_mean_over_both_streams(name: str, shift: Any) -> None:
-    classifier = plain_batchnorm(method(name, dropout=0.0))
-    features = classifier.network.forward_features(X)
-    mixed = classifier.encoder.mix(features)
-    logits = classifier.network.fc(torch.cat((features, mixed)))
-    expected = F.cross_entropy(logits + shift, torch.cat((Y, Y)))
-    torch.testing.assert_close(classifier.step({"x": X, "y": Y})["loss"], expected)
+def test_the_loss_is_the_mean_over_both_streams(
+    make: Any, batch: Any, quiet: Any, name: str, shift: Any
+) -> None:
+    method = quiet(make(name, dropout=0.0))
+    features = method.network.forward_features(batch["x"])
+    logits = method.network.fc(torch.cat((features, method.encoder.mix(features))))
+    expected = F.cross_entropy(logits + shift, batch["y"].repeat(2))
+    torch.testing.assert_close(method.step(batch)["loss"], expected)
 
 
-def test_the_variants_of_the_loss() -> None:
-    def loss(**module: Any) -> float:
-        built = plain_batchnorm(method(dropout=0.0, **module))
-        return built.step({"x": X, "y": Y})["loss"].item()
+def test_the_variants_of_the_loss(make: Any, batch: Any, quiet: Any) -> None:
+    def loss(**module: Any) -> Any:
+        return quiet(make("cross_entropy", dropout=0.0, **module)).step(batch)["loss"].item()
 
     assert loss(loss_scale="official") == pytest.approx(3 * loss(), rel=1e-5)
     assert loss(loss_scale="sum") == pytest.approx(2 * loss(), rel=1e-5)
@@ -79,69 +47,59 @@ def test_the_variants_of_the_loss() -> None:
     assert loss(loss_scale="sum") == pytest.approx(halves, rel=1e-5)
 
 
-def test_an_untrained_encoder_is_in_no_group() -> None:
-    classifier = method(trained=False)
-    (group,) = classifier.parameter_groups(OptimConfig())
+def test_an_untrained_encoder_is_in_no_group(make: Any, batch: Any) -> None:
+    method = make("cross_entropy", trained=False)
+    (group,) = method.parameter_groups(OptimConfig())
     assert group["name"] == "model"
-    classifier.step({"x": X, "y": Y})["loss"].backward()
-    assert all(p.grad is None for p in classifier.encoder.parameters())
-    assert classifier.network.conv1.weight.grad.any()
+    method.step(batch)["loss"].backward()
+    assert all(p.grad is None for p in method.encoder.parameters())
+    assert method.network.conv1.weight.grad.any()
 
 
-def test_the_modules_rate_is_its_own() -> None:
-    groups = method(lr_factor=0.2).parameter_groups(OptimConfig(lr=0.5))
+def test_the_modules_rate_is_its_own(make: Any) -> None:
+    groups = make("cross_entropy", lr_factor=0.2).parameter_groups(OptimConfig(lr=0.5))
     assert [(g["name"], g["lr"]) for g in groups] == [("model", 0.5), ("batchformer", 0.1)]
 
 
 @pytest.mark.parametrize("streams", ["shared", "mixed_only", "none"])
-def test_dropout_of_features_is_in_training_and_of_each_row(streams: str) -> None:
+def test_dropout_of_features_is_in_training_and_of_each_row(make: Any, streams: str) -> None:
     module = {"enabled": False} if streams == "none" else {"streams": streams}
-    classifier = method(hyper={"feature_dropout": 0.25}, dropout=0.0, **module)
-    plain = method(dropout=0.0, **module)
+    method = make("cross_entropy", {"feature_dropout": 0.25}, dropout=0.0, **module)
+    plain = make("cross_entropy", dropout=0.0, **module)
     torch.manual_seed(0)
     features = torch.rand(400, 64) + 0.5
-    rows, whole = classifier.streams(features), plain.streams(features)
+    rows, whole = method.streams(features), plain.streams(features)
     assert len(rows) == (800 if streams == "shared" else 400)
     kept = rows != 0
     torch.testing.assert_close(rows[kept], (whole / 0.75)[kept])
     assert kept.float().mean().item() == pytest.approx(0.75, abs=0.01)
     if streams == "shared":
         assert not torch.equal(*kept.chunk(2))
-    assert torch.equal(classifier.eval().streams(features), features)
+    assert torch.equal(method.eval().streams(features), features)
 
 
-def test_prediction_drops_no_feature() -> None:
-    classifier, plain = method(hyper={"feature_dropout": 0.5}), method()
-    assert torch.equal(plain_batchnorm(classifier).predict(X), plain_batchnorm(plain).predict(X))
-    assert check(classifier, X).passed
-    assert list(classifier.state_dict()) == list(plain.state_dict())
+def test_prediction_drops_no_feature(make: Any, batch: Any) -> None:
+    method, plain = make("cross_entropy", {"feature_dropout": 0.5}), make("cross_entropy")
+    for one in (method, plain):
+        one.train().network.eval()
+    assert torch.equal(method.predict(batch["x"]), plain.predict(batch["x"]))
+    assert check(method, batch["x"]).passed
+    assert list(method.state_dict()) == list(plain.state_dict())
 
 
-def test_without_dropout_nothing_is_drawn() -> None:
-    classifier = method(dropout=0.0)
+def test_without_dropout_nothing_is_drawn(make: Any, batch: Any) -> None:
+    method = make("cross_entropy", dropout=0.0)
     before = torch.get_rng_state()
-    classifier.step({"x": X, "y": Y})
+    method.step(batch)
     assert torch.equal(before, torch.get_rng_state())
 
 
-def test_unknown_methods_are_named() -> None:
-    with pytest.raises(ValueError, match="there are cross_entropy, balanced_softmax"):
-        build_method("magic")
-
-
 @pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "deit_small_patch16_224"])
-def test_transformers_are_classified_by_timms_own_path(name: str) -> None:
+def test_transformers_are_classified_by_timms_own_path(make: Any, name: str) -> None:
     """BatchFormer stands between the class token, after the last normalisation, and the head."""
     torch.manual_seed(0)
     network: Any = build_model(name, 5, img_size=32)
-    built = build_method(
-        "cross_entropy",
-        network=network,
-        module=ModuleConfig(dropout=0.0),
-        seed=0,
-        class_counts=COUNTS,
-    )
-    assert isinstance(built, Classifier) and built.encoder is not None
+    built = make("cross_entropy", options={"network": network}, dropout=0.0)
     x = torch.randn(4, 3, 32, 32)
     with torch.no_grad():
         built.eval()
@@ -165,8 +123,6 @@ def test_a_replaced_classifier_is_the_one_in_use(name: str) -> None:
     head = nn.Linear(network.num_features, 7)  # type: ignore[arg-type]
     replace_classifier(network, head)
     assert network.get_classifier() is head  # type: ignore[operator]
-    rows = torch.randn(2, network.num_features)  # type: ignore[call-overload]
-    assert torch.equal(network.get_classifier()(rows), head(rows))  # type: ignore[operator]
 
 
 def test_another_kind_of_classifier_is_named() -> None:
@@ -196,7 +152,6 @@ def test_layers_may_start_as_copies() -> None:
     weights = [[layer.linear1.weight for layer in e.layers] for e in (own, copies)]
     assert torch.equal(weights[0][0], weights[1][0])
     assert not torch.equal(*weights[0][:2]) and torch.equal(*weights[1][:2])
-    assert not ModuleConfig().copy_layers
 
 
 def test_weights_are_of_the_seed_alone() -> None:

@@ -243,11 +243,8 @@ def test_what_does_not_fit_is_refused(kind: Any, changes: Any, words: str) -> No
 def test_parts_of_cge(embedding: int) -> None:
     method = made("cge", {"image_embedding": embedding, "pair_dropout": 0.3})
     assert isinstance(method.network.get_classifier(), nn.Identity)
-    out = embedding or 64
-    assert method.graph.first.weight.shape == (12, 7)
-    assert method.graph.second.weight.shape == (out, 12) and method.graph.dropout.p == 0.3
-    assert isinstance(method.embedder, nn.Sequential if embedding else nn.Identity)
-    assert method.embedded_pairs().shape == (7, out) and method.nodes.shape == (13, 7)
+    assert method.graph.first.weight.shape == (12, 7) and method.graph.dropout.p == 0.3
+    assert method.embedded_pairs().shape == (7, embedding or 64)
     torch.testing.assert_close(method.embedded_pairs().norm(dim=1), torch.ones(7))
     # Neither word vectors nor numbers of pairs are part of the state.
     parts = {key.split(".")[0] for key in method.state_dict()}

@@ -42,38 +42,20 @@ def detector(kind: faster_rcnn.Kind = "c4", **changes: Any) -> Detector:
     return made
 
 
-def batch() -> dict[str, Any]:
-    """A red and a blue rectangle, of classes 0 and 2, and a green one of class 1."""
-    x = torch.full((2, 3, 64, 64), 100, dtype=torch.uint8)
-    x[0, 0, 8:40, 4:36], x[0, 2, 20:60, 40:62], x[1, 1, 10:50, 20:60] = 255, 255, 255
-    boxes = [
-        torch.tensor([[4.0, 8.0, 36.0, 40.0], [40.0, 20.0, 62.0, 60.0]]),
-        torch.tensor([[20.0, 10.0, 60.0, 50.0]]),
-    ]
-    return {
-        "x": [x[0], x[1, :, :60, :62]],
-        "boxes": boxes,
-        "labels": [torch.tensor([0, 2]), torch.tensor([1])],
-        "y": torch.tensor([2, 1]),
-        "index": torch.tensor([4, 2]),
-        "row": torch.arange(2),
-    }
-
-
-def updates(method: Detector, number: int, **train: Any) -> list[dict[str, Tensor]]:
+def updates(method: Detector, batch: Any, number: int, **train: Any) -> list[dict[str, Tensor]]:
     optimizer_step = OptimizerStep(TrainConfig(batch_size=2, **train), CPU)
     optimizers = method.optimizers(OptimConfig(lr=0.03, weight_decay=1e-4))
     method.train()
     losses = []
     for step in range(number):
         seed_device(CPU, step)
-        losses.append(method.update(batch(), optimizers, optimizer_step))
+        losses.append(method.update(batch, optimizers, optimizer_step))
     return losses
 
 
 @pytest.mark.parametrize(("kind", "precision"), [("c4", "fp32"), ("fpn", "bf16")])
-def test_updates_lower_the_loss(kind: faster_rcnn.Kind, precision: str) -> None:
-    losses = updates(detector(kind), 20, precision=precision)
+def test_updates_lower_the_loss(boxed: Any, kind: faster_rcnn.Kind, precision: str) -> None:
+    losses = updates(detector(kind), boxed, 20, precision=precision)
     assert list(losses[0]) == ["loss", *PARTS]
     for each in losses:
         torch.testing.assert_close(each["loss"], torch.stack([each[p] for p in PARTS]).sum())
@@ -101,10 +83,10 @@ def test_each_trained_parameter_is_registered_once(kind: faster_rcnn.Kind) -> No
     assert len(pointers) == len(set(pointers))
 
 
-def test_all_normalisation_is_trained_and_counted() -> None:
+def test_all_normalisation_is_trained_and_counted(boxed: Any) -> None:
     method = detector()
     before = {name: value.clone() for name, value in method.state_dict().items()}
-    updates(method, 1)
+    updates(method, boxed, 1)
     after = method.state_dict()
     means = [name for name in after if name.endswith("running_mean")]
     assert len(means) == 16  # 15 of the network, and one after its last stage
@@ -132,7 +114,9 @@ def test_weights_come_from_the_seed_alone() -> None:
     assert not torch.equal(state[name], other[name])
 
 
-def test_parts_of_a_batch_have_their_own_images(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_of_a_batch_have_their_own_images(
+    boxed: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     method = detector()
     seen: list[tuple[list[Any], list[Any]]] = []
     whole = method.detector.forward
@@ -143,14 +127,14 @@ def test_parts_of_a_batch_have_their_own_images(monkeypatch: pytest.MonkeyPatch)
         return whole(images, targets)
 
     monkeypatch.setattr(method.detector, "forward", noted)
-    updates(method, 1, accumulate=2)
-    assert seen == [([(64, 64)], [[1, 3]]), ([(60, 62)], [[2]])]  # 0 is the background
+    updates(method, boxed, 1, accumulate=2)
+    assert seen == [([(64, 64)], [[1, 3]]), ([(60, 48)], [[2]])]  # 0 is the background
 
 
-def test_predictions_are_of_the_classes() -> None:
+def test_predictions_are_of_the_classes(boxed: Any) -> None:
     method = detector().eval()
     method.detector.roi_heads.score_thresh = 0.0
-    images = batch()["x"]
+    images = boxed["x"]
     with torch.no_grad():
         found = method.predict(images)
         scaled = method.predict([image / 255 for image in images])
@@ -161,10 +145,10 @@ def test_predictions_are_of_the_classes() -> None:
         assert all(torch.equal(each[name], again[name]) for name in each)
 
 
-def test_an_image_is_judged_without_its_neighbours() -> None:
+def test_an_image_is_judged_without_its_neighbours(boxed: Any) -> None:
     method = detector().eval()
     method.detector.roi_heads.score_thresh = 0.0
-    images = [batch()["x"][0], batch()["x"][0].flip(2), batch()["x"][0].flip(1)]
+    images = [boxed["x"][0], boxed["x"][0].flip(2), boxed["x"][0].flip(1)]
     with torch.no_grad():
         together, (alone,) = method.predict(images), method.predict(images[1:2])
     assert len(alone["scores"])
@@ -172,11 +156,11 @@ def test_an_image_is_judged_without_its_neighbours() -> None:
         torch.testing.assert_close(together[1][name], value, rtol=1e-4, atol=1e-4)
 
 
-def test_a_copy_trains_by_itself() -> None:
+def test_a_copy_trains_by_itself(boxed: Any) -> None:
     method = detector()
     before = {name: value.clone() for name, value in method.state_dict().items()}
     other = copy.deepcopy(method)
-    updates(other, 1)
+    updates(other, boxed, 1)
     assert all(torch.equal(before[name], value) for name, value in method.state_dict().items())
     moved = [k for k, v in other.named_parameters() if not torch.equal(before[k], v)]
     assert "network.conv1.weight" in moved and "network.layer4.1.conv2.weight" in moved

@@ -62,23 +62,8 @@ def build(kind: detr.Kind = "detr", **module: Any) -> Detr:
     return made
 
 
-def batch() -> dict[str, Any]:
-    """Rectangles of classes 0 and 2, and one of class 1 in a smaller image."""
-    x = torch.full((2, 3, 64, 64), 100, dtype=torch.uint8)
-    x[0, 0, 8:40, 4:36], x[0, 2, 20:60, 40:62], x[1, 1, 10:50, 20:48] = 255, 255, 255
-    first = torch.tensor([[4.0, 8.0, 36.0, 40.0], [40.0, 20.0, 62.0, 60.0]])
-    return {
-        "x": [x[0], x[1, :, :60, :48]],
-        "boxes": [first, torch.tensor([[20.0, 10.0, 48.0, 50.0]])],
-        "labels": [torch.tensor([0, 2]), torch.tensor([1])],
-        "y": torch.tensor([2, 1]),
-        "index": torch.tensor([4, 2]),
-        "row": torch.arange(2),
-    }
-
-
 def labels() -> list[dict[str, Tensor]]:
-    """The same boxes by hand: centre, width and height, over the sides of each image."""
+    """The boxes of `boxed` by hand: centre, width and height, over the sides of each image."""
     return [
         {
             "class_labels": torch.tensor([0, 2]),
@@ -91,8 +76,8 @@ def labels() -> list[dict[str, Tensor]]:
     ]
 
 
-def test_images_are_normalised_and_padded_at_their_right_and_bottom() -> None:
-    images = batch()["x"]
+def test_images_are_normalised_and_padded_at_their_right_and_bottom(boxed: Any) -> None:
+    images = boxed["x"]
     x, mask = detr.padded(images)
     assert x.shape == (2, 3, 64, 64) and mask.sum((1, 2)).tolist() == [64 * 64, 60 * 48]
     assert not x[1, :, 60:].any() and not x[1, :, :, 48:].any() and not mask[1, 59, 48]
@@ -101,19 +86,11 @@ def test_images_are_normalised_and_padded_at_their_right_and_bottom() -> None:
     assert torch.equal(detr.padded([image / 255 for image in images])[0], x)
 
 
-def test_boxes_are_shares_and_back() -> None:
-    boxes = batch()["boxes"]
-    for own, size, known in zip(boxes, ((64, 64), (60, 48)), labels(), strict=True):
-        shares = detr.to_shares(own, *size)
-        torch.testing.assert_close(shares, known["boxes"])
-        torch.testing.assert_close(detr.to_pixels(shares, *size), own)
-
-
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_loss_is_transformers_own(kind: detr.Kind) -> None:
+def test_the_loss_is_transformers_own(boxed: Any, kind: detr.Kind) -> None:
     method = build(kind).train()
-    found = method.step(batch())
-    x, mask = detr.padded(batch()["x"])
+    found = method.step(boxed)
+    x, mask = detr.padded(boxed["x"])
     with torch.no_grad():
         expected = method.detector(pixel_values=x, pixel_mask=mask, labels=labels())
     torch.testing.assert_close(found["loss"], expected.loss)
@@ -123,9 +100,9 @@ def test_the_loss_is_transformers_own(kind: detr.Kind) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_detections_are_transformers_own(kind: detr.Kind) -> None:
+def test_detections_are_transformers_own(boxed: Any, kind: detr.Kind) -> None:
     method = build(kind).eval()
-    image = batch()["x"][1]
+    image = boxed["x"][1]
     processor = getattr(transformers, f"{detr.FAMILIES[kind][0]}ImageProcessor")()
     x, mask = detr.padded([image])
     with torch.no_grad():
@@ -156,11 +133,11 @@ def test_the_stem_and_the_classifier_are_not_trained_and_the_rest_has_three_rate
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_updates_lower_the_loss(precision: Any) -> None:
+def test_updates_lower_the_loss(boxed: Any, precision: Any) -> None:
     method = build("conditional").train()
     optimizer_step = OptimizerStep(TrainConfig(batch_size=2, precision=precision), CPU)
     optimizers = method.optimizers(OptimConfig(name="adamw", lr=1e-3, weight_decay=1e-4))
-    losses = [method.update(batch(), optimizers, optimizer_step) for _ in range(6)]
+    losses = [method.update(boxed, optimizers, optimizer_step) for _ in range(6)]
     assert losses[-1]["loss"] < 0.95 * losses[0]["loss"]
     assert all(value.dtype == torch.float32 for value in losses[0].values())
     assert "on the CPU" in str(method.why_eager())
@@ -183,14 +160,14 @@ def test_what_makes_no_sense_is_refused(module: dict[str, Any], words: str) -> N
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_step_is_the_mean_of_two_streams_written_out(kind: detr.Kind) -> None:
+def test_a_step_is_the_mean_of_two_streams_written_out(boxed: Any, kind: detr.Kind) -> None:
     method = build(kind, enabled=True).double().train()
     (encoder,) = (m for m in method.modules() if isinstance(m, BatchFormer))
     width = SMALL["d_model"]
     layer = nn.TransformerEncoderLayer(width, 4, width, dropout=0.0, dtype=torch.float64)
     layer.load_state_dict(encoder.layers[0].state_dict())
     plain = build(kind).double().train()
-    x, mask = detr.padded(batch()["x"])
+    x, mask = detr.padded(boxed["x"])
     x = x.double()
     both = method(x, mask)
     of_plain = plain(x, mask, labels())
@@ -208,12 +185,12 @@ def test_a_step_is_the_mean_of_two_streams_written_out(kind: detr.Kind) -> None:
 
 
 @pytest.mark.parametrize("module", [{}, {"encoder": "none"}, {"attend": "self"}])
-def test_eval_is_the_plain_detector(module: dict[str, Any]) -> None:
+def test_eval_is_the_plain_detector(boxed: Any, module: dict[str, Any]) -> None:
     method, plain = build(enabled=True, **module).eval(), build().eval()
     with torch.no_grad():
-        pairs = zip(method.predict(batch()["x"]), plain.predict(batch()["x"]), strict=True)
+        pairs = zip(method.predict(boxed["x"]), plain.predict(boxed["x"]), strict=True)
         for found, expected in pairs:
             assert all(torch.equal(found[name], expected[name]) for name in expected)
     rates = {g["name"]: g["lr"] for g in method.parameter_groups(OptimConfig(lr=0.1))}
     assert ("batchformer" in rates) == (module.get("encoder") != "none")
-    assert method.train()(*detr.padded(batch()["x"])).logits.shape[0] == 4
+    assert method.train()(*detr.padded(boxed["x"])).logits.shape[0] == 4

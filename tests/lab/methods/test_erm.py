@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,25 +12,27 @@ from torch import Tensor
 from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.config.training import OptimConfig, TrainConfig
 from batchformer.lab.data.transforms.mixup import draw_mix, mix_batch
-from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep
-from batchformer.lab.losses.long_tailed import balanced_softmax
+from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.methods import build_method
-from batchformer.lab.methods.erm import CrossEntropy, MixingClassifier, reweighting_warning
+from batchformer.lab.methods.erm import MixingClassifier, reweighting_warning
 from batchformer.lab.models.build import build_model
 from batchformer.lab.models.heads import CosineClassifier
-from batchformer.lab.recipes import find_recipe
-from batchformer.lab.runs.compare import run
 from batchformer.nn.randomness import drawing
 
 CPU = torch.device("cpu")
+COUNTS = torch.tensor([40, 9, 1])
 MIXING = MethodConfig(mixup=0.8, cutmix=1.0, mix_switch=0.5, smoothing=0.1)
 
 
-def method_with(hyper: MethodConfig | None = None, **module: Any) -> CrossEntropy:
-    torch.manual_seed(0)
-    counts = torch.tensor([9, 1, 1])
-    settings = ModuleConfig(**module)
-    return CrossEntropy(build_model("digits_net", 3), counts, module=settings, seed=0, hyper=hyper)
+def method_with(
+    hyper: MethodConfig | None = None, name: str = "cross_entropy", **module: Any
+) -> MixingClassifier:
+    with drawing(0, "weights"):
+        network = build_model("digits_net", 3)
+    options: dict[str, Any] = {"module": ModuleConfig(**module), "hyper": hyper, "seed": 0}
+    built = build_method(name, network=network, class_counts=COUNTS, **options)
+    assert isinstance(built, MixingClassifier)
+    return built
 
 
 def batch_of(n: int = 8) -> dict[str, Tensor]:
@@ -43,7 +43,7 @@ def batch_of(n: int = 8) -> dict[str, Tensor]:
     }
 
 
-def seen_by(method: CrossEntropy, monkeypatch: pytest.MonkeyPatch, **train: Any) -> list[Any]:
+def seen_by(method: MixingClassifier, monkeypatch: pytest.MonkeyPatch, **train: Any) -> list[Any]:
     """The batches that `step` is given in one update from a given seed."""
     seen: list[Any] = []
     inner = method.step
@@ -59,17 +59,11 @@ def seen_by(method: CrossEntropy, monkeypatch: pytest.MonkeyPatch, **train: Any)
     return seen
 
 
-def test_the_baseline_loss_is_cross_entropy() -> None:
-    method = method_with(enabled=False).eval()
+@pytest.mark.parametrize("smoothing", [0.0, 0.3])
+def test_the_baseline_loss_is_cross_entropy_with_smoothed_targets(smoothing: float) -> None:
+    method = method_with(MethodConfig(smoothing=smoothing), enabled=False).eval()
     batch = batch_of()
-    expected = F.cross_entropy(method.predict(batch["x"]), batch["y"])
-    torch.testing.assert_close(method.step(batch)["loss"], expected)
-
-
-def test_smoothing() -> None:
-    method = method_with(MethodConfig(smoothing=0.3), enabled=False).eval()
-    batch = batch_of()
-    target = 0.7 * torch.eye(3)[batch["y"]] + 0.1
+    target = (1 - smoothing) * torch.eye(3)[batch["y"]] + smoothing / 3
     expected = -(target * method.predict(batch["x"]).log_softmax(1)).sum(1).mean()
     torch.testing.assert_close(method.step(batch)["loss"], expected)
 
@@ -79,22 +73,16 @@ def test_without_mixing_the_batch_itself_is_trained_on(monkeypatch: pytest.Monke
     assert torch.equal(seen["x"], batch_of()["x"]) and torch.equal(seen["y"], batch_of()["y"])
 
 
-def test_the_mix_is_the_first_draw_whatever_the_arm(monkeypatch: pytest.MonkeyPatch) -> None:
-    batch = batch_of()
-    torch.manual_seed(5)
-    x, y = mix_batch(batch["x"], batch["y"], draw_mix(8, 8, 0.8, 1.0, 0.5, CPU), 3)
-    for module in ({"enabled": False}, {"dropout": 0.5}):
-        (seen,) = seen_by(method_with(MIXING, **module), monkeypatch)
-        assert torch.equal(seen["x"], x) and torch.equal(seen["y"], y)
-
-
-def test_each_part_of_a_batch_is_mixed_with_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_each_part_is_mixed_by_the_first_draw_whatever_the_arm(
+    monkeypatch: pytest.MonkeyPatch, accumulate: int
+) -> None:
     batch, parts = batch_of(), []
     torch.manual_seed(5)
-    for x, y in zip(batch["x"].chunk(2), batch["y"].chunk(2), strict=True):
+    for x, y in zip(batch["x"].chunk(accumulate), batch["y"].chunk(accumulate), strict=True):
         parts.append(mix_batch(x, y, draw_mix(8, 8, 0.8, 1.0, 0.5, CPU), 3))
     for module in ({"enabled": False}, {"dropout": 0.5}):
-        seen = seen_by(method_with(MIXING, **module), monkeypatch, accumulate=2)
+        seen = seen_by(method_with(MIXING, **module), monkeypatch, accumulate=accumulate)
         for part, (x, y) in zip(seen, parts, strict=True):
             assert torch.equal(part["x"], x) and torch.equal(part["y"], y)
 
@@ -117,29 +105,14 @@ def test_soft_targets_are_doubled_with_batchformer() -> None:
         assert float(method.step(mixed)["loss"]) == pytest.approx(total, rel=1e-6)
 
 
-COUNTS = torch.tensor([40, 9, 1])
 ARMS: dict[str, dict[str, Any]] = {"baseline": {"enabled": False}, "batchformer": {"dropout": 0.0}}
-
-
-def balanced(hyper: MethodConfig, **module: Any) -> MixingClassifier:
-    with drawing(0, "weights"):
-        network = build_model("digits_net", 3)
-    built = build_method(
-        "balanced_softmax",
-        network=network,
-        module=ModuleConfig(**module),
-        seed=0,
-        class_counts=COUNTS,
-        hyper=hyper,
-    )
-    assert isinstance(built, MixingClassifier)
-    return built
 
 
 @pytest.mark.parametrize("arm", ARMS)
 def test_the_loss_weighs_both_labels_by_the_pixels_that_are_seen(arm: str) -> None:
     """Written out pixel by pixel and row by row; both streams have the mixed targets."""
-    method = balanced(MethodConfig(cutmix=1.0, mix_prob=0.5), **ARMS[arm]).double().train()
+    hyper = MethodConfig(cutmix=1.0, mix_prob=0.5)
+    method = method_with(hyper, "balanced_softmax", **ARMS[arm]).double().train()
     method.network.eval()
     batch = batch_of()
     batch["x"] = batch["x"].double()
@@ -166,82 +139,32 @@ def test_the_loss_weighs_both_labels_by_the_pixels_that_are_seen(arm: str) -> No
     assert 0 < cut < 6, "some batches are cut and some are not"
 
 
-def test_soft_targets_are_the_weighted_loss_of_both_labels() -> None:
-    draw = torch.Generator().manual_seed(0)
-    logits = torch.randn(6, 3, generator=draw, dtype=torch.float64)
-    y, partner = torch.tensor([0, 1, 2, 0, 1, 2]), torch.tensor([2, 1, 0, 0, 2, 1])
-    soft = 0.3 * torch.eye(3).double()[y] + 0.7 * torch.eye(3).double()[partner]
-    expected = 0.3 * balanced_softmax(logits, y, COUNTS)
-    expected += 0.7 * balanced_softmax(logits, partner, COUNTS)
-    torch.testing.assert_close(balanced_softmax(logits, soft, COUNTS), expected)
-
-
-def test_the_expected_share() -> None:
-    """Beta(1, 1) is uniform: average the clipped box over its shares and its centres."""
-    areas = []
-    for part in range(400):
-        side = int(8 * ((part + 0.5) / 400) ** 0.5)
-        covered = [
-            sum(c - side // 2 <= p < c + (side + 1) // 2 for p in range(8)) for c in range(8)
-        ]
-        areas.append((sum(covered) / 64) ** 2)
-    expected = 1 - 0.5 * sum(areas) / len(areas)
-    torch.manual_seed(0)
-    draws = [draw_mix(8, 8, 0.0, 1.0, 0.5, CPU, 0.5) for _ in range(600)]
-    shares = torch.stack([mix.share for mix in draws])
-    error = float(shares.std()) / 600**0.5
-    assert float(shares.mean()) == pytest.approx(expected, abs=4 * error)
-    # A share below one eighth squared leaves no box, so a few more than half are whole.
-    whole = 0.5 + 0.5 / 64
-    assert float((shares == 1).double().mean()) == pytest.approx(whole, abs=4 * 0.0204)
-    assert all(bool((mix.own == 1).all()) for mix in draws if mix.share == 1)
-
-
-def test_boxes_do_not_depend_on_the_probability() -> None:
-    for seed in range(20):
+def test_a_share_of_the_batches_is_cut_by_boxes_that_do_not_depend_on_it() -> None:
+    whole = 0
+    for seed in range(400):
         torch.manual_seed(seed)
         always = draw_mix(8, 8, 0.0, 1.0, 0.5, CPU)
         torch.manual_seed(seed)
         sometimes = draw_mix(8, 8, 0.0, 1.0, 0.5, CPU, 0.5)
-        assert torch.equal(always.own, sometimes.own) or bool((sometimes.own == 1).all())
+        uncut = bool((sometimes.own == 1).all())
+        assert uncut or torch.equal(always.own, sometimes.own)
+        assert float(sometimes.share) == float(sometimes.own.mean())
+        whole += uncut
+    # A share below one eighth squared leaves no box, so a few more than half are whole.
+    assert whole / 400 == pytest.approx(0.5 + 0.5 / 64, abs=4 * 0.025)
 
 
 @pytest.mark.parametrize("arm", ["baseline", "batchformer"])
 def test_probability_zero_is_no_cutmix_to_the_bit(arm: str) -> None:
     ends = []
     for hyper in (MethodConfig(), MethodConfig(cutmix=1.0, mix_prob=0.0)):
-        method = balanced(hyper, enabled=arm == "batchformer").train()
+        method = method_with(hyper, "balanced_softmax", enabled=arm == "batchformer").train()
         optimizers = method.optimizers(OptimConfig(lr=0.1))
         for step in range(3):
             torch.manual_seed(step)
             method.update(batch_of(), optimizers, OptimizerStep(TrainConfig(), CPU))
         ends.append(method.state_dict())
     assert all(torch.equal(value, ends[1][name]) for name, value in ends[0].items())
-
-
-def test_arms_of_a_seed_train_on_the_same_images_and_targets(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[Batch] = []
-    mixed = MixingClassifier.mixed
-
-    def record(self: MixingClassifier, batch: Batch, parts: int = 1) -> Batch:
-        seen.append(mixed(self, batch, parts))
-        return seen[-1]
-
-    monkeypatch.setattr(MixingClassifier, "mixed", record)
-    demo = find_recipe("demo")
-    train = dataclasses.replace(demo.train, updates=6, batch_size=16, eval_every=0)
-    hyper = MethodConfig(cutmix=1.0, mix_prob=0.5)
-    recipe = dataclasses.replace(demo, train=train, hyper=hyper)
-    for arm in ("baseline", "batchformer", "batchformer_self"):
-        run(recipe, arm, 3, root=tmp_path, device=CPU, quiet=True)
-    assert len(seen) == 18
-    for first, *others in zip(seen[:6], seen[6:12], seen[12:], strict=True):
-        for other in others:
-            assert torch.equal(first["x"], other["x"]) and torch.equal(first["y"], other["y"])
-    kinds = {bool((batch["y"].amax(1) == 1).all()) for batch in seen}
-    assert kinds == {True, False}, "some batches are cut and some are not"
 
 
 # LDAM against the loss composed by hand, its head, and when weights begin.
@@ -268,15 +191,6 @@ def test_the_loss_of_both_streams_by_hand(
     w = weights[y] if reweighted else torch.ones(20)
     expected = (w * losses).sum() / w.sum()
     torch.testing.assert_close(method.step(batch)["loss"].double(), expected, rtol=1e-6, atol=0)
-
-
-def test_weights_begin_at_their_epoch_and_are_a_phase(make: Any) -> None:
-    method = make("ldam", {"reweight_epoch": 160})
-    phases = []
-    for epoch in (0, 159, 160, 199, 0):
-        method.begin_epoch(epoch)
-        phases.append(method.phase())
-    assert phases == [False, False, True, True, False]
 
 
 def test_the_head_is_a_cosine_one_and_the_prediction_plain(make: Any, batch: Any) -> None:

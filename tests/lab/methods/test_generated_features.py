@@ -45,15 +45,6 @@ def trained(module: ModuleConfig, **changes: Any) -> Any:
 
 
 @pytest.mark.parametrize("module", [OFF, ON], ids=["plain", "two streams"])
-def test_it_learns(module: ModuleConfig) -> None:
-    features, labels = clusters()
-    linear = trained(module, epochs=20)
-    assert linear.weight.shape == (6, 8)
-    assert (linear(features).argmax(1) == labels).float().mean() > 0.85
-    assert not any(p.requires_grad for p in linear.parameters())
-
-
-@pytest.mark.parametrize("module", [OFF, ON], ids=["plain", "two streams"])
 def test_a_function_of_its_arguments(module: ModuleConfig) -> None:
     torch.manual_seed(1)
     first = trained(module)
@@ -62,6 +53,7 @@ def test_a_function_of_its_arguments(module: ModuleConfig) -> None:
     second = trained(module)
     assert torch.equal(first.weight, second.weight) and torch.equal(first.bias, second.bias)
     assert torch.equal(before, torch.get_rng_state())
+    assert not any(p.requires_grad for p in first.parameters())
     assert not torch.equal(first.weight, trained(module, seed=6).weight)
 
 

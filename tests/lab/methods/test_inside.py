@@ -12,13 +12,11 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
 from batchformer import check
-from batchformer.lab.config.arms import with_arm
 from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.config.training import OptimConfig, TrainConfig
 from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.methods import build_method
 from batchformer.lab.methods.classifier import Classifier
-from batchformer.lab.recipes import find_recipe
 from batchformer.nn.module import BatchFormer
 from batchformer.nn.randomness import drawing
 
@@ -224,22 +222,3 @@ def test_mixed_images_have_mixed_targets_in_both_streams() -> None:
 def test_what_makes_no_sense_is_refused(name: str, module: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         method(name, **module)
-
-
-def test_an_arm_of_the_small_deit_differs_in_what_it_says() -> None:
-    """Rows that an update trains on, and encoders that mix them."""
-    recipe = find_recipe("cifar100_lt_deit_balanced_softmax")
-    expected = {
-        "baseline": (6, 0),
-        "batchformer": (12, 1),
-        "batchformer_self": (12, 1),
-        "batchformer_identity": (12, 1),
-        "batchformer_mixed_only": (6, 1),
-        "baseline_updates2x": (6, 0),
-    }
-    for arm, (rows, count) in expected.items():
-        module = with_arm(recipe, arm).module
-        fields = {name: getattr(module, name) for name in module.__dataclass_fields__}
-        classifier = method(**{**fields, "at": ALL})
-        assert len(classifier(X)) == rows, arm
-        assert len(encoders(classifier)) == count, arm

@@ -16,7 +16,7 @@ import linear_classes
 from batchformer.lab.config.methods import ModuleConfig
 from batchformer.lab.losses.izf import centre_loss, flow_loss, negative_mmd
 from batchformer.lab.methods import build_method
-from batchformer.lab.models.flow import ChannelScale, Coupling, Flow, LinearMap
+from batchformer.lab.models.flow import Flow, LinearMap
 from linear_classes import (
     ADAM,
     ATTRIBUTES,
@@ -70,24 +70,6 @@ def test_there_and_back_in_single_precision() -> None:
         back = flow.inverse(mapped)
     assert mapped.dtype == torch.float32
     assert (back - x).abs().max() < 1e-4
-
-
-def test_a_coupling_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    coupling, x = Coupling(2, 8), torch.tensor([[1.0, 2.0]])
-    half, one = torch.tensor([[math.log(0.5)]]), torch.ones(1, 1)
-    monkeypatch.setattr(coupling, "terms", lambda first: (half, one))
-    mapped, log_det = coupling(x)
-    torch.testing.assert_close(mapped, torch.tensor([[1.0, 2.0]]))  # 0.5 * 2 + 1
-    assert log_det.item() == pytest.approx(-0.6931, abs=1e-4)
-    torch.testing.assert_close(coupling.inverse(mapped), x)
-
-
-def test_channel_scales() -> None:
-    scale, x = ChannelScale(3), torch.randn(4, 3)
-    scale.shift.data, scale.log_scale.data = torch.randn(3), torch.randn(3)
-    mapped, log_det = scale(x)
-    torch.testing.assert_close(mapped, (x - scale.shift) * scale.log_scale.exp())
-    torch.testing.assert_close(log_det, scale.log_scale.sum().repeat(4))
 
 
 def test_a_linear_map_starts_as_nearly_a_permutation() -> None:
@@ -225,38 +207,6 @@ def test_rows_of_the_classifier() -> None:
     wanted = method.attributes[UNSEEN.repeat_interleave(40)]
     torch.testing.assert_close(mapped[:, :5], wanted, atol=1e-4, rtol=1e-4)
     assert abs(mapped[:, 5:].mean()) < 0.2 and abs(mapped[:, 5:].std() - 1) < 0.2
-
-
-def test_three_corners_of_a_square_tell_where_the_fourth_is() -> None:
-    """In a plane that is padded by zeros to 4 channels."""
-    draw = torch.Generator().manual_seed(0)
-    corners = torch.tensor([[0.0, 1.0], [0.0, 0.0], [1.0, 0.0], [1.0, 1.0]])
-    labels = torch.arange(4).repeat_interleave(60)
-    points = 2 * corners[labels] - 1 + torch.randn(240, 2, generator=draw) / 3
-    features = torch.cat((points, torch.zeros(240, 2)), 1)
-    torch.manual_seed(0)
-    flow = Flow(4, 32, 3)
-    flow.standardise(features[:180])
-    adam = torch.optim.Adam(flow.parameters(), lr=0.02)
-    semantics = 6 * corners
-    losses = []
-    for _ in range(150):
-        adam.zero_grad()
-        # A little noise: a flow has no density on a plane of its space.
-        noisy = features[:180] + 0.05 * torch.randn(180, 4, generator=draw)
-        mapped, log_det = flow(noisy)
-        centres = flow.inverse(torch.cat((semantics[:3], torch.zeros(3, 2)), 1))
-        loss = 2 * flow_loss(mapped, log_det, semantics[labels[:180]])
-        loss = loss + centre_loss(centres, features[:180], labels[:180])
-        loss.backward()  # type: ignore[no-untyped-call]
-        adam.step()
-        losses.append(loss.item())
-    assert losses[-1] < losses[0] - 2
-    with torch.no_grad():
-        unseen = flow.inverse(torch.cat((semantics[3:], torch.zeros(1, 2)), 1))[0, :2]
-        seen = flow.inverse(torch.cat((semantics[:3], torch.zeros(3, 2)), 1))[:, :2]
-    assert (seen - (2 * corners[:3] - 1)).abs().max() < 0.3
-    assert unseen.min() > 0, unseen
 
 
 def test_unseen_classes_come_to_be_known() -> None:

@@ -20,12 +20,6 @@ def answers(
     return [list(valley.tell(loss)) for loss in losses], list(valley.finish()), valley
 
 
-def test_falling_losses_never_converge_and_leave_the_last_segment() -> None:
-    during, end, valley = answers([5.0, 4.0, 3.0, 2.0, 1.0], 3, 6, 0.3)
-    assert during == [[]] * 5 and end == [4]
-    assert valley.threshold is None and not valley.dead
-
-
 def test_a_valley_and_what_follows_it() -> None:
     # Converged at segment 4 (1.0 of 1.0, 1.1, 1.2): mean 1.1, threshold 1.43. The window of six
     # reaches back to segment 1; segment 2 (1.5) lies above, so 3 and 4 begin the average.
@@ -58,16 +52,6 @@ def test_what_the_average_begins_with(second: float, tolerance: int, expected: l
     # Converged at segment 3 with threshold 1.43.
     during, _, _ = answers([1.4, second, 1.3, 1.0, 1.1, 1.2], 3, tolerance, 0.3)
     assert during == [[], [], [], [], [], expected]
-
-
-def test_an_end_inside_the_valley_takes_the_rest_up_to_the_last_low_loss() -> None:
-    # Converged at 0 (1, 1, 1), threshold 1.5, window of four.
-    losses = [1.0, 1.0, 1.0, 1.2, 1.3, 2.0, 1.4, 2.0]
-    during, end, _ = answers(losses, 3, 4, 0.5)
-    assert during == [[], [], [0], [], [1], [2], [3], [4]]
-    assert end == [5, 6]  # 5 lies above, but 6 after it does not; 7 is above
-    for cut, expected in [(3, [1, 2]), (4, [1, 2, 3]), (6, [3, 4]), (7, [4, 5, 6])]:
-        assert answers(losses[:cut], 3, 4, 0.5)[1] == expected
 
 
 def test_what_is_no_number_counts_as_infinite() -> None:

@@ -9,10 +9,8 @@ import torch
 
 from batchformer import check
 from batchformer.lab.config.methods import METHODS
-from batchformer.lab.config.training import OptimConfig, TrainConfig
-from batchformer.lab.engine.optimizer_step import OptimizerStep
+from batchformer.lab.config.training import OptimConfig
 
-CPU = torch.device("cpu")
 #: Methods for batches of several domains; accumulation would separate them.
 DOMAINS = ("coral", "irm", "vrex", "mixstyle")
 #: Tasks of pairs, features or boxes; their own files have the same tests.
@@ -25,6 +23,8 @@ OF_IMAGES = [
 ]
 #: Their stopping is in their own files, or is that of the same class.
 NEVER_STOPPED = ("cross_entropy", "balanced_softmax", "coral", "vrex", "ride_assignment")
+#: They answer with features, or by routers that are no part of the network.
+NOT_DEPLOYED = ("moco_v2", "moco_v3", "ride_assignment")
 TRAIN: list[dict[str, Any]] = [{"precision": "bf16"}, {"accumulate": 2}]
 KEYS: dict[str, Any] = {"queue": 16, "dim": 4, "temperature": 0.2, "momentum": 0.9}
 MOCO = {**KEYS, "projection_hidden": 16, "momentum_schedule": "cosine"}
@@ -60,14 +60,11 @@ def everything(batch: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("name", "train"), CASES, ids=str)
 def test_half_precision_and_accumulation(
-    make: Any, everything: Any, name: str, train: dict[str, Any]
+    make: Any, everything: Any, update: Any, name: str, train: dict[str, Any]
 ) -> None:
-    method = made(make, name).train()
-    optimizers = method.optimizers(OptimConfig())
+    method = made(make, name)
     before = {k: v.clone() for k, v in method.named_parameters()}
-    optimizer_step = OptimizerStep(TrainConfig(batch_size=10, **train), CPU)
-    losses = method.update(everything, optimizers, optimizer_step)
-    method.after_update()
+    losses = update(method, everything, batch_size=10, **train)
     assert losses["loss"].isfinite() and losses["loss"].dtype == torch.float32
     for key, value in method.named_parameters():
         assert value.isfinite().all(), key
@@ -94,6 +91,8 @@ def test_arms_begin_alike_and_predict_alike(make: Any, batch: Any, name: str) ->
         assert torch.equal(whole, other.predict(batch["x"]))
         if (figures := own.relations()) is not None:
             torch.testing.assert_close(figures.classify(figures.features(batch["x"])), whole)
+        if name not in NOT_DEPLOYED:
+            torch.testing.assert_close(own.deployed().eval()(batch["x"]), whole)
     torch.testing.assert_close(whole[3:4], alone)  # nor has one sample in another's
 
 
@@ -106,9 +105,14 @@ def test_samples_attend_to_one_another_in_training(make: Any, batch: Any, name: 
 
 @pytest.mark.parametrize(
     "name",
-    ["ldam", "crt", "lws", "balms", "bbn", "oltr_plain", "oltr", "lfme", "linear_probe", *DOMAINS],
+    [
+        *("ldam", "crt", "lws", "balms", "bbn", "oltr_plain", "oltr"),
+        *("lfme", "linear_probe", "paco", *DOMAINS),
+    ],
 )
-@pytest.mark.parametrize("module", [{}, {"enabled": False}, {"streams": "mixed_only"}], ids=str)
+@pytest.mark.parametrize(
+    "module", [{}, {"enabled": False}, {"streams": "mixed_only"}, {"trained": False}], ids=str
+)
 def test_every_parameter_is_trained_once(
     make: Any, batch: Any, name: str, module: dict[str, Any], assert_trained_once: Any
 ) -> None:
@@ -121,13 +125,13 @@ def test_resumed_equals_unbroken(make: Any, assert_resumes: Any, name: str) -> N
 
 
 @pytest.mark.parametrize("name", ["paco", "moco_v2", "moco_v3", "bbn", "oltr", "lfme"])
-def test_an_update_writes_its_state_in_place(make: Any, everything: Any, name: str) -> None:
+def test_an_update_writes_its_state_in_place(
+    make: Any, everything: Any, update: Any, name: str
+) -> None:
     """As a captured update must; what changes with the epoch is in tensors."""
     method = made(make, name).train()
     places = {key: value.data_ptr() for key, value in method.state_dict().items()}
-    optimizer_step = OptimizerStep(TrainConfig(), CPU)
-    method.update(everything, method.optimizers(OptimConfig()), optimizer_step)
-    method.after_update()
+    update(method, everything)
     method.begin_epoch(1)
     assert {key: value.data_ptr() for key, value in method.state_dict().items()} == places
     assert method.why_eager() is None and method.phase() is None
@@ -139,3 +143,25 @@ def test_what_measures_training_images_is_refused_without_them(make: Any, name: 
     method.begin_epoch(3)  # a network that is loaded to predict measures nothing
     with pytest.raises(ValueError, match=f"{name} measures the training images before the train"):
         method.begin_training(1)
+
+
+@pytest.mark.parametrize(
+    ("name", "hyper", "phases"),
+    [
+        ("ldam", {"reweight_epoch": 160}, {0: False, 159: False, 160: True, 199: True}),
+        ("ride", {}, {0: False, 159: False, 160: True}),
+        ("coral", {"penalty": 0.3, "penalty_from": 5}, {0: 0.3, 4: 0.3, 5: 0.3}),
+        ("irm", {"penalty": 5.0, "penalty_from": 2}, {0: 1.0, 1: 1.0, 2: 5.0, 9: 5.0}),
+        ("irm", {"penalty": 5.0}, {0: 5.0}),
+        ("vrex", {"penalty": 3.0, "penalty_from": 1}, {0: 1.0, 1: 3.0}),
+    ],
+    ids=str,
+)
+def test_a_loss_that_changes_at_an_epoch_is_a_phase(
+    make: Any, name: str, hyper: dict[str, Any], phases: dict[int, Any]
+) -> None:
+    method = make(name, hyper, {"groups": 2} if name in DOMAINS else None)
+    assert method.phase() == phases[0], "before the first epoch"
+    for epoch, phase in [*phases.items(), (0, phases[0])]:
+        method.begin_epoch(epoch)
+        assert method.phase() == phase

@@ -6,16 +6,12 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.config.training import OptimConfig, TrainConfig
 from batchformer.lab.engine.cuda_graph import Captured, Eager
 from batchformer.lab.engine.optimizer_step import OptimizerStep
-from batchformer.lab.methods import build_method
 from batchformer.lab.methods import momentum as shuffled_norm
-from batchformer.lab.methods.moco import is_vision_transformer
-from batchformer.lab.methods.momentum import draw_order
 from batchformer.lab.models.build import build_model
 from batchformer.lab.recipes import find_recipe
 
@@ -27,16 +23,6 @@ HYPER: dict[str, Any] = {
     "projection_hidden": 16,
 }
 BOTH = ["moco_v2", "moco_v3"]
-CPU = torch.device("cpu")
-
-
-def updated(method: Any, batch: Any, times: int = 1, lr: float = 0.1) -> Any:
-    """After so many updates; the first queue of MoCo-v2 is empty, and asks for nothing."""
-    optimizers = method.train().optimizers(OptimConfig(lr=lr))
-    for _ in range(times):
-        method.update(batch, optimizers, OptimizerStep(TrainConfig(), CPU))
-        method.after_update()
-    return method
 
 
 @pytest.mark.parametrize("name", BOTH)
@@ -56,8 +42,10 @@ def test_only_the_queries_way_is_trained(
 
 
 @pytest.mark.parametrize("name", BOTH)
-def test_what_is_deployed(make: Any, batch: Any, name: str) -> None:
-    method = updated(make(name, HYPER), batch, 2).eval()
+def test_what_is_deployed(make: Any, batch: Any, update: Any, name: str) -> None:
+    method = make(name, HYPER)
+    update(method, batch, times=2)
+    method.eval()
     x = batch["x"]
     with torch.no_grad():
         assert torch.equal(method.predict(x), method.network.forward_features(x))
@@ -67,9 +55,12 @@ def test_what_is_deployed(make: Any, batch: Any, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", BOTH)
-def test_under_autocast_the_module_still_learns(make: Any, batch: Any, name: str) -> None:
+def test_under_autocast_the_module_still_learns(
+    make: Any, batch: Any, update: Any, name: str
+) -> None:
     """Keys come after the queries, or their cast of its weights would cut gradients off."""
-    method = updated(make(name, HYPER), batch)
+    method = make(name, HYPER)
+    update(method, batch)  # the first queue of MoCo-v2 is empty, and asks for nothing
     method.zero_grad()
     with torch.autocast("cpu", torch.bfloat16):
         losses = method.step(batch)
@@ -79,21 +70,14 @@ def test_under_autocast_the_module_still_learns(make: Any, batch: Any, name: str
 
 
 @pytest.mark.parametrize("name", BOTH)
-def test_what_has_no_sense_is_refused(make: Any, batch: Any, name: str) -> None:
+def test_what_has_no_sense_is_refused(make: Any, batch: Any, update: Any, name: str) -> None:
     with pytest.raises(ValueError, match="there is one stream"):
         make(name, {**HYPER, "contrast_pairs": "plain"}, streams="mixed_only")
     with pytest.raises(ValueError, match="there is one stream"):
         make(name, {**HYPER, "enqueued": "mixed"}, streams="mixed_only")
-    make(name, HYPER, loss_scale="official", mixed_weight=0.5, enabled=False)
     method = make(name, {**HYPER, "momentum_schedule": "cosine"})
     with pytest.raises(RuntimeError, match=r"call begin_training\(updates\)"):
-        updated(method, batch)
-
-
-def test_vision_transformers_are_known() -> None:
-    timm = pytest.importorskip("timm")
-    small = timm.create_model("vit_tiny_patch16_224", img_size=32, depth=1, num_classes=3)
-    assert is_vision_transformer(small) and not is_vision_transformer(build_model("digits_net", 3))
+        update(method, batch)
 
 
 @pytest.mark.gpu
@@ -148,40 +132,7 @@ def test_captured_updates_equal_eager_ones(
         torch.testing.assert_close(captured, eager, rtol=1e-3, atol=1e-4)
 
 
-N = 10
-
-
 # MoCo-v2.
-
-
-def test_the_head_has_biases_and_no_normalisation(make: Any) -> None:
-    head = make("moco_v2", {**HYPER, "projection_layers": 3}).head
-    kinds = [type(part) for part in head]
-    assert kinds == [nn.Linear, nn.ReLU, nn.Linear, nn.ReLU, nn.Linear]
-    assert head[0].weight.shape == (16, 64) and head[4].bias.shape == (4,)
-
-
-@pytest.mark.parametrize("kind", ["first_release", "readme"])
-def test_lists_of_the_other_moco_are_refused(make: Any, kind: str) -> None:
-    with pytest.raises(
-        ValueError, match=f"contrast-pairs {kind} is a list of the released MoCo-v3"
-    ):
-        make("moco_v2", {**HYPER, "contrast_pairs": kind})
-    make("moco_v2", {**HYPER, "contrast_pairs": kind}, enabled=False)
-
-
-def test_parts_of_keys_are_drawn_anew_and_of_queries_are_not(make: Any, batch: Any) -> None:
-    method = make("moco_v2", {**HYPER, "norm_parts": 2}, enabled=False).double().train()
-    x = batch["x"].double()
-    with torch.no_grad():
-        assert torch.equal(method.features(x), method.features(x))
-        streams = [method.key_streams(x, draw_order(x, 2))["plain"] for _ in range(2)]
-    assert not torch.allclose(*streams)
-    method.eval()
-    with torch.no_grad():
-        torch.testing.assert_close(method.predict(x[:3]), method.predict(x)[:3])
-        streams = [method.key_streams(x, draw_order(x, 2))["plain"] for _ in range(2)]
-    torch.testing.assert_close(*streams)
 
 
 def test_arms_assign_keys_to_parts_alike(make: Any, batch: Any) -> None:
@@ -198,11 +149,6 @@ def test_arms_assign_keys_to_parts_alike(make: Any, batch: Any) -> None:
         torch.manual_seed(5)
         method.step(batch)
     assert torch.equal(*orders)
-
-
-def test_batches_without_parts_of_one_size_are_refused(make: Any, batch: Any) -> None:
-    with pytest.raises(ValueError, match="a batch of 10 rows cannot be divided into 4 equal parts"):
-        make("moco_v2", {**HYPER, "norm_parts": 4}).train().step(batch)
 
 
 @pytest.mark.parametrize(("ranks", "own"), [(1, 8), (2, 4), (4, 2), (8, 1)])
@@ -229,48 +175,20 @@ def test_ranks_that_parts_cannot_be_divided_among(monkeypatch: pytest.MonkeyPatc
 # MoCo-v3.
 
 
-def test_heads_normalise_both_streams_together(make: Any, batch: Any) -> None:
-    method = make("moco_v3", HYPER, dropout=0.0).train()
-    out = method.head(method.streams(method.features(batch["x"])))
-    assert out.shape == (2 * N, 4)
-    torch.testing.assert_close(out.mean(0), torch.zeros(4), atol=1e-5, rtol=0)
-    assert out[:N].mean(0).abs().max() > 1e-3, "and not each by itself"
-    assert method.queries(batch["x"]).shape == (2 * N, 4)
-
-
-def test_a_vision_transformer(batch: Any) -> None:
+def test_a_vision_transformer(make: Any, update: Any) -> None:
     """The class token is its feature; its patch projection stays as it is."""
     timm = pytest.importorskip("timm")
     torch.manual_seed(0)
     network = timm.create_model(
         "vit_tiny_patch16_224", img_size=16, patch_size=8, in_chans=1, depth=1, num_classes=5
     )
-    hyper = MethodConfig(**{**HYPER, "projection_layers": 3})
-    method: Any = build_method(
-        "moco_v3", network=network, module=ModuleConfig(), seed=0, hyper=hyper, class_counts=None
-    )
+    method = make("moco_v3", {**HYPER, "projection_layers": 3}, {"network": network})
     assert sum(isinstance(part, torch.nn.Linear) for part in method.head) == 3
     x = torch.randn(6, 1, 16, 16)
     with torch.no_grad():
         assert torch.equal(method.eval().predict(x), network.forward_features(x)[:, 0])
     kept = {k: p.clone() for k, p in network.named_parameters()}
-    method.train()
-    optimizers = method.optimizers(OptimConfig(name="adamw", lr=1e-3, decayed="matrices"))
-    optimizer_step = OptimizerStep(TrainConfig(), CPU)
-    method.update({"x": x, "view2": x.flip(3)}, optimizers, optimizer_step)
+    optim = OptimConfig(name="adamw", lr=1e-3, decayed="matrices")
+    update(method, {"x": x, "view2": x.flip(3)}, optim)
     same = {k for k, p in network.named_parameters() if torch.equal(p, kept[k])}
     assert same == {"patch_embed.proj.weight", "patch_embed.proj.bias", "head.weight", "head.bias"}
-
-
-def test_lars_trains_it(make: Any, batch: Any) -> None:
-    method = make("moco_v3", {**HYPER, "momentum_schedule": "cosine"}).train()
-    method.begin_training(30)
-    optim = OptimConfig(name="lars", lr=1.0, trust=0.02, weight_decay=1e-6, decayed="matrices")
-    optimizers = method.optimizers(optim)
-    same = {**batch, "view2": batch["x"]}
-    torch.manual_seed(0)
-    losses = []
-    for _ in range(30):
-        losses.append(method.update(same, optimizers, OptimizerStep(TrainConfig(), CPU)))
-        method.after_update()
-    assert losses[-1]["loss"] < losses[0]["loss"] and losses[-1]["spread"] > 0.1

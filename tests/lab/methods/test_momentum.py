@@ -36,17 +36,6 @@ def test_parameters_follow_and_statistics_do_not() -> None:
     assert not torch.equal(leader[1].running_mean, torch.zeros(2))
 
 
-def test_the_ends() -> None:
-    leader = nn.Linear(2, 2)
-    slow = frozen_copy(leader)
-    kept = slow.weight.clone()
-    nn.init.ones_(leader.weight)
-    update_average_(slow, leader, 1.0)
-    assert torch.equal(slow.weight, kept)
-    update_average_(slow, leader, 0.0)
-    assert torch.equal(slow.weight, leader.weight)
-
-
 @settings(max_examples=60)
 @given(size=st.integers(1, 12), pushes=st.lists(st.integers(1, 20), max_size=6))
 def test_it_holds_the_newest_and_says_which_are_real(size: int, pushes: list[int]) -> None:
@@ -75,14 +64,6 @@ def test_places_are_those_of_a_ring_written_one_by_one() -> None:
             place = (place + 1) % 5
         assert queue.labels.tolist() == ring and int(queue.position) == place
         assert queue.keys.flatten().tolist() == [float(n) for n in ring]
-
-
-def test_nothing_is_replaced_so_that_a_capture_goes_on() -> None:
-    queue = KeyQueue(4, 1)
-    before = {name: buffer.data_ptr() for name, buffer in queue.named_buffers()}
-    queue.push(torch.ones(3, 1, requires_grad=True), torch.ones(3, dtype=torch.int64))
-    assert {name: buffer.data_ptr() for name, buffer in queue.named_buffers()} == before
-    assert not queue.keys.requires_grad and set(queue.state_dict()) == set(before)
 
 
 def test_one_rank_keeps_its_rows_in_order() -> None:

@@ -9,11 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from batchformer.lab.config.training import OptimConfig, TrainConfig
-from batchformer.lab.engine.optimizer_step import OptimizerStep
+from batchformer.lab.config.training import OptimConfig
 from batchformer.lab.metrics.representation import votes
 
-CPU = torch.device("cpu")
 MODULES: list[dict[str, Any]] = [
     {},
     {"enabled": False},
@@ -43,14 +41,14 @@ def test_the_classifier_begins_anew(make: Any) -> None:
     assert torch.equal(weight, make("linear_probe").network.fc.weight)
 
 
-def test_only_the_classifier_moves_and_statistics_do_not(make: Any, batch: Any) -> None:
+def test_only_the_classifier_moves_and_statistics_do_not(
+    make: Any, batch: Any, update: Any
+) -> None:
     for mode in ("eval", "train"):  # frozen_mode is for other methods
         method = make("linear_probe", {"frozen_mode": mode}).train()
         assert not any(part.training for part in method.network.modules())
         before = {key: value.clone() for key, value in method.state_dict().items()}
-        method.update(
-            batch, method.optimizers(OptimConfig(lr=0.5)), OptimizerStep(TrainConfig(), CPU)
-        )
+        update(method, batch, OptimConfig(lr=0.5))
         after = method.state_dict()
         moved = {key for key, value in before.items() if not torch.equal(value, after[key])}
         assert moved == {"network.fc.weight", "network.fc.bias"}
@@ -66,10 +64,6 @@ def test_the_first_loss_is_that_of_a_linear_classifier(make: Any, batch: Any) ->
     torch.testing.assert_close(method.step(batch)["loss"], -picked.mean())
 
 
-def test_the_network_is_in_eval_from_the_beginning(make: Any) -> None:
-    assert not any(part.training for part in make("linear_probe").network.modules())
-
-
 IMAGES = torch.randn(12, 1, 8, 8, generator=torch.Generator().manual_seed(7))
 
 
@@ -83,12 +77,17 @@ def scaled(make: Any, times: float = 1.0) -> Any:
     return method
 
 
-def trained(method: Any, batch: Any, updates: int = 3) -> Any:
-    method.train().begin_training(updates)
-    optimizers = method.optimizers(OptimConfig(lr=0.5))
-    for _ in range(updates):
-        method.update(batch, optimizers, OptimizerStep(TrainConfig(), CPU))
-    return method
+@pytest.fixture
+def trained(batch: Any, update: Any) -> Any:
+    """Its answers after three updates."""
+
+    def answers(method: Any) -> Tensor:
+        method.train().begin_training(3)
+        update(method, batch, OptimConfig(lr=0.5), times=3)
+        found: Tensor = method.eval().predict(batch["x"])
+        return found
+
+    return answers
 
 
 def test_features_of_unit_scale(make: Any, batch: Any) -> None:
@@ -105,24 +104,23 @@ def test_features_of_unit_scale(make: Any, batch: Any) -> None:
         torch.testing.assert_close(method.train()(batch["x"]), wanted)
 
 
-def test_longer_features_are_probed_alike(make: Any, batch: Any) -> None:
-    answers = [trained(scaled(make, times), batch).predict(batch["x"]) for times in (1.0, 64.0)]
-    torch.testing.assert_close(*answers)
+def test_longer_features_are_probed_alike(make: Any, trained: Any) -> None:
+    torch.testing.assert_close(*(trained(scaled(make, times)) for times in (1.0, 64.0)))
     plain = [make("linear_probe") for _ in range(2)]
     with torch.no_grad():
         plain[1].network.hidden.weight.mul_(64.0)
         plain[1].network.hidden.bias.mul_(64.0)
-    own, longer = (trained(method, batch).predict(batch["x"]) for method in plain)
-    assert not torch.allclose(own, longer, atol=0.1)
+    assert not torch.allclose(*map(trained, plain), atol=0.1)
 
 
-def test_the_exported_network_and_a_loaded_state_answer_alike(make: Any, batch: Any) -> None:
-    method = trained(scaled(make), batch).eval()
+def test_the_exported_network_and_a_loaded_state_answer_alike(
+    make: Any, batch: Any, trained: Any
+) -> None:
+    method, again = scaled(make), scaled(make).eval()
+    answers = trained(method)
+    again.load_state_dict(method.state_dict())
     with torch.no_grad():
-        answers = method.predict(batch["x"])
         torch.testing.assert_close(method.deployed()(batch["x"]), answers)
-        again = scaled(make).eval()
-        again.load_state_dict(method.state_dict())
         assert torch.equal(again.predict(batch["x"]), answers)
     assert method.deployed() is not method.network and "length" in method.state_dict()
     assert "length" not in make("linear_probe").state_dict(), "older runs go on"
@@ -172,18 +170,12 @@ def test_answers_are_the_shares_of_the_votes(make: Any, batch: Any, k: int) -> N
     assert found.isfinite().all() and torch.equal(found.argmax(1), wanted.argmax(1))
 
 
-def test_an_image_of_the_bank_is_its_own_nearest(make: Any) -> None:
-    method = made(make, {"neighbours": 1})
-    assert method.predict(method.bank.images).argmax(1).tolist() == LABELS.tolist()
-
-
-def test_nothing_is_trained(make: Any, batch: Any) -> None:
+def test_nothing_is_trained(make: Any, batch: Any, update: Any) -> None:
     method = made(make).train()
     assert not method.network.training and not any(p.requires_grad for p in method.parameters())
+    assert method.optimizers(OptimConfig()) == {}
     before = {key: value.clone() for key, value in method.state_dict().items()}
-    optimizers = method.optimizers(OptimConfig())
-    assert optimizers == {}
-    losses = method.update(batch, optimizers, OptimizerStep(TrainConfig(), CPU))
+    losses = update(method, batch)
     after = method.state_dict()
     assert losses["loss"].isfinite() and before.keys() == after.keys()
     assert all(torch.equal(value, after[key]) for key, value in before.items())
@@ -205,6 +197,11 @@ def test_the_bank_is_no_part_of_the_state_and_filled_once_for_given_weights(
     assert method.bank.asked == 2 and not torch.equal(first, other)
 
 
+@pytest.mark.parametrize("name", ["linear_probe", "knn"])
+def test_the_network_is_in_eval_from_the_beginning(make: Any, name: str) -> None:
+    assert not any(part.training for part in make(name).network.modules())
+
+
 def test_half_precision_changes_nothing(make: Any, batch: Any) -> None:
     method = made(make)
     plain = method.predict(batch["x"])
@@ -212,20 +209,10 @@ def test_half_precision_changes_nothing(make: Any, batch: Any) -> None:
         torch.testing.assert_close(method.predict(batch["x"]), plain)
 
 
-def test_answers_are_of_one_sample_alone(make: Any, batch: Any) -> None:
-    method = made(make, {"neighbours": 3})
-    whole, alone = method.predict(batch["x"]), method.predict(batch["x"][3:4])
-    torch.testing.assert_close(whole[3:4], alone)
-
-
 def test_neighbours_have_no_batchformer(make: Any, batch: Any) -> None:
     method = made(make, attend="self", loss_scale="official")
     assert method.encoder is None
     assert torch.equal(method.predict(batch["x"]), made(make, enabled=False).predict(batch["x"]))
-
-
-def test_the_network_of_neighbours_is_in_eval(make: Any) -> None:
-    assert not any(part.training for part in made(make).network.modules())
 
 
 def test_neighbours_resume(make: Any, assert_resumes: Any) -> None:

@@ -39,18 +39,6 @@ def folder(
     return made
 
 
-def test_a_shuffle_between_ranks(folder: Path) -> None:
-    assert_shuffle(folder / "shuffle")
-
-
-def test_ranks_of_paco_shuffle_their_keys(folder: Path) -> None:
-    assert_paco(folder / "paco")
-
-
-def test_two_ranks_of_moco_are_one_batch(folder: Path) -> None:
-    assert_moco(folder / "moco")
-
-
 def work(rank: int, folder: Path) -> None:
     """Be a rank of groups of three and then, without the last rank, of two."""
     for ranks in (3, 2):
@@ -70,8 +58,6 @@ def work(rank: int, folder: Path) -> None:
 
 #: Rows of each rank, by the number of ranks.
 SIZES = {2: ((4, 4), (3, 5), (0, 4)), 3: ((4, 4, 4), (5, 1, 3), (0, 6, 2))}
-
-
 SEEDS = (1, 2)
 
 
@@ -98,12 +84,15 @@ def work_shuffle(rank: int, ranks: int, folder: str) -> None:
     torch.save(found, f"{folder}/{rank}of{ranks}.pt")
 
 
-def assert_shuffle(folder: Path) -> None:
-    """Check what :func:`work_shuffle` left."""
+def left(folder: Path, ranks: int) -> list[Any]:
+    """What the ranks of a group of this size saved."""
+    files = [folder / f"{rank}of{ranks}.pt" for rank in range(ranks)]
+    return [torch.load(file, weights_only=True) for file in files]
+
+
+def test_a_shuffle_between_ranks(folder: Path) -> None:
     for ranks, all_sizes in SIZES.items():
-        found = [
-            torch.load(folder / f"{rank}of{ranks}.pt", weights_only=True) for rank in range(ranks)
-        ]
+        found = left(folder / "shuffle", ranks)
         for sizes, *by_rank in zip(all_sizes, *found, strict=True):
             assert_every_row_comes_once_and_to_other_ranks(sizes, by_rank)
             assert_undone_exactly(sizes, by_rank)
@@ -141,11 +130,7 @@ COUNTS = torch.tensor([50, 20, 10, 5, 1])
 HYPER = {"queue": 64, "dim": 4, "alpha": 0.1, "temperature": 0.2, "momentum": 0.9}
 #: Rows of each rank, of the ten that one process has, by the number of ranks.
 PACO_ROWS = {2: (4, 6), 3: (3, 5, 2)}
-
-
 MODULES: dict[str, dict[str, Any]] = {"baseline": {"enabled": False}, "both streams": {}}
-
-
 STEPS = 2
 
 
@@ -191,6 +176,14 @@ def steps_of(method: Any, samples: dict[str, Tensor]) -> dict[str, Any]:
     }
 
 
+def loss_of(
+    method: Any, queries: Tensor, keys: Tensor, held: Tensor, rows: Tensor, *labels: Tensor
+) -> Tensor:
+    """PaCo's loss of these queries, with the method's centres for their rows."""
+    centres = method.network.fc(rows)
+    return paco(queries, keys, held, centres, *labels, COUNTS, alpha=0.1, temperature=0.2)
+
+
 def work_paco(rank: int, ranks: int, folder: str) -> None:
     rows = slice(sum(PACO_ROWS[ranks][:rank]), sum(PACO_ROWS[ranks][: rank + 1]))
     own = {name: value[rows] for name, value in ten_samples().items()}
@@ -229,16 +222,9 @@ def assert_ranks_are_groups_of_one_batch(
             method.network, method.projection = own_fast[rank]
             rows = method.streams(method.features(samples["x"][part]))
             labels = samples["y"][part].repeat(len(keys))
-            expected = paco(
-                method.projection(rows),
-                keys[:, part].flatten(0, 1),
-                held,
-                method.network.fc(rows),
-                labels,
-                held_labels,
-                COUNTS,
-                alpha=0.1,
-                temperature=0.2,
+            own = keys[:, part].flatten(0, 1)
+            expected = loss_of(
+                method, method.projection(rows), own, held, rows, labels, held_labels
             )
             torch.testing.assert_close(found["losses"][step], expected.detach())
         held = torch.cat([held, keys.flatten(0, 1)])
@@ -249,12 +235,9 @@ def assert_ranks_are_groups_of_one_batch(
         torch.testing.assert_close(found["means"], means[rank])
 
 
-def assert_paco(folder: Path) -> None:
-    """Losses, queue and statistics are those of one process with the same groups."""
+def test_losses_queue_and_statistics_of_paco_are_those_of_one_process(folder: Path) -> None:
     for ranks, sizes in PACO_ROWS.items():
-        got = [
-            torch.load(folder / f"{rank}of{ranks}.pt", weights_only=True) for rank in range(ranks)
-        ]
+        got = left(folder / "paco", ranks)
         for name in MODULES:
             assert_ranks_are_groups_of_one_batch(name, sizes, [found[name] for found in got])
 
@@ -282,17 +265,8 @@ def test_parts_on_one_device_are_what_a_loop_over_them_computes(name: str) -> No
         keys[:, part] = plain.key_projection(slow_rows[:, part].flatten(0, 1)).view(-1, 5, 4)
     keys = keys.detach().flatten(0, 1)
     nothing = torch.zeros(0, 4).double(), torch.zeros(0, dtype=torch.int64)
-    expected = paco(
-        queries.flatten(0, 1),
-        keys,
-        nothing[0],
-        plain.network.fc(rows.flatten(0, 1)),
-        samples["y"].repeat(len(rows)),
-        nothing[1],
-        COUNTS,
-        alpha=0.1,
-        temperature=0.2,
-    )
+    labels, queries = samples["y"].repeat(len(rows)), queries.flatten(0, 1)
+    expected = loss_of(plain, queries, keys, nothing[0], rows.flatten(0, 1), labels, nothing[1])
     torch.testing.assert_close(found, expected)
     torch.testing.assert_close(method.queue.keys[: len(keys)], keys)
     found.backward()
@@ -391,14 +365,11 @@ def work_moco(rank: int, folder: str) -> None:
     rows = slice(sum(ROWS[:rank]), sum(ROWS[: rank + 1]))
     found = {f"{name} {i}": two_steps(name, m, rows) for name in MOCO for i, m in enumerate(ALONE)}
     parts = in_four_parts(slice(4 * rank, 4 * rank + 4))
-    torch.save((found, statistics(rows), parts), f"{folder}/{rank}.pt")
+    torch.save((found, statistics(rows), parts), f"{folder}/{rank}of2.pt")
 
 
-def assert_moco(folder: Path) -> None:
-    """Two ranks compute what one process does with the whole batch."""
-    got, means, parts = zip(
-        *(torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(2)), strict=True
-    )
+def test_two_ranks_of_moco_are_one_batch(folder: Path) -> None:
+    got, means, parts = zip(*left(folder / "moco", 2), strict=True)
     for name in MOCO:
         for i, module in enumerate(ALONE):
             one, ranks = two_steps(name, module, slice(0, 10)), [r[f"{name} {i}"] for r in got]

@@ -117,17 +117,6 @@ def test_the_baseline_is_the_loss_of_its_logits(make: Any, batch: Any, quiet: An
     torch.testing.assert_close(method.step(batch)["loss"], criterion(logits, batch["y"]))
 
 
-def test_experts_never_meet_in_the_encoder(make: Any) -> None:
-    method = make("ride", heads=1, dropout=0.0)
-    features = torch.randn(2, 6, 8)
-    changed = features.clone()
-    changed[1] += 1
-    before, after = method.encoder(features), method.encoder(changed)
-    assert torch.equal(before[0], after[0]) and not torch.equal(before[1], after[1])
-    alone = torch.stack([method.encoder.mix(f.unsqueeze(0))[0] for f in features])
-    torch.testing.assert_close(before, alone)
-
-
 def test_prediction_is_the_plain_mean_of_experts(make: Any, batch: Any) -> None:
     method, without = make("ride").eval(), make("ride", enabled=False).eval()
     x = batch["x"]
@@ -135,15 +124,6 @@ def test_prediction_is_the_plain_mean_of_experts(make: Any, batch: Any) -> None:
     for answer in (method.predict(x), method(x), without.predict(x), method.network(x)):
         assert torch.equal(answer, mean)
     assert method.train()(x).shape == (20, 5)
-
-
-def test_weights_begin_at_their_epoch_and_are_a_phase(make: Any) -> None:
-    method = make("ride")
-    phases = []
-    for epoch in (0, 159, 160):
-        method.begin_epoch(epoch)
-        phases.append(method.phase())
-    assert phases == [False, False, True]
 
 
 @pytest.mark.parametrize(
@@ -203,23 +183,20 @@ def test_with_a_teacher_resumed_equals_unbroken(make: Any, assert_resumes: Any) 
     assert_resumes(lambda: make("ride", hyper, {"teacher": teacher()}))
 
 
-def test_networks_and_methods_that_do_not_fit_are_named(make: Any) -> None:
-    options: dict[str, Any] = {"class_counts": COUNTS, "module": ModuleConfig(), "seed": 0}
-    with pytest.raises(ValueError, match="such as ride_resnet32; DigitsNet has one"):
-        build_method("ride", network=build_model("digits_net", 5), **options)
-    with pytest.raises(ValueError, match="is for the method ride"):
-        build_method("cross_entropy", network=teacher(), **options)
-
-
-def test_the_losses_agree_with_torch_where_they_are_torchs(
-    make: Any, batch: Any, quiet: Any
+@pytest.mark.parametrize(
+    ("name", "network", "words"),
+    [
+        ("ride", "digits_net", "such as ride_resnet32; DigitsNet has one"),
+        ("ride_assignment", "digits_net", "at least two experts"),
+        ("cross_entropy", "", "is for the method ride"),
+    ],
+)
+def test_networks_and_methods_that_do_not_fit_are_named(
+    name: str, network: str, words: str
 ) -> None:
-    """One expert, no margin, no diversity: cross-entropy."""
-    hyper = {"margin": 0.0, "diversity": 0.0}
-    method = quiet(make("ride", hyper, enabled=False))
-    logits = method.network.expert_logits(method.network.expert_features(batch["x"]))
-    expected = sum(F.cross_entropy(z, batch["y"]) for z in logits)
-    torch.testing.assert_close(method.step(batch)["loss"], expected)
+    given = build_model(network, 5) if network else teacher()
+    with pytest.raises(ValueError, match=words):
+        build_method(name, network=given, class_counts=COUNTS, module=ModuleConfig(), seed=0)
 
 
 @settings(max_examples=30)
@@ -347,26 +324,5 @@ def test_only_routers_are_trained(batch: Any, assert_trained_once: Any) -> None:
     assert assigned(frozen_mode="train").train().network.shared.bn1.training
 
 
-def test_it_learns_whom_to_send_on(batch: Any) -> None:
-    method = assigned(router_positive_weight=1.0).train()
-    batch = labelled(method, batch["x"])
-    optimizer = torch.optim.Adam(method.routers.parameters(), 0.05)
-    for _ in range(120):
-        optimizer.zero_grad()
-        loss = method.step(batch)["loss"]
-        loss.backward()
-        optimizer.step()
-    features = method.network.expert_features(batch["x"])
-    means = running_means(method.network.expert_logits(features))
-    worth = worth_going_on(means, batch["y"]).float()
-    constant = F.binary_cross_entropy(torch.full_like(worth, float(worth.mean())), worth)
-    assert float(loss.detach()) < 0.5 * float(constant)
-
-
 def test_routers_resume(assert_resumes: Any) -> None:
     assert_resumes(assigned)
-
-
-def test_a_network_without_experts_is_refused() -> None:
-    with pytest.raises(ValueError, match="at least two experts"):
-        AssignedExperts(build_model("digits_net", 5), COUNTS, ModuleConfig(), seed=0)

@@ -17,7 +17,6 @@ from torch.optim.swa_utils import update_bn
 
 from batchformer import BatchFormer, match, two_streams
 from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainConfig
-from batchformer.lab.engine import checkpoint
 from batchformer.lab.engine.cuda_graph import Captured, CapturedUpdate
 from batchformer.lab.engine.interrupt import Interrupted, StopRequest
 from batchformer.lab.engine.loop import Evaluation, Plan, fit, training
@@ -461,28 +460,6 @@ def test_captured_updates_are_averaged_like_eager_ones(
         torch.testing.assert_close(one, two, rtol=1e-3, atol=1e-4)
 
 
-def test_the_state_is_complete_and_plain(tmp_path: Path) -> None:
-    swad = Swad(Net(), 2, 4, 0.3)
-    losses = [3.0, 1.2, 1.0, 1.1, 1.2]
-    train(swad, [2] * 5, losses)
-    swad.after_update()
-    state = swad.state_dict()
-    kinds = {key.partition(".")[0] for key in state}
-    assert kinds == {"inner", "segment", "_extra_state"}
-    own = {key.removeprefix("inner."): v for key, v in state.items() if key.startswith("inner.")}
-    assert alike(own, dict(swad.inner.state_dict()))
-    loaded = checkpoint.load(checkpoint.save(tmp_path, 10, {"method": state}))  # weights_only
-    other = Swad(Net(), 2, 4, 0.3)
-    other.load_state_dict(loaded["method"])
-    assert alike(dict(other.state_dict()), dict(state))
-    for each in (swad, other):
-        torch.manual_seed(5)
-        train(each, [3, 1], [1.1, 2.0])
-    assert alike(dict(other.state_dict()), dict(swad.state_dict()))
-    one, two = (each.conclude(Batches())["swad"].state_dict() for each in (swad, other))
-    assert alike(dict(one), dict(two))
-
-
 @pytest.mark.parametrize("name", ["cross_entropy", "ldam", "paco", "crt", "balms", "ride"])
 def test_any_method_can_be_averaged(make: Any, batch: Any, name: str) -> None:
     settings = {"swad_converge": 2, "swad_tolerance": 3, "swad_ratio": 0.5}
@@ -552,17 +529,6 @@ def test_segments_join_to_the_mean_over_their_updates(lengths: list[int], seed: 
         done += len(part)
     assert mean is not None and mean.updates == len(draws) and mean.last == 7 + len(draws)
     torch.testing.assert_close(mean.weights[0].double(), draws.double().mean(0), atol=1e-6, rtol=0)
-
-
-def test_sums_begin_anew_in_the_same_place() -> None:
-    sums = WeightSums([torch.ones(2)])
-    assert sums.mean() is None
-    sums.add([torch.full((2,), 4.0)])
-    before = sums.mean()
-    place = sums.sums[0].data_ptr()
-    sums.clear()
-    assert sums.mean() is None and sums.sums[0].data_ptr() == place
-    assert before is not None and before.weights[0].tolist() == [4.0, 4.0], "a copy"
 
 
 @pytest.mark.parametrize("frozen", [False, True])

@@ -16,7 +16,6 @@ from batchformer.lab.losses.tf_vaegan import adapted_weight, decoding_error, vae
 from batchformer.lab.methods.generated_features import frozen
 from linear_classes import (
     ADAM,
-    ATTRIBUTES,
     LABELS,
     TRAINED,
     changed,
@@ -117,17 +116,6 @@ def test_features_with_feedback_by_hand() -> None:
     torch.testing.assert_close(method.inputs(plain), torch.cat((plain, decoded, h), 1))
 
 
-def test_a_feedback_of_zeros_changes_nothing() -> None:
-    method = made()
-    noise, y = torch.randn(5, 4), LABELS[:5]
-    assert not torch.equal(method.generate(noise, y), method.make(noise, ATTRIBUTES[y], False))
-    for parameter in method.feedback.parameters():
-        nn.init.zeros_(parameter)
-    torch.testing.assert_close(
-        method.generate(noise, y), method.make(noise, method.attributes[y], False), rtol=0, atol=0
-    )
-
-
 def test_no_gradient_passes_from_the_feedback_into_the_decoder() -> None:
     method = made().train()
     method.make(torch.randn(5, 4), method.attributes[LABELS[:5]], True).sum().backward()
@@ -143,6 +131,8 @@ def test_the_steps_by_hand(with_feedback: bool) -> None:
     method, batch = made({"adversarial": 3.0, "decoding": 0.5}).train(), part()
     method.begin_epoch(int(with_feedback))
     method.penalty_weight.fill_(7.0)
+    for parameter in method.posterior.parameters():
+        nn.init.normal_(parameter, std=0.2)  # deviations of its noise that are not nearly one
     x, a = batch["x"], method.attributes[batch["y"]]
     mean, log_variance = method.posterior(x, a)
     drawn = mean + batch["noise"] * (log_variance / 2).exp()

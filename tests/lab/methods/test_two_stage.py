@@ -9,12 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from batchformer.lab.config.methods import ModuleConfig
-from batchformer.lab.config.training import OptimConfig, TrainConfig
-from batchformer.lab.engine.optimizer_step import OptimizerStep
-from batchformer.lab.methods.two_stage import RetrainedClassifier, tau_normalise
-from batchformer.lab.models.build import build_model
-from batchformer.nn.randomness import drawing
+from batchformer.lab.config.training import OptimConfig
+from batchformer.lab.methods.two_stage import tau_normalise
 
 METHODS = ["crt", "lws", "balms"]
 
@@ -22,44 +18,24 @@ METHODS = ["crt", "lws", "balms"]
 @pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("mode", ["eval", "train"])
 def test_features_change_only_by_statistics_and_only_if_asked(
-    make: Any, batch: Any, name: str, mode: str
+    make: Any, batch: Any, update: Any, name: str, mode: str
 ) -> None:
     method = make(name, {"frozen_mode": mode})
-    method.train()
     before = {k: v.clone() for k, v in method.network.state_dict().items()}
-    optimizers = method.optimizers(OptimConfig(lr=0.5))
-    method.update(batch, optimizers, OptimizerStep(TrainConfig(), torch.device("cpu")))
+    update(method, batch, OptimConfig(lr=0.5))
     changed = {k for k, v in method.network.state_dict().items() if not torch.equal(v, before[k])}
     statistics = {k for k in before if "running" in k or "num_batches" in k}
     head = {"fc.scale"} if name == "lws" else {"fc.weight", "fc.bias"}
     assert changed == (head | statistics if mode == "train" else head)
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_modes(make: Any, name: str) -> None:
-    method = make(name)
-    assert not method.train().network.training and method.encoder.training
-    assert not method.eval().encoder.training
-    as_released = make(name, {"frozen_mode": "train"})
-    assert as_released.train().network.bn1.training
-    assert not as_released.eval().network.bn1.training
-
-
-def retrained(seed: int, enabled: bool = False) -> RetrainedClassifier:
-    torch.manual_seed(0)
-    network, counts = build_model("digits_net", 5), torch.ones(5)
-    module = ModuleConfig(enabled=enabled)
-    return RetrainedClassifier(network, counts, seed, module=module)
-
-
-def test_the_classifier_is_new_and_of_the_seed() -> None:
-    torch.manual_seed(0)
-    old = build_model("digits_net", 5)
-    one, same, other = retrained(1), retrained(1, enabled=True), retrained(2)
-    assert torch.equal(one.network.conv1.weight, old.conv1.weight)  # type: ignore[union-attr]
-    weights = [method.network.fc.weight for method in (one, same, other)]  # type: ignore[union-attr]
+def test_the_classifier_is_new_and_of_the_seed(make: Any) -> None:
+    old, one = make("cross_entropy").network, make("crt", options={"seed": 1}, enabled=False)
+    same, other = make("crt", options={"seed": 1}), make("crt", options={"seed": 2})
+    assert torch.equal(one.network.conv1.weight, old.conv1.weight)
+    weights = [method.network.fc.weight for method in (one, same, other)]
     assert torch.equal(weights[0], weights[1]) and not torch.equal(weights[0], weights[2])
-    assert not torch.equal(weights[0], old.fc.weight)  # type: ignore[arg-type]
+    assert not torch.equal(weights[0], old.fc.weight)
 
 
 def test_the_loss_of_both_streams_by_hand(make: Any, batch: Any) -> None:
@@ -87,12 +63,6 @@ def test_factors_multiply_their_classes_logits(make: Any, batch: Any) -> None:
     torch.testing.assert_close(method.step(batch)["loss"], F.cross_entropy(logits, batch["y"]))
 
 
-def test_only_factors_and_the_encoder_are_trained(make: Any) -> None:
-    groups = make("lws").parameter_groups(OptimConfig())
-    assert [g["name"] for g in groups] == ["model", "batchformer"]
-    assert [p.shape for p in groups[0]["params"]] == [(5,)]
-
-
 @pytest.mark.parametrize("tau", [0.0, 0.5, 1.0])
 def test_weights_are_divided_by_a_power_of_their_length(tau: float) -> None:
     classifier = nn.Linear(3, 4)
@@ -106,20 +76,18 @@ def test_weights_are_divided_by_a_power_of_their_length(tau: float) -> None:
 
 
 def test_the_answer_is_that_of_the_normalised_network(make: Any, batch: Any) -> None:
-    with drawing(0, "weights"):  # as the fixture draws it
-        network = build_model("digits_net", 5).eval()
-    weight = network.fc.weight  # type: ignore[union-attr]
-    features = network.forward_features(batch["x"])  # type: ignore[operator]
-    expected = features @ (weight / weight.norm(dim=1, keepdim=True).sqrt()).T  # type: ignore[union-attr,operator]
+    network = make("cross_entropy").network.eval()
+    weight = network.fc.weight
+    features = network.forward_features(batch["x"])
+    expected = features @ (weight / weight.norm(dim=1, keepdim=True).sqrt()).T
     method = make("tau_norm", {"tau": 0.5}).eval()
     torch.testing.assert_close(method.predict(batch["x"]), expected)
 
 
-def test_updates_of_tau_norm_change_nothing(make: Any, batch: Any) -> None:
-    method = make("tau_norm").train()
+def test_updates_of_tau_norm_change_nothing(make: Any, batch: Any, update: Any) -> None:
+    method = make("tau_norm")
+    assert method.optimizers(OptimConfig()) == {}
     before = {k: v.clone() for k, v in method.state_dict().items()}
-    optimizers = method.optimizers(OptimConfig())
-    assert optimizers == {}
-    losses = method.update(batch, optimizers, OptimizerStep(TrainConfig(), torch.device("cpu")))
+    losses = update(method, batch)
     assert losses["loss"].isfinite() and not losses["loss"].requires_grad
     assert all(torch.equal(v, before[k]) for k, v in method.state_dict().items())

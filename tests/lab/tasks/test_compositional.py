@@ -15,11 +15,13 @@ from torchvision.io import write_png
 
 from batchformer.lab.config.data import PairConfig
 from batchformer.lab.config.training import TrainConfig
+from batchformer.lab.data import transforms
 from batchformer.lab.data.feeds.framing import RandomResizedCrop, ResizeCentreCrop
+from batchformer.lab.data.transforms import IMAGENET, Compose, RandomFlip
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.tasks import compositional
-from batchformer.lab.tasks.compositional import CompositionalTask, file_view
+from batchformer.lab.tasks.compositional import CompositionalTask, file_view, memory_view
 
 CPU = torch.device("cpu")
 SIDE = 16
@@ -187,8 +189,11 @@ def test_views() -> None:
     config = PairConfig()
     assert file_view(config, training=True)[0] == RandomResizedCrop(224)
     assert file_view(config, training=False)[0] == ResizeCentreCrop(224, 256)
+    in_memory = Compose((transforms.RandomResizedCrop(224), RandomFlip(), IMAGENET))
+    assert memory_view(config, training=True) == in_memory
     frozen = PairConfig(augment="none")
-    assert file_view(frozen, training=True) == file_view(frozen, training=False)
+    for view in (file_view, memory_view):
+        assert view(frozen, training=True) == view(frozen, training=False)
 
 
 def test_facts(table: Path) -> None:

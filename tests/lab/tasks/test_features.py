@@ -106,10 +106,6 @@ def test_views_of_cifar_are_not_blurred(name: Any, kind: Any, first: Any, second
     crop, end = RandomResizedCrop(32, scale=(0.2, 1.0)), cifar_test()
     found = views(ContrastConfig(name=name, views=kind))
     assert found == (Compose((crop, *first, end)), Compose((crop, *second, end)))
-    x = torch.randint(0, 256, (4, 3, 32, 32), dtype=torch.uint8)
-    for view in found:
-        out = view(x, torch.rand(4, view.draws, dtype=torch.float64))
-        assert out.shape == x.shape and out.dtype == torch.float32 and out.isfinite().all()
 
 
 @pytest.mark.parametrize("kind", ["moco_v2", "byol"])
