@@ -215,5 +215,10 @@ def test_neighbours_have_no_batchformer(make: Any, batch: Any) -> None:
     assert torch.equal(method.predict(batch["x"]), made(make, enabled=False).predict(batch["x"]))
 
 
+def test_votes_are_not_lost_on_export(make: Any) -> None:
+    with pytest.raises(ValueError, match="Export the run that this one starts from"):
+        made(make).deployed()
+
+
 def test_neighbours_resume(make: Any, assert_resumes: Any) -> None:
     assert_resumes(lambda: made(make))

@@ -302,6 +302,11 @@ def test_one_expert_and_all_of_them(batch: Any, bias: float, experts: int) -> No
     assert saved == pytest.approx(0.0) if experts == 3 else 20 < saved < 67
 
 
+def test_routers_are_not_lost_on_export() -> None:
+    with pytest.raises(ValueError, match="Export the run that this one starts from"):
+        assigned().deployed()
+
+
 def test_the_loss_of_routers_by_hand(batch: Any) -> None:
     method = assigned(router_positive_weight=7.0, router_top=4).train()
     batch = labelled(method, batch["x"])

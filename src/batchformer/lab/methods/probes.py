@@ -159,6 +159,12 @@ class NearestNeighbours(_Probe):
             found = votes(self.features(x), bank, labels, self.num_classes, k, temperature)
         return log_shares(found)
 
+    def deployed(self) -> nn.Module:
+        raise ValueError(
+            "knn answers by votes of all training images, which no exported network has. "
+            "Export the run that this one starts from."
+        )
+
     def relations(self) -> Relations | None:
         """None: the votes of neighbours are not a classifier of features."""
         return None

@@ -310,6 +310,13 @@ class AssignedExperts(Method):
                 break
         return total / used
 
+    def deployed(self) -> nn.Module:
+        raise ValueError(
+            "ride_assignment decides by routers which experts see an image, and an exported "
+            "network has no routers. Export the run that this one starts from: it answers with all "
+            "experts."
+        )
+
     def remarks(self) -> dict[str, float]:
         """Computation saved against running all experts, in percent, since the last call."""
         asked = summed(self.asked) if world_size() > 1 else self.asked
