@@ -40,7 +40,7 @@ TOKENS = torch.randn(6, 5, 8, generator=torch.Generator().manual_seed(0))
 class Base(nn.Module):
     """A backbone, our encoder and a shared classifier; what is wrong with a model overrides a part.
 
-    The second classifier is for those that have one too many.
+    The parts after the classifier are for models that have one too many.
     """
 
     batchformer: nn.Module
@@ -52,6 +52,9 @@ class Base(nn.Module):
         )
         self.batchformer = BatchFormer(C)
         self.head, self.head2 = nn.Linear(C, K), nn.Linear(C, K)
+        self.hidden, self.hidden2, self.last = nn.Linear(C, C), nn.Linear(C, C), nn.Linear(K, K)
+        self.norm, self.bias = nn.LayerNorm(C), nn.Parameter(torch.zeros(K))
+        self.scale = nn.Parameter(torch.ones(()))
 
     def forward(self, x: Tensor) -> Any:
         f = self.body(x)
@@ -244,6 +247,21 @@ wrong_part(
         (SHARED, "50.9 to 42.4"): {
             "two heads": (Base, lambda m, f: torch.cat([m.head(f), m.head2(m.mix(f))])),
         },
+        (SHARED, "last.weight acts on one stream alone"): {
+            "further layer": (Base, lambda m, f: torch.cat([m.head(f), m.last(m.head(m.mix(f)))])),
+        },
+        (SHARED, "bias acts on one stream alone"): {
+            "bias": (Base, lambda m, f: torch.cat([m.head(f), m.head(m.mix(f)) + m.bias])),
+        },
+        (SHARED, "scale acts on one stream alone"): {
+            "scale": (Stock, lambda m, f: torch.cat([m.head(f), m.head(m.mix(f)) * m.scale])),
+        },
+        (EVAL, "training uses norm.weight, which eval does not"): {
+            "norm in training alone": (Stock, lambda m, f: Stock.rows(m, m.norm(f))),
+        },
+        (EVAL, "training uses hidden.weight, which eval does not"): {
+            "layer in training alone": (Base, lambda m, f: Base.rows(m, m.hidden(f))),
+        },
         (SHARED, ONE_STREAM): {
             "stock, two heads": (Stock, lambda m, f: torch.cat([m.head(f), m.head2(m.mix(f))])),
         },
@@ -308,6 +326,9 @@ wrong_part(
         (EVAL, "depend on the encoder"): {
             "one by one": (Base, lambda m, f: m.out(*(m.batchformer.mix(row[None]) for row in f))),
             "stock, one by one": (Stock, lambda m, f: m.out(*(m.mix(row[None]) for row in f))),
+        },
+        (EVAL, "leave out only the encoder"): {
+            "layer at test alone": (Base, lambda m, f: m.head(m.hidden(f))),
         },
         (EVAL, "eval uses head2.weight, which training does not"): {
             "another head at test": (Base, lambda m, f: m.head2(f)),
@@ -684,26 +705,11 @@ def dropout_of_one_before_the_place() -> nn.Module:
 
 @wrong(SHARED, says="hidden.weight acts on one stream alone")
 class UnsharedHiddenLayer(Base):
-    def __init__(self) -> None:
-        super().__init__()
-        self.hidden, self.hidden2 = nn.Linear(C, C), nn.Linear(C, C)
-
     def rows(self, f: Tensor) -> Tensor:
-        f = torch.cat([self.hidden(f), self.hidden2(self.batchformer(f))])
-        return self.head(f)
+        return self.out(self.hidden(f), self.hidden2(self.mix(f)))
 
     def at_test(self, f: Tensor) -> Tensor:
         return self.head(self.hidden(f))
-
-
-@wrong(SHARED, says="last.weight acts on one stream alone")
-class FurtherLayerForMixedRows(Base):
-    def __init__(self) -> None:
-        super().__init__()
-        self.last = nn.Linear(K, K)
-
-    def rows(self, f: Tensor) -> Tensor:
-        return torch.cat([self.head(f), self.last(self.head(self.batchformer(f)))])
 
 
 @wrong(SHARED)
@@ -711,26 +717,6 @@ class TwoClassifiersBySlices(Base):
     def rows(self, f: Tensor) -> Tensor:
         plain, mixed = two_streams(f, self.batchformer).chunk(2)
         return torch.cat([self.head(plain), self.head2(mixed)])
-
-
-@wrong(SHARED, says="bias acts on one stream alone")
-class BiasForMixedRows(Base):
-    def __init__(self) -> None:
-        super().__init__()
-        self.bias = nn.Parameter(torch.zeros(K))
-
-    def rows(self, f: Tensor) -> Tensor:
-        return torch.cat([self.head(f), self.head(self.batchformer(f)) + self.bias])
-
-
-@wrong(SHARED, says="scale acts on one stream alone")
-class StockScaleForMixedRows(Stock):
-    def __init__(self) -> None:
-        super().__init__()
-        self.scale = nn.Parameter(torch.ones(()))
-
-    def rows(self, f: Tensor) -> Tensor:
-        return torch.cat([self.head(f), self.head(self.mix(f)) * self.scale])
 
 
 @wrong(SHARED, says="biases acts on one stream alone")
@@ -916,27 +902,31 @@ class TwoHeads(Base):
         return {"logits": logits, "attributes": attributes}
 
 
-@wrong(STAY, says="outputs['attributes']: replacing one sample moves 3 of 3 others")
-class SecondOutputCentred(TwoHeads):
-    def rows(self, f: Tensor) -> Any:
-        logits = super().rows(f)
-        return self.both(logits, self.attributes(f - f.mean(0)))
-
-
-@wrong(FIRST, says="outputs['attributes']: mixed, plain")
-class SecondOutputMixedFirst(TwoHeads):
-    def rows(self, f: Tensor) -> Any:
-        mixed = self.batchformer(f)
-        attributes = self.attributes(torch.cat([mixed, f]))
-        return self.both(self.out(f, mixed), attributes)
-
-
-@wrong(FIRST, says="outputs['attributes']: the rows of a stream are not in the order")
-class SecondOutputRolled(TwoHeads):
-    def rows(self, f: Tensor) -> Any:
-        mixed = self.batchformer(f)
-        attributes = self.attributes(torch.cat([f, mixed.roll(1, 0)]))
-        return self.both(self.out(f, mixed), attributes)
+wrong_part(
+    "rows",
+    {
+        (STAY, "outputs['attributes']: replacing one sample moves 3 of 3 others"): {
+            "second output centred": (
+                TwoHeads,
+                lambda m, f: m.both(Base.rows(m, f), m.attributes(centred(f))),
+            ),
+        },
+        (FIRST, "outputs['attributes']: mixed, plain"): {
+            "second output mixed first": (
+                TwoHeads,
+                lambda m, f: m.both(Base.rows(m, f), m.attributes(torch.cat([m.mix(f), f]))),
+            ),
+        },
+        (FIRST, "outputs['attributes']: the rows of a stream are not in the order"): {
+            "second output rolled": (
+                TwoHeads,
+                lambda m, f: m.both(
+                    Base.rows(m, f), m.attributes(torch.cat([f, m.mix(f).roll(1, 0)]))
+                ),
+            ),
+        },
+    },
+)
 
 
 @wrong(ATTEND, says="outputs[1]: 0 of 3 mixed rows depend on another sample")
@@ -1050,36 +1040,6 @@ class LabelsThreaded(Stock):
         if is_train:
             f, y = torch.cat((f, self.mix(f))), torch.cat((y, y))
         return self.head(f), y
-
-
-@wrong(EVAL, says="training uses norm.weight, which eval does not")
-class NormInTrainingAlone(Stock):
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm = nn.LayerNorm(C)
-
-    def rows(self, f: Tensor) -> Tensor:
-        f = self.norm(f)
-        return self.out(f, self.mix(f))
-
-
-@wrong(EVAL, says="training uses hidden.weight, which eval does not")
-class LayerInTrainingAlone(Base):
-    def __init__(self) -> None:
-        super().__init__()
-        self.hidden = nn.Linear(C, C)
-
-    def rows(self, f: Tensor) -> Tensor:
-        return super().rows(self.hidden(f))
-
-
-@wrong(EVAL, says="leave out only the encoder")
-class LayerAtTestAlone(LayerInTrainingAlone):
-    def rows(self, f: Tensor) -> Tensor:
-        return self.out(f, self.mix(f))
-
-    def at_test(self, f: Tensor) -> Tensor:
-        return self.head(self.hidden(f))
 
 
 @pytest.mark.parametrize("name", WRONG)
