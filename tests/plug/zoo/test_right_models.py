@@ -363,10 +363,20 @@ for each in (Own, ByHand, Stock):
     right(each)
 
 
-def right_part(base: type[Own], part: str, models: dict[str, Callable[[Any, Tensor], Any]]) -> None:
+def made(base: type[Own], part: str, method: Callable[..., Any]) -> type[Own]:
+    """A class that is another but for one method."""
+    return type("Made", (base,), {part: method})
+
+
+def right_part(base: type[Own], part: str, models: dict[str, Callable[..., Any]]) -> None:
     """Enter models that are their class but for one method."""
     for name, method in models.items():
-        RIGHT[name] = type(name, (base,), {part: method})
+        RIGHT[name] = made(base, part, method)
+
+
+def changed(model: nn.Module, change: Callable[[Any], object]) -> nn.Module:
+    change(model)
+    return model
 
 
 def noise_for_some(f: Tensor) -> Tensor:
@@ -395,6 +405,17 @@ right_part(
     },
 )
 right_part(
+    Own,
+    "forward",
+    {
+        "frozen features": lambda m, batch: m.rows(torch.no_grad()(m.body)(batch)),
+        "checkpointed": lambda m, batch: m.rows(checkpoint(m.body, batch, use_reentrant=False)),
+        "reentrant checkpoint": lambda m, batch: m.rows(
+            checkpoint(m.body, batch.requires_grad_(), use_reentrant=True)
+        ),
+    },
+)
+right_part(
     ByHand,
     "mix",
     {
@@ -413,6 +434,20 @@ right_part(
     },
 )
 right_part(Stock, "both", {"stock, noise": lambda m, f: Stock.both(m, noise_for_some(f))})
+
+
+MixedOnly = made(Own, "rows", lambda m, f: m.head(m.batchformer(f)))
+TakesAList = made(Own, "forward", lambda m, samples: Own.forward(m, torch.stack(samples)))
+Nested = made(Own, "forward", lambda m, batch, more: Own.forward(m, batch + more["side"][0]))
+Flattened = made(  # (N, 7, 8) to (2N * 7, K) in training
+    Own,
+    "forward",
+    lambda m, batch: m.rows(m.body(batch.flatten(0, 1)).unflatten(0, (-1, 7))).flatten(0, 1),
+)
+RIGHT["mixed only on purpose"] = lambda: (MixedOnly(), x(), {"mixed_only": True})
+RIGHT["a list of samples"] = lambda: (TakesAList(), list(x()))
+RIGHT["nested arguments"] = lambda: (Nested(), {"batch": x(), "more": {"side": [x(), 1.0]}})
+RIGHT["rows of all tokens in one axis"] = lambda: (Flattened(), tokens())
 
 
 @right
@@ -474,6 +509,31 @@ RIGHT["gate of zero for each channel"] = lambda: Gated(torch.zeros(C))
 RIGHT["stock, gate of zero"] = lambda: StockGated(torch.zeros(()))
 RIGHT["stock, layer scale"] = lambda: StockGated(torch.full((C,), 1e-6))
 RIGHT["larger layer scale"] = lambda: Gated(torch.full((C,), 1e-3))
+
+
+@right
+def zero_output_projection() -> nn.Module:
+    model: Any = attach(mlp(), verbose=False)
+    nn.init.zeros_(model[2].batchformer.layers[0].self_attn.out_proj.weight)
+    return model
+
+
+def spectral(model: Any) -> None:
+    """Every training pass updates the buffers u and v."""
+    model.head = nn.utils.spectral_norm(model.head)
+
+
+RIGHT["stock, zero output projection"] = lambda: changed(
+    Stock(), lambda m: nn.init.zeros_(m.batchformer.self_attn.out_proj.weight)
+)
+RIGHT["stock, zero classifier"] = lambda: changed(Stock(), lambda m: nn.init.zeros_(m.head.weight))
+RIGHT["stock, spectral norm"] = lambda: changed(Stock(), spectral)
+
+
+@right
+def stock_with_its_optimizer() -> Any:
+    model = Stock()
+    return model, x(), {"optimizer": torch.optim.SGD(model.parameters(), 0.1)}
 
 
 @right
@@ -555,14 +615,6 @@ RIGHT["sequence first, last step"] = lambda: (
 )
 
 
-@right
-class FrozenFeatures(Own):
-    def forward(self, batch: Tensor) -> Tensor:
-        with torch.no_grad():
-            f = self.body(batch)
-        return self.rows(f)
-
-
 @dataclass
 class Answer:
     logits: Tensor
@@ -590,18 +642,6 @@ class TeacherInEval(Own):
 
 
 @right
-class Checkpointed(Own):
-    def forward(self, batch: Tensor) -> Tensor:
-        return self.rows(checkpoint(self.body, batch, use_reentrant=False))
-
-
-@right
-class ReentrantCheckpoint(Own):
-    def forward(self, batch: Tensor) -> Tensor:
-        return self.rows(checkpoint(self.body, batch.requires_grad_(), use_reentrant=True))
-
-
-@right
 class EncoderInAReentrantCheckpoint(Own):
     """No gradient can be asked for: that is not judged."""
 
@@ -616,43 +656,6 @@ class GivesItsLossToo(Own):
     def rows(self, f: Tensor) -> dict[str, Tensor]:
         logits = super().rows(f)
         return {"loss": logits.square().mean(), "logits": logits}
-
-
-@right
-def mixed_only_on_purpose() -> Any:
-    class MixedOnly(Own):
-        def rows(self, f: Tensor) -> Tensor:
-            return self.head(self.batchformer(f))
-
-    return MixedOnly(), x(), {"mixed_only": True}
-
-
-@right
-def rows_of_all_tokens_in_one_axis() -> Any:
-    class Flattened(Own):
-        def forward(self, batch: Tensor) -> Tensor:  # (N, 7, 8) to (2N * 7, K) in training
-            f = self.body(batch.flatten(0, 1)).unflatten(0, (-1, 7))
-            return self.rows(f).flatten(0, 1)
-
-    return Flattened(), tokens()
-
-
-@right
-def a_list_of_samples() -> Any:
-    class TakesAList(Own):
-        def forward(self, samples: list[Tensor]) -> Tensor:  # type: ignore[override]
-            return super().forward(torch.stack(samples))
-
-    return TakesAList(), list(x())
-
-
-@right
-def nested_arguments() -> Any:
-    class Nested(Own):
-        def forward(self, batch: Tensor, more: Any) -> Tensor:  # type: ignore[override]
-            return super().forward(batch + more["side"][0])
-
-    return Nested(), {"batch": x(), "more": {"side": [x(), 1.0]}}
 
 
 # Several outputs.
@@ -740,41 +743,12 @@ class CorrectionOfLogitsInTraining(Own):
 
 
 @right
-def stock_with_its_optimizer() -> Any:
-    model = Stock()
-    return model, x(), {"optimizer": torch.optim.SGD(model.parameters(), 0.1)}
-
-
-@right
 def first_step_of_a_warm_up() -> Any:
     """The rate is zero now and will not stay so: that is not judged."""
     model = attach(mlp(), verbose=False)
     optimizer = torch.optim.SGD(param_groups(model, 0.1))
     torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: step / 10)
     return model, x(), {"optimizer": optimizer}
-
-
-@right
-class StockZeroOutputProjection(Stock):
-    def __init__(self) -> None:
-        super().__init__()
-        nn.init.zeros_(self.batchformer.self_attn.out_proj.weight)
-
-
-@right
-def zero_output_projection() -> nn.Module:
-    model: Any = attach(mlp(), verbose=False)
-    nn.init.zeros_(model[2].batchformer.layers[0].self_attn.out_proj.weight)
-    return model
-
-
-@right
-class StockSpectralNorm(Stock):
-    """Every training pass updates the buffers u and v."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.head = nn.utils.spectral_norm(self.head)
 
 
 attached(
@@ -821,13 +795,6 @@ class StockStack(Stock):
         super().__init__()
         layer = nn.TransformerEncoderLayer(C, 4, C, 0.5, norm_first=True)
         self.batchformer = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
-
-
-@right
-class StockZeroClassifier(Stock):
-    def __init__(self) -> None:
-        super().__init__()
-        nn.init.zeros_(self.head.weight)
 
 
 def deep(layers: int, activation: type[nn.Module]) -> nn.Sequential:

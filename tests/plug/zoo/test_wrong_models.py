@@ -978,19 +978,16 @@ def a_large_model_in_groups_of_sixteen() -> nn.Module:
     return attach(Large(), verbose=False)
 
 
-class Rolled(Stock):
-    def rows(self, f: Tensor) -> Tensor:
-        return self.out(f, self.mix(f).roll(1, 0))
-
-
 @wrong(FIRST, says="order of samples", batch=X[:2])
-def two_samples_rolled() -> Any:
-    return Rolled()
+class TwoSamplesReversed(Base):
+    def rows(self, f: Tensor) -> Tensor:
+        return self.out(f, self.mix(f).flip(0))
 
 
 @wrong(FIRST, says="order of samples", batch=X[:3])
-def three_samples_rolled() -> Any:
-    return Rolled()
+class ThreeSamplesRolled(Stock):
+    def rows(self, f: Tensor) -> Tensor:
+        return self.out(f, self.mix(f).roll(1, 0))
 
 
 # Modes.
