@@ -7,6 +7,7 @@ import pickle
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
-from batchformer import BatchFormer, attach, check, detach, export, match, param_groups
+from batchformer import BatchFormer, attach, check, detach, export, param_groups
 from batchformer.plug.classifier import AttachError
 from batchformer.plug.insertion import RECORD, Attachment, unwrap
 
@@ -43,39 +44,6 @@ class Net(nn.Module):
 X = torch.randn(7, 6, generator=torch.Generator().manual_seed(0))
 
 
-def test_in_training_rows_double_and_eval_is_the_model_it_was() -> None:
-    model = Net()
-    before = model.eval()(X)
-    keys, parameters = list(model.state_dict()), dict(model.named_parameters())
-    model.train()
-    state = torch.get_rng_state()
-    stats = copy.deepcopy(model.state_dict())
-    assert attach(model, verbose=False) is model
-    assert model.training and torch.equal(torch.get_rng_state(), state)
-    assert all(torch.equal(model.state_dict()[k], v) for k, v in stats.items())
-    assert model(X).shape == (14, 5)
-    model.load_state_dict(stats, strict=False)
-    assert torch.equal(model.eval()(X), before)
-    added = [key for key in model.state_dict() if key not in keys]
-    assert added and all(".batchformer." in key for key in added)
-    now = dict(model.named_parameters())
-    assert all(now[name] is parameter for name, parameter in parameters.items())
-    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
-
-
-def test_the_numbers_are_those_of_two_streams() -> None:
-    model = attach(Net(), dropout=0.0, verbose=False)
-    features: list[Tensor] = []
-    for module in model.modules():
-        if isinstance(module, (nn.Dropout, nn.BatchNorm1d)):
-            module.eval()
-    encoder = model.fc.batchformer
-    with torch.no_grad():
-        features = model.blocks(model.stem(X))
-        expected = torch.cat((features, encoder.mix(features)))
-        torch.testing.assert_close(model(X), F.linear(expected, model.fc.weight, model.fc.bias))
-
-
 def test_one_line_is_printed_and_names_the_next(capsys: pytest.CaptureFixture[str]) -> None:
     attach(Net())
     (line,) = capsys.readouterr().out.splitlines()
@@ -97,12 +65,6 @@ def test_options_reach_the_module() -> None:
     )
 
 
-def test_mixed_only_gives_one_stream() -> None:
-    model = attach(Net(), streams="mixed_only", dropout=0.0, verbose=False)
-    assert model(X).shape == (7, 5)
-    assert torch.equal(model.eval()(X), detach(copy.deepcopy(model)).eval()(X))
-
-
 def test_several_places_double_once() -> None:
     model = attach(Net(), at=["fc", "blocks.1", "blocks.2"], verbose=False)
     places = [model.blocks[1], model.blocks[2], model.fc]
@@ -115,22 +77,6 @@ def test_several_places_double_once() -> None:
     assert model(X).shape == (14, 5)
     with pytest.raises(ValueError, match=r"batchformer\.match"):
         F.cross_entropy(model(X), torch.zeros(7, dtype=torch.long))
-
-
-def test_the_plain_half_passes_several_places_untouched() -> None:
-    model = Net()
-    for module in model.modules():
-        if isinstance(module, nn.Dropout):
-            module.p = 0.0
-    model.eval()
-    expected = model(X)
-    attach(model, at=["blocks.0", "blocks.2", "fc"], verbose=False)
-    for module in model.modules():
-        if isinstance(module, BatchFormer):
-            module.train()
-    out = model(X)
-    torch.testing.assert_close(out[:7], expected, atol=1e-6, rtol=1e-5)
-    assert not torch.allclose(out[7:], expected)
 
 
 def test_the_seed_decides_the_encoder_and_nothing_else_sees_it() -> None:
@@ -176,34 +122,6 @@ def test_batch_norm_after_the_insertion() -> None:
     assert all(type(block.norm) is nn.BatchNorm1d for block in apart.blocks)
 
 
-def test_attaching_twice_or_onto_a_wrapper_is_refused() -> None:
-    model = attach(Net(), verbose=False)
-    with pytest.raises(AttachError, match=r"detach\(model\) first"):
-        attach(model)
-    refusals = {
-        nn.DataParallel: "train with DistributedDataParallel",
-        lambda m: torch.compile(m, backend="eager"): "wrap it afterwards",
-    }
-    for wrap, words in refusals.items():
-        with pytest.raises(AttachError, match=words):
-            attach(wrap(Net()))
-        wrapped = wrap(attach(Net(), verbose=False))
-        assert isinstance(export(wrapped), Net) and isinstance(unwrap(wrapped), Net)
-    compiled = Net()
-    compiled.compile(backend="eager")
-    with pytest.raises(AttachError, match="wrap it afterwards"):
-        attach(compiled)
-    with pytest.raises(AttachError, match="TorchScript"):
-        attach(torch.jit.script(nn.Linear(4, 2)))
-
-
-def test_a_wrong_head_count_leaves_the_model_alone() -> None:
-    model = Net()
-    with pytest.raises(ValueError, match="use heads= one of 1, 2, 4, 8"):
-        attach(model, heads=3)
-    assert type(model.fc) is nn.Linear
-
-
 @pytest.mark.parametrize("labels", [False, True])
 def test_lazy_modules_take_their_shapes_from_the_example(labels: bool) -> None:
     def build() -> nn.Sequential:
@@ -220,33 +138,6 @@ def test_lazy_modules_take_their_shapes_from_the_example(labels: bool) -> None:
     twin.eval()(X)
     model[1].reset_running_stats()
     assert torch.equal(model.eval()(X), twin(X)), "the weights of a first batch of its own"
-
-
-def test_training_with_it_lowers_the_loss_of_the_plain_model() -> None:
-    torch.manual_seed(0)
-    y = (X.sum(1) > 0).long()
-    model = attach(Net(), verbose=False)
-    optimizer = torch.optim.Adam(param_groups(model, 1e-2, lr_factor=1.0))
-    first = F.cross_entropy(model.eval()(X), y).item()
-    model.train()
-    for _ in range(60):
-        out = model(X)
-        optimizer.zero_grad()
-        F.cross_entropy(out, match(out, y)).backward()
-        optimizer.step()
-    assert F.cross_entropy(export(model)(X), y).item() < 0.5 * first
-
-
-def test_a_norm_that_is_the_place_cannot_keep_the_streams_apart() -> None:
-    with pytest.raises(AttachError, match="name the layer before it"):
-        attach(Net(), at="blocks.1.norm", batch_norm="per_stream", verbose=False)
-
-
-def test_one_module_cannot_serve_several_widths() -> None:
-    model = nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 16), nn.Linear(16, 3))
-    with pytest.raises(AttachError, match=r"inputs of \[8, 16\] channels"):
-        attach(model, at=["1", "2"], share=True)
-    assert attach(model, at=["1", "2"], verbose=False)(X).shape == (14, 3)
 
 
 def test_exchange_is_passed_on_and_named(capsys: pytest.CaptureFixture[str]) -> None:
@@ -300,18 +191,58 @@ def test_mixed_rows_and_another_axis_of_samples_are_recorded() -> None:
     assert model.__dict__[RECORD] == Attachment(("1",), ("1",), "mixed_only", input_axis=1)
 
 
-def test_what_is_attached_is_refused_also_as_a_part_of_another() -> None:
-    model = attach(sequence(), verbose=False)
-    for seen in (model, nn.Sequential(model)):
-        with pytest.raises(AttachError, match=r"detach\(model\) first"):
-            attach(seen)
-
-
-def test_several_wrappers_are_removed() -> None:
+def compiled_in_place() -> nn.Module:
     model = Net()
+    model.compile(backend="eager")
+    return model
+
+
+def of_two_widths() -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 16), nn.Linear(16, 3))
+
+
+PER_STREAM = {"at": "blocks.1.norm", "batch_norm": "per_stream"}
+REFUSED: dict[str, tuple[Callable[[], Any], dict[str, Any], str]] = {
+    "attached already": (lambda: attach(Net(), verbose=False), {}, r"detach\(model\) first"),
+    "a part of it is attached": (
+        lambda: nn.Sequential(attach(sequence(), verbose=False)),
+        {},
+        r"detach\(model\) first",
+    ),
+    "DataParallel": (lambda: nn.DataParallel(Net()), {}, "train with DistributedDataParallel"),
+    "compiled": (lambda: torch.compile(Net(), backend="eager"), {}, "wrap it afterwards"),
+    "compiled in place": (compiled_in_place, {}, "wrap it afterwards"),
+    "TorchScript": (lambda: torch.jit.script(nn.Linear(4, 2)), {}, "TorchScript"),
+    "heads that do not fit": (Net, {"heads": 3}, "use heads= one of 1, 2, 4, 8"),
+    "a norm as the place": (Net, PER_STREAM, "name the layer before it"),
+    "one module for two widths": (
+        of_two_widths,
+        {"at": ["1", "2"], "share": True},
+        r"inputs of \[8, 16\] channels",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_refused_stays_as_it_was(name: str) -> None:
+    build, options, words = REFUSED[name]
+    model = build()
+    kinds = [type(module) for module in model.modules()]
+    with pytest.raises(ValueError, match=words):
+        attach(model, verbose=False, **options)
+    assert [type(module) for module in model.modules()] == kinds
+
+
+def test_places_of_several_widths_have_a_module_each() -> None:
+    assert attach(of_two_widths(), at=["1", "2"], verbose=False)(X).shape == (14, 3)
+
+
+def test_wrappers_are_seen_through() -> None:
+    model = attach(Net(), verbose=False)
     assert unwrap(model) is model
-    assert unwrap(nn.DataParallel(model)) is model
-    assert unwrap(torch.compile(nn.DataParallel(model), backend="eager")) is model
+    ranks = nn.DataParallel(model)
+    for wrapped in (ranks, torch.compile(model, backend="eager"), torch.compile(ranks)):
+        assert unwrap(wrapped) is model and isinstance(export(wrapped), Net)
     assert isinstance(unwrap(AveragedModel(model)), Net)
 
 

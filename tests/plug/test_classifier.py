@@ -67,28 +67,25 @@ def heads(model: nn.Module) -> list[str]:
     return find_classifiers(model, trace(model, find_batch(model, torch.randn(3, 4))))
 
 
-def test_one_head_wherever_it_is_declared() -> None:
-    assert heads(Net("one")) == ["head"]
-    assert heads(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3), nn.Softplus())) == ["2"]
+@pytest.mark.parametrize(
+    ("model", "found"),
+    [
+        (Net("one"), ["head"]),
+        (nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3), nn.Softplus()), ["2"]),
+        (Cosine(), ["classifier"]),  # weights of its own
+        (Net("sum"), ["head", "other"]),
+        (Net("same features"), ["head", "other"]),
+        (Net("logits"), ["head"]),  # preferred to what else a mapping holds
+    ],
+)
+def test_heads_that_belong_together_are_found(model: nn.Module, found: list[str]) -> None:
+    assert sorted(heads(model)) == found
 
 
 def test_a_frozen_model_has_a_head_too_and_stays_frozen() -> None:
     model = Net("one").requires_grad_(False)
     assert heads(model) == ["head"]
     assert not any(p.requires_grad for p in model.parameters())
-
-
-def test_a_classifier_with_weights_of_its_own() -> None:
-    assert heads(Cosine()) == ["classifier"]
-
-
-def test_heads_that_belong_together() -> None:
-    assert sorted(heads(Net("sum"))) == ["head", "other"]
-    assert heads(Net("same features")) == ["head", "other"]
-
-
-def test_logits_are_preferred_to_what_else_a_mapping_holds() -> None:
-    assert heads(Net("logits")) == ["head"]
 
 
 @pytest.mark.parametrize("combine", ["different features", "argmax"])

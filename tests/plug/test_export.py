@@ -125,14 +125,6 @@ def test_torchscript_traces_the_attached_model_in_eval() -> None:
     torch.testing.assert_close(traced(X), model(X))
 
 
-def test_a_compiled_and_attached_model_exports_plain() -> None:
-    model = trained("torchvision resnet")
-    compiled: Any = torch.compile(model, backend="eager")
-    plain = export(compiled, example=X)
-    assert type(plain) is tv.ResNet
-    assert torch.equal(plain(X), model.eval()(X))
-
-
 class Pair(nn.Module):
     """A model of two inputs, for which no batch can be guessed."""
 

@@ -6,7 +6,6 @@ import os
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 
-import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -18,7 +17,6 @@ from torch import Tensor, nn
 transformers = pytest.importorskip("transformers")
 
 from batchformer import attach, check, detach, export, match, split  # noqa: E402
-from batchformer.plug.classifier import AttachError  # noqa: E402
 
 N, LENGTH, CLASSES = 5, 7, 3
 TINY = {
@@ -163,26 +161,6 @@ def test_the_models_own_loss_on_two_streams(name: str) -> None:
     torch.testing.assert_close(loss.as_subclass(Tensor), (plain + mixed) / 2)
 
 
-@family
-def test_a_frozen_backbone_trains_head_and_batchformer(make: Callable[[], Any]) -> None:
-    model = make()
-    model.base_model.requires_grad_(False)
-    attach(model, verbose=False)
-    trainable = {name for name, p in model.named_parameters() if p.requires_grad}
-    assert not any(name.startswith(model.base_model_prefix) for name in trainable)
-    assert check(model, batch_for(model))
-    start = copy.deepcopy(model.state_dict())
-    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.5)
-    for _ in range(2):  # a head may begin at zero and let nothing through in its first step
-        optimizer.zero_grad()
-        logits_of(model.train(), batch_for(model)).square().sum().backward()
-        optimizer.step()
-    moved = {n for n, p in model.named_parameters() if not torch.equal(p, start[n])}
-    assert moved <= trainable
-    assert any(".batchformer." in name for name in moved)
-    assert any(".batchformer." not in name for name in moved)
-
-
 def test_tensors_that_a_model_keeps_for_eval_do_not_stop_copies() -> None:
     model = attach(FAMILIES["LeViT with teacher"](), verbose=False).eval()
     batch = batch_for(model)
@@ -197,33 +175,3 @@ def test_the_printed_line_names_the_positions(capsys: pytest.CaptureFixture[str]
     assert "before 'classifier' (16 channels, at each of 8 positions)" in capsys.readouterr().out
     attach(FAMILIES["BERT"]())
     assert "before 'classifier' (16 channels):" in capsys.readouterr().out
-
-
-def test_tokens_attend_only_to_the_same_position_of_other_texts() -> None:
-    model = attach(FAMILIES["BERT for tokens"](), verbose=False).eval()
-    encoder = model.classifier.batchformer
-    seen: list[Tensor] = []
-    handle = encoder.register_forward_hook(lambda module, args, out: seen.append(args[0]))
-    encoder.train()
-    with torch.no_grad():
-        model(**batch_for(model))
-        handle.remove()
-        (features,) = seen
-        mixed = encoder.mix(features)
-        for position in range(LENGTH):
-            alone = encoder.mix(features[:, position])
-            torch.testing.assert_close(mixed[:, position], alone, rtol=1e-5, atol=1e-5)
-
-
-def test_a_token_wise_head_pooled_later_is_refused() -> None:
-    settings = {"n_embd": 16, "n_layer": 1, "n_head": 2, "vocab_size": 50, "n_positions": 40}
-    tokens = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 1}
-    model = build(
-        "GPT2ForSequenceClassification", "GPT2Config", num_labels=CLASSES, **settings, **tokens
-    )
-    keys = list(model.state_dict())
-    with pytest.raises(AttachError, match=r"pooled later.*two_streams.*Candidates for at=") as told:
-        attach(model)
-    assert "Embedding" not in str(told.value), "indices cannot be mixed"
-    assert list(model.state_dict()) == keys
-    assert logits_of(model.train(), batch_for(model)).shape == (N, CLASSES)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -39,17 +38,6 @@ class Mlp(nn.Module):
         return self.head(self.body(x))
 
 
-class Lstm(nn.Module):
-    def __init__(self, batch_first: bool = True) -> None:
-        super().__init__()
-        self.tokens, self.rnn = nn.Embedding(20, 6), nn.LSTM(6, 16, batch_first=batch_first)
-        self.head = nn.Linear(16, K)
-
-    def forward(self, x: Tensor) -> Any:
-        last = self.rnn(self.tokens(x))[1][0]
-        return self.head(last[-1])
-
-
 class Conv1dNet(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -69,15 +57,6 @@ class Residual1d(nn.Module):
 
     def forward(self, x: Tensor) -> Any:
         return self.skip(x) + self.conv(self.norm(x)).relu()
-
-
-class CosineClassifier(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight, self.scale = nn.Parameter(torch.randn(K, 16)), nn.Parameter(torch.tensor(9.0))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.scale * F.linear(F.normalize(x), F.normalize(self.weight))
 
 
 class MultiTask(nn.Module):
@@ -136,21 +115,12 @@ def small_fcn() -> nn.Module:
     return tv.segmentation.FCN(backbone, FCNHead(512, K))
 
 
-def weight_normed() -> nn.Module:
-    head = nn.utils.parametrizations.weight_norm(nn.Linear(16, K))
-    return nn.Sequential(OrderedDict(body=nn.Linear(6, 16), act=nn.ReLU(), head=head))
-
-
 def images(side: int) -> Callable[[], Tensor]:
     return lambda: torch.randn(N, 3, side, side)
 
 
 def rows(*shape: int) -> Callable[[], Tensor]:
     return lambda: torch.randn(N, *shape)
-
-
-def words() -> Tensor:
-    return torch.randint(0, 20, (N, 7))
 
 
 class Family(NamedTuple):
@@ -202,12 +172,6 @@ BY_HAND = {
         lambda: nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, K)), rows(6), ("2",)
     ),
     "mlp": Family(Mlp, rows(6), ("head",)),
-    "lstm": Family(Lstm, words, ("head",)),
-    "1-d convolutions": Family(Conv1dNet, rows(4, 20), ("head",)),
-    "cosine classifier": Family(
-        lambda: nn.Sequential(nn.Linear(6, 16), nn.ReLU(), CosineClassifier()), rows(6), ("2",)
-    ),
-    "weight norm": Family(weight_normed, rows(6), ("head",)),
     "multi-task": Family(MultiTask, rows(6), ("kind", "colour")),
     "regression": Family(Ages, rows(6), ("head",)),
 }
@@ -268,11 +232,6 @@ def test_every_promise_is_kept(name: str) -> None:
     assert len(output_tensors(model(x))[0]) == N
     model.load_state_dict(state, strict=True)
     assert equal(outputs_of(model.eval(), x), before)
-
-
-def test_a_dense_head_is_said_to_act_at_each_position(capsys: pytest.CaptureFixture[str]) -> None:
-    attach(tv.squeezenet1_0(num_classes=K), example=torch.randn(N, 3, 48, 48))
-    assert "'classifier.1' (512 channels, at each of 4 positions)" in capsys.readouterr().out
 
 
 def test_each_position_attends_only_to_itself_in_other_samples() -> None:
@@ -470,7 +429,7 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str | None, str]] = {
     "one branch of a residual": (
         small_resnet,
         "layer4.0.conv1",
-        "a training pass fails",
+        "a training pass fails: .*size",
     ),
     "an unknown name": (Mlp, "haed", "no submodule 'haed'. Do you mean 'head'"),
 }
@@ -526,14 +485,6 @@ def test_buffers_that_cannot_be_written_are_left_alone() -> None:
     model.register_buffer("prior", torch.zeros(1).expand(K))
     attach(model, verbose=False)
     assert check(model, torch.randn(N, 6)) and model.get_buffer("prior").stride() == (0,)
-
-
-def test_sequence_first_batches_are_checked_along_their_samples() -> None:
-    ids = torch.randint(0, 20, (7, N))
-    model = attach(Lstm(batch_first=False), example=ids, input_axis=1, verbose=False)
-    result = check(model, ids)
-    assert result.passed, str(result)
-    assert torch.equal(export(model, ids)(ids), model.eval()(ids))
 
 
 class SequenceFirst(nn.Module):

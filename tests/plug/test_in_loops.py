@@ -334,17 +334,6 @@ def test_twelve_insertions_stay_finite_on_the_gpu(dtype: torch.dtype) -> None:
 # Loops.
 
 
-def test_accumulated_gradients_are_the_sum_over_small_batches() -> None:
-    model = attached_mlp(0.0)
-    parts = [vectors(3), vectors(4)]
-    single = [gradients(model, model(part).square().sum()) for part in parts]
-    model.zero_grad()
-    for part in parts:
-        model(part).square().sum().backward()
-    for key, parameter in model.named_parameters():
-        torch.testing.assert_close(parameter.grad, single[0][key] + single[1][key])
-
-
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_checkpointed_blocks_give_the_same_gradients(reentrant: bool) -> None:
     class Checkpointed(nn.Module):
@@ -405,22 +394,6 @@ def test_an_optimizer_that_failed_to_build_does_not_disturb_attach() -> None:
 
 
 # Copies.
-
-
-def test_a_deep_copy_acts_on_its_own() -> None:
-    model = attached_mlp(0.0)
-    model(vectors(4)).sum().backward()
-    twin, x = copy.deepcopy(model), vectors(4)
-    assert torch.equal(twin(x), model(x)) and len(twin(x)) == 8
-    ours, theirs = ({id(p) for p in each.parameters()} for each in (model, twin))
-    assert not ours & theirs
-    before = model(x).detach()
-    with torch.no_grad():
-        for parameter in twin.parameters():
-            parameter.add_(1.0)
-    assert torch.equal(model(x), before)
-    twin.eval()
-    assert len(model(x)) == 8 and len(twin(x)) == 4
 
 
 def test_an_average_of_the_weights_acts_on_its_own_and_exports_plain() -> None:

@@ -92,20 +92,6 @@ def test_parametrizations_and_mixins_are_removed_in_either_order(first: str, gon
     torch.testing.assert_close(layer(x), plain)
 
 
-def test_copies_and_pickles_keep_the_change() -> None:
-    layer = nn.Linear(3, 2)
-    add_mixin(layer, Doubling)
-    x = torch.randn(4, 3)
-    twin = copy.deepcopy(layer)
-    assert torch.equal(twin(x), layer(x)) and twin.weight is not layer.weight
-    buffer = io.BytesIO()
-    torch.save(layer, buffer)
-    buffer.seek(0)
-    assert torch.equal(torch.load(buffer, weights_only=False)(x), layer(x))
-    remove_mixin(twin, Doubling)
-    assert type(twin) is nn.Linear and type(layer) is not nn.Linear
-
-
 def owner_of(encoder: BatchFormer) -> nn.Module:
     owner = nn.Module()
     owner.batchformer = encoder
@@ -147,13 +133,6 @@ def test_insert_and_remove() -> None:
     remove(layer)
     assert type(layer) is nn.Linear and list(layer.state_dict()) == ["weight", "bias"]
     assert set(vars(layer)) == set(vars(nn.Linear(8, 3)))
-
-
-def test_a_shared_module_is_registered_once() -> None:
-    layers, encoder = nn.ModuleList(nn.Linear(8, 8) for _ in range(2)), BatchFormer(8)
-    for index, layer in enumerate(layers):
-        insert(layer, Place("double", (layers[0],)), encoder if index == 0 else None)
-    assert not any(key.startswith("1.batchformer") for key in layers.state_dict())
 
 
 def test_a_module_that_replaces_the_child_acts_from_then_on() -> None:

@@ -311,16 +311,6 @@ def test_the_settings_of_the_authors_are_the_defaults() -> None:
     assert layer.linear1.out_features == 32 and layer.activation is torch.nn.functional.relu
 
 
-def test_class_and_patch_tokens_attend_each_to_the_same_token_of_other_images() -> None:
-    model = attach(built("timm ViT"), at="blocks.1", dropout=0.0, verbose=False)
-    encoder = model.blocks[1].batchformer
-    tokens = torch.randn(N, 5, 32)  # the class token and four patches
-    changed = tokens.clone()
-    changed[0, 2] += 1.0
-    moved = (encoder(tokens) - encoder(changed)).abs().amax(-1) > 1e-6
-    assert moved[:, 2].all() and moved.sum() == N
-
-
 # ---- Detectors: targets, and what is refused.
 
 

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from batchformer import attach
-from batchformer.plug.classifier import AttachError, axes_of, resolve, trace, usable
-from batchformer.plug.example import Batch, find_batch
+from batchformer.plug.classifier import AttachError, axes_of, resolve, trace
+from batchformer.plug.example import find_batch
 
 
 def mlp() -> nn.Sequential:
@@ -89,13 +89,6 @@ class TwoInputs(nn.Module):
         return self.head(h, h.relu())
 
 
-def test_a_head_of_two_tensors_is_refused() -> None:
-    model = TwoInputs()
-    _, record = traced(model, torch.randn(3, 4))
-    with pytest.raises(AttachError, match=r"not one tensor of samples.*Candidates"):
-        usable(record.calls["head"], record)
-
-
 class Branches(nn.Linear):
     """Adds its outputs on a list of tensors."""
 
@@ -156,40 +149,3 @@ class Flattened(SequenceFirst):
 def test_samples_hidden_in_a_flattened_axis_are_refused() -> None:
     with pytest.raises(AttachError, match="no axis holds the samples"):
         attach(Flattened(), example=torch.randn(3, 6, 4), verbose=False)
-
-
-class Pooled(nn.Module):
-    """A token-wise head whose rows are picked afterwards by the number of inputs."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.body, self.head = nn.Linear(4, 8), nn.Linear(8, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.body(x))[torch.arange(x.shape[0]), -1]
-
-
-def test_lost_mixed_rows_are_refused_and_the_model_is_as_it_was() -> None:
-    model = Pooled()
-    keys = list(model.state_dict())
-    with pytest.raises(AttachError, match="Mixed rows are lost"):
-        attach(model, example=torch.randn(3, 6, 4), verbose=False)
-    assert list(model.state_dict()) == keys and type(model.head) is nn.Linear
-
-
-class NeedsRows(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.body, self.mid, self.head = nn.Linear(4, 8), nn.Linear(8, 8), nn.Linear(8, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.mid(self.body(x)) + self.body(x))
-
-
-def test_a_failing_training_pass_is_reported_with_its_reason() -> None:
-    with pytest.raises(AttachError, match=r"a training pass fails: .*size"):
-        attach(NeedsRows(), at="mid", verbose=False)
-
-
-def test_rows_of_other_arguments_count() -> None:
-    assert Batch((torch.zeros(3, 2), None), {}, 3).head(2).args[0].shape == (2, 2)

@@ -15,10 +15,6 @@ import torch
 from PIL import Image
 
 from batchformer.cli import main as cli
-from batchformer.lab.data.feeds.framing import RandomResizedCrop
-from batchformer.lab.data.feeds.loader import FileFeed
-from batchformer.lab.data.files.image_files import ImageFiles
-from batchformer.lab.data.transforms.base import Compose
 from batchformer.lab.engine import checkpoint
 from batchformer.lab.engine.log import read_records
 
@@ -73,17 +69,6 @@ def test_a_corrupt_image_is_named_and_what_was_trained_is_kept(
     assert steps == list(range(1, 9)) and (folder / "result.json").exists()
 
 
-def test_a_corrupt_image_is_skipped_if_asked(images: Path) -> None:
-    damage(images / "train" / "ant" / "3.png")
-    files = ImageFiles.from_folder(images / "train")
-    framing = RandomResizedCrop(32)
-    feed = FileFeed(files, framing, Compose(()), 17, 0, workers=0, on_damaged="skip")
-    with pytest.warns(RuntimeWarning, match=r"ant/3\.png cannot be decoded.*takes its place"):
-        batch = feed.batch(0)
-    assert len(batch["x"]) == 17 and len(batch["index"].unique()) == 16
-    assert feed.damaged == {"ant/3.png": 1}
-
-
 def test_a_run_skips_corrupt_training_images_if_asked_and_no_others(
     images: Path, refused: Refused
 ) -> None:
@@ -97,11 +82,6 @@ def test_a_run_skips_corrupt_training_images_if_asked_and_no_others(
     assert str(images / "test" / "bee" / "1.png") in said
 
 
-def empty(root: Path, part: str = "train") -> None:
-    for path in (root / part / "bee").iterdir():
-        path.unlink()
-
-
 def lists(root: Path, train: str, test: str = "test/ant/0.png 0\n") -> list[object]:
     (root / "train.txt").write_text(train)
     (root / "test.txt").write_text(test)
@@ -109,13 +89,6 @@ def lists(root: Path, train: str, test: str = "test/ant/0.png 0\n") -> list[obje
 
 
 GOOD = "train/ant/0.png 0\ntrain/bee/0.png 1\n"
-
-
-def test_an_empty_class_is_named(images: Path, refused: Refused) -> None:
-    empty(images)
-    said = refused(*on_images(images))
-    assert "1 of 3 classes have no image: bee" in said and "Put images into these folders" in said
-    assert not (images.parent / "runs").exists()
 
 
 @pytest.mark.parametrize(

@@ -222,11 +222,3 @@ def test_a_model_without_parameters_has_the_type_of_its_input() -> None:
     model = nn.Sequential(nn.Identity()).double()
     attach(model, "0", example=torch.randn(4, 8).double(), verbose=False)
     assert model(torch.randn(4, 8).double()).shape == (8, 8)
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_attach_leaves_lazy_layers_as_they_were() -> None:
-    model = nn.Sequential(nn.LazyLinear(4))
-    with pytest.raises((AttachError, ValueError)):
-        attach(model, verbose=False)
-    assert isinstance(model[0], nn.LazyLinear)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Collection, Iterable
 from itertools import combinations
 from xml.etree import ElementTree
 
@@ -114,9 +115,12 @@ def test_pyplot_and_its_global_state_are_left_alone() -> None:
 PAGES = ("#ffffff", "#1a1d21")
 
 
+def linear(colour: str) -> list[float]:
+    return [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(colour)]
+
+
 def luminance(colour: str) -> float:
-    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(colour)]
-    return float(np.dot(linear, [0.2126, 0.7152, 0.0722]))
+    return float(np.dot(linear(colour), [0.2126, 0.7152, 0.0722]))
 
 
 def contrast(left: str, right: str) -> float:
@@ -126,9 +130,7 @@ def contrast(left: str, right: str) -> float:
 
 def deuteranope(colour: str) -> np.ndarray:
     """What is left of a colour without the middle cones, by Viénot, Brettel and Mollon (1999)."""
-    red, green, blue = (
-        c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(colour)
-    )
+    red, green, blue = linear(colour)
     same = 0.2929 * red + 0.7071 * green
     return np.array([same, same, blue - 0.02234 * red + 0.02234 * green])
 
@@ -139,15 +141,18 @@ def test_marks_stand_out_on_both_pages(colour: str, page: str) -> None:
     assert contrast(colour, page) >= 3
 
 
-def test_shot_groups_differ_in_shape_and_without_green_cones_in_colour() -> None:
-    assert len(set(SHOT_MARKERS.values())) == 3
-    for left, right in combinations(SHOT_COLOURS.values(), 2):
-        assert np.abs(deuteranope(left) - deuteranope(right)).max() > 0.04
-
-
-def test_classes_differ_in_shape_and_without_green_cones_in_colour() -> None:
-    assert len(set(CLASS_MARKERS)) == len(CLASS_COLOURS) == 10
-    for left, right in combinations(CLASS_COLOURS, 2):
+@pytest.mark.parametrize(
+    ("markers", "colours", "kinds"),
+    [
+        (SHOT_MARKERS.values(), SHOT_COLOURS.values(), 3),
+        (CLASS_MARKERS, CLASS_COLOURS, 10),
+    ],
+)
+def test_groups_differ_in_shape_and_without_green_cones_in_colour(
+    markers: Iterable[str], colours: Collection[str], kinds: int
+) -> None:
+    assert len(set(markers)) == len(colours) == kinds
+    for left, right in combinations(colours, 2):
         assert np.abs(deuteranope(left) - deuteranope(right)).max() > 0.04
 
 
@@ -157,13 +162,6 @@ def test_text_on_a_cell_always_has_the_better_contrast(colour: tuple[float, floa
     other = {"#000000": "#ffffff", "#ffffff": "#000000"}[chosen]
     assert contrast(chosen, to_hex(colour)) >= contrast(other, to_hex(colour)) - 1e-9
     assert contrast(chosen, to_hex(colour)) >= 4.5
-
-
-def test_a_grid_is_as_wide_as_every_figure_and_transparent() -> None:
-    figure, grid = new_grid(2, 3, [1.0, 2.0])
-    assert [len(row) for row in grid] == [3, 3]
-    assert figure.get_figwidth() == WIDTH and figure.patch.get_alpha() == 0
-    assert all(axes.patch.get_alpha() == 0 for row in grid for axes in row)
 
 
 def test_cells_are_read_from_the_top_and_unknown_ones_are_empty() -> None:

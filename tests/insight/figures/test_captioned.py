@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from batchformer.insight.figures.captioned import Caption, CaptionedFigure, FigureTable, table_html
+from batchformer.insight.figures.captioned import FigureTable, table_html
 
 
 class Page(HTMLParser):
@@ -112,15 +112,3 @@ def test_a_long_name_may_break_after_each_underscore() -> None:
 @pytest.mark.parametrize("rows", [[], [("", "", "")]])
 def test_a_table_without_anything_in_it_is_not_shown(rows: list[tuple[str, ...]]) -> None:
     assert table_html(FigureTable("Spread", ("arm", "n", "few"), rows)) == ""
-
-
-def test_a_figure_is_drawn_when_it_is_asked_for_and_has_no_tables_by_itself() -> None:
-    drawn: list[str] = []
-
-    def draw() -> str:
-        drawn.append("once")
-        return "figure"
-
-    shown = CaptionedFigure("Title", Caption("note", "alternative"), draw)  # type: ignore[arg-type]
-    assert (shown.tables, shown.folded_tables, drawn) == ((), (), [])
-    assert shown.draw() == "figure" and drawn == ["once"]  # type: ignore[comparison-overlap]

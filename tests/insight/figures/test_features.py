@@ -62,6 +62,7 @@ def test_without_a_common_seed_each_arm_shows_its_own_first() -> None:
     kept |= {("batchformer", s): features(10 + s) for s in (6, 8)}
     data = gathered(kept)
     assert data.seed is None
+    assert "the first seed of each arm" in feature_space.caption(data).text
     for arm, first in (("baseline", 5), ("batchformer", 6)):
         np.testing.assert_array_equal(data.by_arm[arm].points, kept[arm, first]["projection"])
 
@@ -192,11 +193,6 @@ def test_every_shot_group_has_its_colour_in_every_panel() -> None:
         assert sum(len(c.get_offsets()) for c in samples) == 600
         assert sum(len(c.get_offsets()) for c in means) == 12
         assert all(c.get_rasterized() for c in samples + means)
-
-
-def test_arms_without_a_common_seed_are_said_to_be_so() -> None:
-    data = gathered({("baseline", 0): features(0), ("batchformer", 1): features(1)})
-    assert "the first seed of each arm" in feature_space.caption(data).text
 
 
 def test_an_empty_group_has_no_number() -> None:

@@ -271,10 +271,3 @@ def test_the_untrained_network_is_gathered_beside_the_trained_one() -> None:
     for run in made.values():
         del run["gradient_untrained_abs"]
     assert gathered(group_of(made)).by_arm["batchformer"].untrained is None
-
-
-def test_the_images_that_were_measured_are_counted() -> None:
-    kept = {("batchformer", 0): gradients(0)}
-    right = {("batchformer", 0): {"correct": np.ones(1000, bool)}}
-    assert gathered(group_of(kept)).images == "108 test samples"
-    assert gathered(group_of(kept, right)).images == "108 of the 1,000 test samples"

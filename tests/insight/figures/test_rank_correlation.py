@@ -39,17 +39,6 @@ def test_samples_of_classes_are_ranked_as_if_each_were_sorted_by_itself() -> Non
     assert partial_rank_correlation(x, y, z, times) == pytest.approx(left)
 
 
-def test_the_interval_over_seeds_is_students_t() -> None:
-    generator = np.random.default_rng(1)
-    counts = np.arange(30.0)[::-1]
-    values = -0.05 * counts + generator.normal(size=(4, 30))
-    found = correlation(counts, values)
-    each = [float(stats.spearmanr(counts, row).statistic) for row in values]
-    assert found.by_seed == pytest.approx(each)
-    interval = stats.ttest_1samp(each, 0).confidence_interval(0.95)
-    assert found.over_seeds == pytest.approx((interval.low, interval.high))
-
-
 def test_the_bootstrap_over_classes_agrees_with_scipys() -> None:
     generator = np.random.default_rng(2)
     counts = np.arange(40.0)

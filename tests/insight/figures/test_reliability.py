@@ -88,11 +88,6 @@ def test_bins_pool_all_seeds_and_errors_are_of_each(seeds: list[list[Prediction]
             assert summary is not None and summary.values == pytest.approx(errors, abs=1e-9)
 
 
-def test_the_error_of_a_group_without_predictions_is_unknown() -> None:
-    found = calibration_error(*sums([(0.9, True, 1), (0.5, False, 1)]).values())
-    assert found[:2] == pytest.approx([30.0, 30.0]) and np.isnan(found[2:]).all()
-
-
 def test_the_interval_is_students_over_seeds() -> None:
     data = gathered({("baseline", s): sums(drawn(s)) for s in range(4)})
     errors = [error_of(drawn(s)) for s in range(4)]

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import peft
 import pytest
 import timm
 import torch
@@ -199,25 +198,6 @@ class Cosine(nn.Module):
         return 9.0 * F.linear(F.normalize(f), F.normalize(self.weight))
 
 
-class MultiTask(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.body, self.kind, self.colour = nn.Linear(8, C), nn.Linear(C, K), nn.Linear(C, 4)
-
-    def forward(self, f: Tensor) -> dict[str, Tensor]:
-        f = self.body(f).relu()
-        return {"kind": self.kind(f), "colour": self.colour(f)}
-
-
-class Regression(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.body, self.head = nn.Linear(8, C), nn.Linear(C, 1)
-
-    def forward(self, f: Tensor) -> Tensor:
-        return self.head(self.body(f).relu()).squeeze(-1)
-
-
 class Tagger(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -274,8 +254,6 @@ attached(
     lambda: nn.Sequential(nn.Linear(8, C), nn.utils.parametrizations.weight_norm(nn.Linear(C, K))),
     x,
 )
-attached("multi-task", MultiTask, x)
-attached("regression", Regression, x)
 attached("tokens", Tagger, tokens, example=torch.randn(3, 7, 8))
 attached("cnn", cnn, images())
 attached("cnn with group norm", lambda: cnn(lambda width: nn.GroupNorm(2, width)), images())
@@ -300,8 +278,6 @@ def from_timm(name: str, **options: Any) -> Build:
 
 
 VIT = {"img_size": 32, "depth": 2, "embed_dim": 48, "num_heads": 2}
-attached("timm resnet", from_timm("test_resnet"), images())
-attached("timm vit", from_timm("vit_tiny_patch16_224", **VIT), images())
 attached(
     "timm vit with stochastic depth",
     from_timm("vit_tiny_patch16_224", **VIT, drop_path_rate=0.5, proj_drop_rate=0.2),
@@ -310,20 +286,8 @@ attached(
 attached(
     "timm vit, inside", from_timm("vit_tiny_patch16_224", **VIT), images(), at=["blocks.0", "head"]
 )
-attached("timm convnext", from_timm("convnext_atto", depths=(1, 1, 1, 1)), images())
 attached("timm mobilenet", from_timm("mobilenetv3_small_050", drop_rate=0.2), images())
-attached(
-    "timm distilled",
-    from_timm("deit_tiny_distilled_patch16_224", img_size=32, depth=1),
-    images(),
-)
-attached("torchvision resnet", small_resnet, images())
 attached("torchvision resnet, inside", small_resnet, images(), at="layer4")
-attached(
-    "torchvision vit",
-    lambda: tv.VisionTransformer(32, 8, 2, 2, 32, 64, dropout=0.1, num_classes=K),
-    images(),
-)
 attached(
     "torchvision swin with stochastic depth",
     lambda: tv.SwinTransformer(
@@ -331,29 +295,11 @@ attached(
     ),
     images(),
 )
-attached("torchvision squeezenet", lambda: tv.squeezenet1_1(num_classes=K), images(48))
 attached(
     "torchvision shufflenet",
     lambda: tv.ShuffleNetV2([1, 1, 1], [8, 16, 32, 64, 64], num_classes=K),
     images(),
 )
-
-TINY = {
-    "hidden_size": 16,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "intermediate_size": 16,
-    "num_labels": K,
-}
-TEXT = {"vocab_size": 50, "max_position_embeddings": 40}
-
-
-def hugging_face(kind: str, config: str, **settings: Any) -> Any:
-    return getattr(transformers, kind)(getattr(transformers, config)(**settings))
-
-
-def bert() -> Any:
-    return hugging_face("BertForSequenceClassification", "BertConfig", **TINY, **TEXT)
 
 
 def text() -> dict[str, Tensor]:
@@ -363,50 +309,10 @@ def text() -> dict[str, Tensor]:
     return {"input_ids": ids, "attention_mask": mask, "labels": torch.zeros(N).long()}
 
 
-attached("bert", bert, text)
-attached(
-    "bert for tokens",
-    lambda: hugging_face("BertForTokenClassification", "BertConfig", **TINY, **TEXT),
-    text,
-)
-attached(
-    "roberta",
-    lambda: hugging_face("RobertaForSequenceClassification", "RobertaConfig", **TINY, **TEXT),
-    text,
-)
-attached(
-    "hugging face vit",
-    lambda: hugging_face(
-        "ViTForImageClassification", "ViTConfig", **TINY, image_size=16, patch_size=8
-    ),
-    lambda: {"pixel_values": torch.randn(N, 3, 16, 16)},
-)
-attached(
-    "hugging face resnet",
-    lambda: hugging_face(
-        "ResNetForImageClassification",
-        "ResNetConfig",
-        embedding_size=8,
-        hidden_sizes=[8, 16],
-        depths=[1, 1],
-        layer_type="basic",
-        num_labels=K,
-    ),
-    lambda: {"pixel_values": torch.randn(N, 3, 32, 32)},
-)
-
-
-def lora(model: Any) -> Any:
-    config = peft.LoraConfig(r=2, target_modules=["query", "value"], modules_to_save=["classifier"])
-    return peft.get_peft_model(model, config)
-
-
-attached("peft, then attach", lambda: lora(bert()), text)
 RIGHT["random slopes"] = lambda: (
     attach(nn.Sequential(nn.Linear(8, 16), nn.RReLU(), nn.Linear(16, 3)), verbose=False),
     torch.randn(6, 8),
 )
-RIGHT["attach, then peft"] = lambda: (lora(attach(bert(), verbose=False)), text())
 
 
 # One's own code.
@@ -429,59 +335,284 @@ class Own(nn.Module):
         return self.head(two_streams(f, self.batchformer))
 
 
-right(Own)
+class ByHand(Own):
+    """Two streams in training, from what makes mixed rows, and one in eval."""
+
+    def rows(self, f: Tensor) -> Any:
+        return self.both(f) if self.training else self.head(f)
+
+    def both(self, f: Tensor) -> Any:
+        return self.head(torch.cat([f, self.mix(f)]))
+
+    def mix(self, f: Tensor) -> Tensor:
+        return self.batchformer(f)
+
+
+class Stock(ByHand):
+    """The six lines of the paper, with a stock layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.batchformer = nn.TransformerEncoderLayer(C, 4, C, 0.5)
+
+    def mix(self, f: Tensor) -> Tensor:
+        return self.batchformer(f.unsqueeze(1)).squeeze(1)
+
+
+for each in (Own, ByHand, Stock):
+    right(each)
+
+
+def made(base: type[Own], part: str, method: Callable[..., Any]) -> type[Own]:
+    """A class that is another but for one method."""
+    return type("Made", (base,), {part: method})
+
+
+def right_part(base: type[Own], part: str, models: dict[str, Callable[..., Any]]) -> None:
+    """Enter models that are their class but for one method."""
+    for name, method in models.items():
+        RIGHT[name] = made(base, part, method)
+
+
+def changed(model: nn.Module, change: Callable[[Any], object]) -> nn.Module:
+    change(model)
+    return model
+
+
+def noise_for_some(f: Tensor) -> Tensor:
+    """Noise on the positive entries alone: how much is drawn depends on the samples."""
+    some = f > 0
+    return f.masked_scatter(some, f[some] + 0.1 * torch.randn(int(some.sum())))
+
+
+def dropped(m: nn.Module, f: Tensor) -> Tensor:
+    return F.dropout(f, 0.3, m.training)
+
+
+right_part(
+    Own,
+    "rows",
+    {
+        "large features": lambda m, f: Own.rows(m, 3e4 * f),
+        "probabilities": lambda m, f: Own.rows(m, f).softmax(-1),
+        "probabilities at test": lambda m, f: (
+            Own.rows(m, f) if m.training else (Own.rows(m, f) / 2).softmax(-1)
+        ),
+        "functional dropout": lambda m, f: m.head(
+            dropped(m, two_streams(dropped(m, f), m.batchformer))
+        ),
+        "noise for some entries": lambda m, f: Own.rows(m, noise_for_some(f) if m.training else f),
+    },
+)
+right_part(
+    Own,
+    "forward",
+    {
+        "frozen features": lambda m, batch: m.rows(torch.no_grad()(m.body)(batch)),
+        "checkpointed": lambda m, batch: m.rows(checkpoint(m.body, batch, use_reentrant=False)),
+        "reentrant checkpoint": lambda m, batch: m.rows(
+            checkpoint(m.body, batch.requires_grad_(), use_reentrant=True)
+        ),
+    },
+)
+right_part(
+    ByHand,
+    "mix",
+    {
+        "with residual": lambda m, f: f + m.batchformer(f),
+        "mix called directly": lambda m, f: m.batchformer.mix(f),
+        "functional": lambda m, f: batch_former(f, [EncoderWeights.of(m.batchformer.layers[0])]),
+    },
+)
+right_part(
+    ByHand,
+    "both",
+    {
+        "two outputs": lambda m, f: (m.head(f), m.head(m.mix(f))),
+        "streams stacked": lambda m, f: m.head(torch.stack([f, m.mix(f)])),  # (2, N, K)
+        "streams stacked last": lambda m, f: m.head(torch.stack([f, m.mix(f)])).movedim(0, -1),
+    },
+)
+right_part(Stock, "both", {"stock, noise": lambda m, f: Stock.both(m, noise_for_some(f))})
+
+
+MixedOnly = made(Own, "rows", lambda m, f: m.head(m.batchformer(f)))
+TakesAList = made(Own, "forward", lambda m, samples: Own.forward(m, torch.stack(samples)))
+Nested = made(Own, "forward", lambda m, batch, more: Own.forward(m, batch + more["side"][0]))
+Flattened = made(  # (N, 7, 8) to (2N * 7, K) in training
+    Own,
+    "forward",
+    lambda m, batch: m.rows(m.body(batch.flatten(0, 1)).unflatten(0, (-1, 7))).flatten(0, 1),
+)
+RIGHT["mixed only on purpose"] = lambda: (MixedOnly(), x(), {"mixed_only": True})
+RIGHT["a list of samples"] = lambda: (TakesAList(), list(x()))
+RIGHT["nested arguments"] = lambda: (Nested(), {"batch": x(), "more": {"side": [x(), 1.0]}})
+RIGHT["rows of all tokens in one axis"] = lambda: (Flattened(), tokens())
 
 
 @right
-class TwoStreamsByHand(Own):
-    def rows(self, f: Tensor) -> Tensor:
-        return self.head(torch.cat([f, self.batchformer(f)]) if self.training else f)
-
-
-@right
-class FunctionalDropout(Own):
-    def rows(self, f: Tensor) -> Tensor:
-        f = two_streams(F.dropout(f, 0.3, self.training), self.batchformer)
-        return self.head(F.dropout(f, 0.3, self.training))
-
-
-@right
-class LargeFeatures(Own):
-    def rows(self, f: Tensor) -> Tensor:
-        return super().rows(3e4 * f)
-
-
-@right
-class FrozenFeatures(Own):
-    def forward(self, batch: Tensor) -> Tensor:
-        with torch.no_grad():
-            f = self.body(batch)
-        return self.rows(f)
-
-
-@right
-class WithResidual(Own):
-    def rows(self, f: Tensor) -> Tensor:
-        return self.head(torch.cat([f, f + self.batchformer(f)]) if self.training else f)
-
-
-@right
-class ThroughABottleneck(Own):
+class ThroughABottleneck(ByHand):
     def __init__(self) -> None:
         super().__init__(8)
         self.down, self.up = nn.Linear(C, 8), nn.Linear(8, C)
 
-    def rows(self, f: Tensor) -> Tensor:
-        if self.training:
-            f = torch.cat([f, f + self.up(self.batchformer(self.down(f)))])
-        return self.head(f)
+    def mix(self, f: Tensor) -> Tensor:
+        return f + self.up(self.batchformer(self.down(f)))
 
 
 @right
-class TwoOutputs(Own):
-    def rows(self, f: Tensor) -> Any:
-        plain = self.head(f)
-        return (plain, self.head(self.batchformer(f))) if self.training else plain
+class AttentionByHand(ByHand):
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv, self.norm = nn.Linear(C, 3 * C), nn.LayerNorm(C)
+        del self.batchformer
+
+    def mix(self, f: Tensor) -> Tensor:
+        q, k, v = self.qkv(f).chunk(3, -1)
+        return self.norm(f + (q @ k.T / C**0.5).softmax(-1) @ v)
+
+
+@right
+class MultiheadByHand(ByHand):
+    def __init__(self) -> None:
+        super().__init__()
+        del self.batchformer
+        self.attention = nn.MultiheadAttention(C, 4, dropout=0.5)
+
+    def mix(self, f: Tensor) -> Tensor:
+        s = f.unsqueeze(1)
+        return f + self.attention(s, s, s)[0].squeeze(1)
+
+
+class Gated(ByHand):
+    """The encoder's output is multiplied by weights that begin at zero, or close to it."""
+
+    def __init__(self, gate: Tensor) -> None:
+        super().__init__()
+        self.gate = nn.Parameter(gate)
+
+    def mix(self, f: Tensor) -> Tensor:
+        return f + self.gate * self.batchformer(f)
+
+
+class StockGated(Gated):
+    def __init__(self, gate: Tensor) -> None:
+        super().__init__(gate)
+        self.batchformer = nn.TransformerEncoderLayer(C, 4, C, 0.5)
+
+    def mix(self, f: Tensor) -> Tensor:
+        return f + self.gate * self.batchformer(f.unsqueeze(1)).squeeze(1)
+
+
+RIGHT["gate of zero"] = lambda: Gated(torch.zeros(1))
+RIGHT["gate of zero for each channel"] = lambda: Gated(torch.zeros(C))
+RIGHT["stock, gate of zero"] = lambda: StockGated(torch.zeros(()))
+RIGHT["stock, layer scale"] = lambda: StockGated(torch.full((C,), 1e-6))
+RIGHT["larger layer scale"] = lambda: Gated(torch.full((C,), 1e-3))
+
+
+@right
+def zero_output_projection() -> nn.Module:
+    model: Any = attach(mlp(), verbose=False)
+    nn.init.zeros_(model[2].batchformer.layers[0].self_attn.out_proj.weight)
+    return model
+
+
+def spectral(model: Any) -> None:
+    """Every training pass updates the buffers u and v."""
+    model.head = nn.utils.spectral_norm(model.head)
+
+
+RIGHT["stock, zero output projection"] = lambda: changed(
+    Stock(), lambda m: nn.init.zeros_(m.batchformer.self_attn.out_proj.weight)
+)
+RIGHT["stock, zero classifier"] = lambda: changed(Stock(), lambda m: nn.init.zeros_(m.head.weight))
+RIGHT["stock, spectral norm"] = lambda: changed(Stock(), spectral)
+
+
+@right
+def stock_with_its_optimizer() -> Any:
+    model = Stock()
+    return model, x(), {"optimizer": torch.optim.SGD(model.parameters(), 0.1)}
+
+
+@right
+def gate_of_zero_in_the_optimizer() -> Any:
+    model = Gated(torch.zeros(1))
+    return model, x(), {"optimizer": torch.optim.SGD(model.parameters(), 0.1)}
+
+
+@right
+class OneNormForEachStream(ByHand):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.BatchNorm1d(C), nn.BatchNorm1d(C)
+
+    def rows(self, f: Tensor) -> Tensor:
+        plain = self.first(f)
+        if self.training:
+            return self.head(torch.cat([plain, self.second(self.mix(f))]))
+        return self.head(plain)
+
+
+@right
+class SeveralHeads(Own):
+    def __init__(self) -> None:
+        super().__init__()
+        self.other = nn.Sequential(nn.Linear(C, C), nn.BatchNorm1d(C), nn.Linear(C, 2))
+        self.aux = nn.Linear(C, 2)
+
+    def rows(self, f: Tensor) -> dict[str, Tensor]:
+        both = two_streams(f, self.batchformer)
+        return {"one": self.head(both), "two": self.other(both)}
+
+
+@right
+class AuxiliaryHeadOnPlainRows(SeveralHeads):
+    def rows(self, f: Tensor) -> dict[str, Tensor]:
+        return {"main": self.head(two_streams(f, self.batchformer)), "aux": self.aux(f)}
+
+
+@right
+class PlainAndMixedLogits(ByHand):
+    def rows(self, f: Tensor) -> dict[str, Tensor]:
+        mixed = {"mixed_logits": self.head(self.mix(f))} if self.training else {}
+        return {"logits": self.head(f), **mixed}
+
+
+@right
+class AverageOfWeightsAtTest(Own):
+    def __init__(self) -> None:
+        super().__init__()
+        self.average = mlp()
+
+    def forward(self, batch: Tensor) -> Any:
+        return super().forward(batch) if self.training else self.average(batch)
+
+
+class SequenceFirst(nn.Module):
+    """(L, N, 8) in, (L, N, K) out or its last step; with tokens, (N, L, 8) in and (N, L, K) out."""
+
+    def __init__(self, last: bool = False, tokens: bool = False) -> None:
+        super().__init__()
+        self.rnn, self.head = nn.GRU(8, C), nn.Linear(C, K)
+        self.batchformer = BatchFormer(C, batch_axis=0 if last else 1)
+        self.last, self.tokens = last, tokens
+
+    def forward(self, batch: Tensor) -> Tensor:
+        f = self.rnn(batch.transpose(0, 1) if self.tokens else batch)[0]
+        out: Tensor = self.head(two_streams(f[-1] if self.last else f, self.batchformer))
+        return out.transpose(0, 1) if self.tokens else out
+
+
+AXIS = {"input_axis": 1}
+RIGHT["sequence first inside"] = lambda: (SequenceFirst(tokens=True), tokens())
+RIGHT["sequence first"] = lambda: (SequenceFirst(), tokens().transpose(0, 1), AXIS)
+RIGHT["sequence first, last step"] = lambda: (
+    SequenceFirst(last=True),
+    tokens().transpose(0, 1),
+    AXIS,
+)
 
 
 @dataclass
@@ -499,40 +630,6 @@ class GivesADataclass(Own):
 
 
 @right
-class SeveralHeads(Own):
-    def __init__(self) -> None:
-        super().__init__()
-        self.other = nn.Sequential(nn.Linear(C, C), nn.BatchNorm1d(C), nn.Linear(C, 2))
-
-    def rows(self, f: Tensor) -> dict[str, Tensor]:
-        f = two_streams(f, self.batchformer)
-        return {"one": self.head(f), "two": self.other(f)}
-
-
-@right
-class AuxiliaryHeadOnPlainRows(Own):
-    def __init__(self) -> None:
-        super().__init__()
-        self.aux = nn.Linear(C, 2)
-
-    def rows(self, f: Tensor) -> dict[str, Tensor]:
-        return {"main": self.head(two_streams(f, self.batchformer)), "aux": self.aux(f)}
-
-
-@right
-class OneNormForEachStream(Own):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.BatchNorm1d(C), nn.BatchNorm1d(C)
-
-    def rows(self, f: Tensor) -> Tensor:
-        plain = self.first(f)
-        if self.training:
-            return self.head(torch.cat([plain, self.second(self.batchformer(f))]))
-        return self.head(plain)
-
-
-@right
 class TeacherInEval(Own):
     def __init__(self) -> None:
         super().__init__()
@@ -542,18 +639,6 @@ class TeacherInEval(Own):
         super().train(mode)
         self.teacher.eval()
         return self
-
-
-@right
-class Checkpointed(Own):
-    def forward(self, batch: Tensor) -> Tensor:
-        return self.rows(checkpoint(self.body, batch, use_reentrant=False))
-
-
-@right
-class ReentrantCheckpoint(Own):
-    def forward(self, batch: Tensor) -> Tensor:
-        return self.rows(checkpoint(self.body, batch.requires_grad_(), use_reentrant=True))
 
 
 @right
@@ -567,138 +652,13 @@ class EncoderInAReentrantCheckpoint(Own):
 
 
 @right
-class GivesProbabilities(Own):
-    def rows(self, f: Tensor) -> Tensor:
-        return super().rows(f).softmax(-1)
-
-
-@right
 class GivesItsLossToo(Own):
     def rows(self, f: Tensor) -> dict[str, Tensor]:
         logits = super().rows(f)
         return {"loss": logits.square().mean(), "logits": logits}
 
 
-@right
-class Functional(Own):
-    def rows(self, f: Tensor) -> Tensor:
-        if self.training:
-            weights = [EncoderWeights.of(self.batchformer.layers[0])]
-            f = torch.cat([f, batch_former(f, weights)])
-        return self.head(f)
-
-
-@right
-class MixCalledDirectly(Own):
-    def rows(self, f: Tensor) -> Tensor:
-        return self.head(torch.cat([f, self.batchformer.mix(f)]) if self.training else f)
-
-
-@right
-def mixed_only_on_purpose() -> Any:
-    class MixedOnly(Own):
-        def rows(self, f: Tensor) -> Tensor:
-            return self.head(self.batchformer(f))
-
-    return MixedOnly(), x(), {"mixed_only": True}
-
-
-@right
-def rows_of_all_tokens_in_one_axis() -> Any:
-    class Flattened(Own):
-        def forward(self, batch: Tensor) -> Tensor:  # (N, 7, 8) to (2N * 7, K) in training
-            f = self.body(batch.flatten(0, 1)).unflatten(0, (-1, 7))
-            return self.rows(f).flatten(0, 1)
-
-    return Flattened(), tokens()
-
-
-@right
-def sequence_first_tokens() -> Any:
-    class SequenceFirst(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.body, self.head = nn.Linear(8, C), nn.Linear(C, K)
-            self.batchformer = BatchFormer(C, batch_axis=1)
-
-        def forward(self, batch: Tensor) -> Tensor:  # (N, L, 8), (L, N, C) inside
-            f = self.body(batch).transpose(0, 1)
-            return self.head(two_streams(f, self.batchformer)).transpose(0, 1)
-
-    return SequenceFirst(), tokens()
-
-
-@right
-def a_list_of_samples() -> Any:
-    class TakesAList(Own):
-        def forward(self, samples: list[Tensor]) -> Tensor:  # type: ignore[override]
-            return super().forward(torch.stack(samples))
-
-    return TakesAList(), list(x())
-
-
-@right
-def nested_arguments() -> Any:
-    class Nested(Own):
-        def forward(self, batch: Tensor, more: Any) -> Tensor:  # type: ignore[override]
-            return super().forward(batch + more["side"][0])
-
-    return Nested(), {"batch": x(), "more": {"side": [x(), 1.0]}}
-
-
-@right
-def sequence_first_inputs() -> Any:
-    class SequenceFirst(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.rnn, self.head = nn.GRU(8, C), nn.Linear(C, K)
-            self.batchformer = BatchFormer(C)
-
-        def forward(self, batch: Tensor) -> Tensor:  # (L, N, 8)
-            return self.head(two_streams(self.rnn(batch)[0][-1], self.batchformer))
-
-    return SequenceFirst(), tokens().transpose(0, 1), {"input_axis": 1}
-
-
-@right
-def sequence_first_inputs_and_outputs() -> Any:
-    class SequenceFirst(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.rnn, self.head = nn.GRU(8, C), nn.Linear(C, K)
-            self.batchformer = BatchFormer(C, batch_axis=1)
-
-        def forward(self, batch: Tensor) -> Tensor:  # (L, N, 8) to (L, 2N, K) in training
-            return self.head(two_streams(self.rnn(batch)[0], self.batchformer))
-
-    return SequenceFirst(), tokens().transpose(0, 1), {"input_axis": 1}
-
-
 # Several outputs.
-
-
-@right
-class StackedStreams(Own):
-    def rows(self, f: Tensor) -> Tensor:  # (2, N, K) in training
-        if self.training:
-            return self.head(torch.stack([f, self.batchformer(f)]))
-        return self.head(f)
-
-
-@right
-class StackedStreamsLast(Own):
-    def rows(self, f: Tensor) -> Tensor:  # (N, K, 2) in training
-        if self.training:
-            return torch.stack([self.head(f), self.head(self.batchformer(f))], -1)
-        return self.head(f)
-
-
-@right
-class PlainAndMixedLogits(Own):
-    def rows(self, f: Tensor) -> dict[str, Tensor]:
-        if self.training:
-            return {"logits": self.head(f), "mixed_logits": self.head(self.batchformer(f))}
-        return {"logits": self.head(f)}
 
 
 @right
@@ -738,19 +698,17 @@ class Experts(nn.Module):
 
 
 attached("stacked experts", Experts, x)
-attached(
-    "bert with hidden states",
-    lambda: hugging_face(
-        "BertForSequenceClassification",
-        "BertConfig",
-        **TINY,
-        **TEXT,
-        output_hidden_states=True,
-        output_attentions=True,
-        attn_implementation="eager",
-    ),
-    text,
-)
+
+
+def bert() -> Any:
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    more = {"intermediate_size": 16, "num_labels": K, "vocab_size": 50}
+    given = {"output_hidden_states": True, "output_attentions": True}
+    config = transformers.BertConfig(**sizes, **more, **given, attn_implementation="eager")
+    return transformers.BertForSequenceClassification(config)
+
+
+attached("bert with hidden states", bert, text)
 
 
 @right
@@ -774,23 +732,6 @@ class GivesMuchBesideItsLogits(Own):
 
 
 @right
-class ProbabilitiesAtTest(Own):
-    def rows(self, f: Tensor) -> Tensor:
-        logits = super().rows(f)
-        return logits if self.training else (logits / 2).softmax(-1)
-
-
-@right
-class AverageOfWeightsAtTest(Own):
-    def __init__(self) -> None:
-        super().__init__()
-        self.average = nn.Sequential(nn.Linear(8, C), nn.ReLU(), nn.Linear(C, K))
-
-    def forward(self, batch: Tensor) -> Any:
-        return super().forward(batch) if self.training else self.average(batch)
-
-
-@right
 class CorrectionOfLogitsInTraining(Own):
     def __init__(self) -> None:
         super().__init__()
@@ -801,28 +742,6 @@ class CorrectionOfLogitsInTraining(Own):
         return logits + self.correction if self.training else logits
 
 
-class Stock(Own):
-    """The six lines of the paper, with a stock layer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.batchformer = nn.TransformerEncoderLayer(C, 4, C, 0.5)
-
-    def rows(self, f: Tensor) -> Tensor:
-        if self.training:
-            f = torch.cat([f, self.batchformer(f.unsqueeze(1)).squeeze(1)])
-        return self.head(f)
-
-
-right(Stock)
-
-
-@right
-def stock_with_its_optimizer() -> Any:
-    model = Stock()
-    return model, x(), {"optimizer": torch.optim.SGD(model.parameters(), 0.1)}
-
-
 @right
 def first_step_of_a_warm_up() -> Any:
     """The rate is zero now and will not stay so: that is not judged."""
@@ -830,66 +749,6 @@ def first_step_of_a_warm_up() -> Any:
     optimizer = torch.optim.SGD(param_groups(model, 0.1))
     torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: step / 10)
     return model, x(), {"optimizer": optimizer}
-
-
-class Gated(Own):
-    """The encoder's output is multiplied by weights that begin at zero, or close to it."""
-
-    def __init__(self, gate: Tensor) -> None:
-        super().__init__()
-        self.gate = nn.Parameter(gate)
-
-    def rows(self, f: Tensor) -> Tensor:
-        return self.head(
-            torch.cat([f, f + self.gate * self.batchformer(f)]) if self.training else f
-        )
-
-
-class StockGated(Gated):
-    def __init__(self, gate: Tensor) -> None:
-        super().__init__(gate)
-        self.batchformer = nn.TransformerEncoderLayer(C, 4, C, 0.5)
-
-    def rows(self, f: Tensor) -> Tensor:
-        if self.training:
-            f = torch.cat([f, f + self.gate * self.batchformer(f.unsqueeze(1)).squeeze(1)])
-        return self.head(f)
-
-
-RIGHT["gate of zero"] = lambda: Gated(torch.zeros(1))
-RIGHT["gate of zero for each channel"] = lambda: Gated(torch.zeros(C))
-RIGHT["stock, gate of zero"] = lambda: StockGated(torch.zeros(()))
-RIGHT["stock, layer scale"] = lambda: StockGated(torch.full((C,), 1e-6))
-RIGHT["larger layer scale"] = lambda: Gated(torch.full((C,), 1e-3))
-
-
-@right
-class StockZeroOutputProjection(Stock):
-    def __init__(self) -> None:
-        super().__init__()
-        nn.init.zeros_(self.batchformer.self_attn.out_proj.weight)
-
-
-@right
-def zero_output_projection() -> nn.Module:
-    model: Any = attach(mlp(), verbose=False)
-    nn.init.zeros_(model[2].batchformer.layers[0].self_attn.out_proj.weight)
-    return model
-
-
-@right
-def gate_of_zero_in_the_optimizer() -> Any:
-    model = Gated(torch.zeros(1))
-    return model, x(), {"optimizer": torch.optim.SGD(model.parameters(), 0.1)}
-
-
-@right
-class StockSpectralNorm(Stock):
-    """Every training pass updates the buffers u and v."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.head = nn.utils.spectral_norm(self.head)
 
 
 attached(
@@ -938,59 +797,6 @@ class StockStack(Stock):
         self.batchformer = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
 
 
-@right
-class StockZeroClassifier(Stock):
-    def __init__(self) -> None:
-        super().__init__()
-        nn.init.zeros_(self.head.weight)
-
-
-@right
-class AttentionByHand(Stock):
-    def __init__(self) -> None:
-        super().__init__()
-        self.qkv, self.norm = nn.Linear(C, 3 * C), nn.LayerNorm(C)
-        del self.batchformer
-
-    def rows(self, f: Tensor) -> Tensor:
-        if self.training:
-            q, k, v = self.qkv(f).chunk(3, -1)
-            f = torch.cat([f, self.norm(f + (q @ k.T / C**0.5).softmax(-1) @ v)])
-        return self.head(f)
-
-
-@right
-class MultiheadByHand(Stock):
-    def __init__(self) -> None:
-        super().__init__()
-        del self.batchformer
-        self.attention = nn.MultiheadAttention(C, 4, dropout=0.5)
-
-    def rows(self, f: Tensor) -> Tensor:
-        if self.training:
-            s = f.unsqueeze(1)
-            f = torch.cat([f, f + self.attention(s, s, s)[0].squeeze(1)])
-        return self.head(f)
-
-
-def noise_for_some(f: Tensor) -> Tensor:
-    """Noise on the positive entries alone: how much is drawn depends on the samples."""
-    some = f > 0
-    return f.masked_scatter(some, f[some] + 0.1 * torch.randn(int(some.sum())))
-
-
-@right
-class NoiseForSomeEntries(Own):
-    def rows(self, f: Tensor) -> Tensor:
-        return super().rows(noise_for_some(f) if self.training else f)
-
-
-@right
-class StockNoiseForSomeEntries(Stock):
-    def rows(self, f: Tensor) -> Tensor:
-        return super().rows(noise_for_some(f) if self.training else f)
-
-
 def deep(layers: int, activation: type[nn.Module]) -> nn.Sequential:
     hidden = (part for _ in range(layers) for part in (nn.Linear(C, C), activation()))
     return nn.Sequential(nn.Linear(8, C), *hidden)
@@ -1004,22 +810,17 @@ class DeepStock(Stock):
         self.body = deep(layers, activation)
 
 
+class DeepStacked(DeepStock):
+    """Two streams on an axis of their own: gradients say which of the two mixes the samples."""
+
+    def both(self, f: Tensor) -> Tensor:  # (2, N, K)
+        return self.head(torch.stack([f, self.mix(f)]))
+
+
+RIGHT["streams stacked after 20 layers"] = lambda: DeepStacked(20, nn.ReLU)
 RIGHT["stock after 40 layers"] = lambda: DeepStock(40, nn.ReLU)
 RIGHT["stock after 80 layers"] = lambda: DeepStock(80, nn.Tanh)
 attached("after 80 layers", lambda: deep(80, nn.Tanh).append(nn.Linear(C, K)), x)
-
-
-@right
-class StackedAfterManyLayers(DeepStock):
-    """Two streams on an axis of their own: gradients say which of the two mixes the samples."""
-
-    def __init__(self) -> None:
-        super().__init__(20, nn.ReLU)
-
-    def rows(self, f: Tensor) -> Tensor:  # (2, N, K) in training
-        if self.training:
-            f = torch.stack([f, self.batchformer(f.unsqueeze(1)).squeeze(1)])
-        return self.head(f)
 
 
 class TwoPlaces(Own):
@@ -1202,7 +1003,7 @@ def test_an_encoder_with_nothing_behind_it_is_told_in_words(build: Build) -> Non
 
 
 def test_sequence_first_inputs_are_asked_for() -> None:
-    model, batch, _ = RIGHT["sequence_first_inputs"]()
+    model, batch, _ = RIGHT["sequence first, last step"]()
     result = check(model, batch)
     assert result.failures and "input_axis=1" in str(result)
     with pytest.raises(ValueError, match="axes count from 0"):

@@ -38,7 +38,10 @@ TOKENS = torch.randn(6, 5, 8, generator=torch.Generator().manual_seed(0))
 
 
 class Base(nn.Module):
-    """A backbone, our encoder, two classifiers; subclasses say how they are put together."""
+    """A backbone, our encoder and a shared classifier; what is wrong with a model overrides a part.
+
+    The parts after the classifier are for models that have one too many.
+    """
 
     batchformer: nn.Module
 
@@ -49,13 +52,25 @@ class Base(nn.Module):
         )
         self.batchformer = BatchFormer(C)
         self.head, self.head2 = nn.Linear(C, K), nn.Linear(C, K)
+        self.hidden, self.hidden2, self.last = nn.Linear(C, C), nn.Linear(C, C), nn.Linear(K, K)
+        self.norm, self.bias = nn.LayerNorm(C), nn.Parameter(torch.zeros(K))
+        self.scale = nn.Parameter(torch.ones(()))
 
     def forward(self, x: Tensor) -> Any:
         f = self.body(x)
-        return self.rows(f) if self.training else self.head(f)
+        return self.rows(f) if self.training else self.at_test(f)
 
     def rows(self, f: Tensor) -> Any:
-        raise NotImplementedError
+        return self.out(f, self.mix(f))
+
+    def at_test(self, f: Tensor) -> Any:
+        return self.head(f)
+
+    def mix(self, f: Tensor) -> Tensor:
+        return self.batchformer(f)
+
+    def out(self, *streams: Tensor) -> Tensor:
+        return self.head(torch.cat(streams))
 
 
 class Stock(Base):
@@ -67,6 +82,21 @@ class Stock(Base):
 
     def mix(self, f: Tensor, **options: Any) -> Tensor:
         return self.batchformer(f.unsqueeze(1), **options).squeeze(1)
+
+
+class Deep(Stock):
+    """After so many untrained layers, all samples have almost the same features."""
+
+    def __init__(self, batch_first: bool = False) -> None:
+        super().__init__(batch_first)
+        hidden = (part for _ in range(40) for part in (nn.Linear(C, C), nn.ReLU()))
+        self.body = nn.Sequential(nn.Linear(8, C), *hidden)
+
+
+class WithoutEncoder(Base):
+    def __init__(self) -> None:
+        super().__init__()
+        del self.batchformer
 
 
 class Wrong(NamedTuple):
@@ -94,8 +124,218 @@ def wrong(*fails: str, says: str = "", batch: Any = X) -> Callable[[Any], Any]:
     return enter
 
 
+def wrong_part(part: str, by_verdict: dict[tuple[str, ...], dict[str, tuple[type, Any]]]) -> None:
+    """Enter models that are their class but for one method, by what fails and what is said."""
+    for (*fails, says), models in by_verdict.items():
+        for name, (base, method) in models.items():
+            wrong(*fails, says=says)(type(name, (base,), {part: method}))
+
+
 def plain() -> nn.Sequential:
     return nn.Sequential(nn.Linear(8, C), nn.ReLU(), nn.Linear(C, K))
+
+
+def centred(f: Tensor) -> Tensor:
+    return f - f.mean(0)
+
+
+def shuffled(f: Tensor) -> Tensor:
+    return f[torch.randperm(len(f))]
+
+
+# How a model makes its outputs in training of features (N, C).
+
+ONE_STREAM = "head.weight acts on one stream alone"
+CUT_OFF = "batchformer.self_attn.in_proj_weight acts on the mixed rows and receives no gradient"
+OUT_OF_ORDER = {
+    "mixed rows reversed": (Base, lambda m, f: m.out(f, m.mix(f).flip(0))),
+    "mixed rows shuffled": (Base, lambda m, f: m.out(f, m.mix(shuffled(f)))),
+    "plain rows reversed": (Base, lambda m, f: m.out(f.flip(0), m.mix(f))),
+    "both streams rolled": (Base, lambda m, f: Base.rows(m, f.roll(1, 0))),
+    "halves of mixed rows swapped": (Base, lambda m, f: m.out(f, m.mix(f).roll(len(f) // 2, 0))),
+    "two mixed rows exchanged": (
+        Base,
+        lambda m, f: m.out(f, m.mix(f)[[0, 3, 2, 1, *range(4, len(f))]]),
+    ),
+}
+wrong_part(
+    "rows",
+    {
+        (THERE, "no training pass calls it"): {
+            "never called": (Base, lambda m, f: m.head(f)),
+        },
+        (ATTEND, LEARN, "do not all reach the outputs"): {
+            "thrown away": (Base, lambda m, f: [m.mix(f), m.out(f, f)][1]),
+            "gated to zero": (Base, lambda m, f: m.out(f, f + 0.0 * m.mix(f))),
+        },
+        (ATTEND, LEARN, ""): {
+            "dropped by a function": (Base, lambda m, f: m.out(f, f + F.dropout(m.mix(f), p=1.0))),
+        },
+        (STREAMS, ""): {
+            "rows lost": (Base, lambda m, f: m.out(f, m.mix(f))[:-1]),
+            "mixed alone": (Base, lambda m, f: m.head(m.mix(f))),
+            "stock, mixed alone": (Stock, lambda m, f: m.head(m.mix(f))),
+            "streams averaged": (Base, lambda m, f: m.head((f + m.mix(f)) / 2)),
+            "three streams": (Base, lambda m, f: m.out(f, m.mix(f), m.mix(f))),
+        },
+        (STAY, "depend on the encoder too"): {
+            "no plain rows": (Base, lambda m, f: m.out(*[m.mix(f)] * 2)),
+            "encoder after doubling": (Base, lambda m, f: m.head(m.mix(torch.cat([f, f])))),
+        },
+        (FIRST, "not in the order of samples"): OUT_OF_ORDER,
+        (FIRST, "mixed, plain"): {
+            "mixed first": (Base, lambda m, f: m.out(m.mix(f), f)),
+            "stock, mixed first": (Stock, lambda m, f: m.out(m.mix(f), f)),
+            "deep, mixed first": (Deep, lambda m, f: m.out(m.mix(f), f)),
+        },
+        (FIRST, "in turn"): {
+            "in turn": (Base, lambda m, f: m.head(torch.stack([f, m.mix(f)], 1).flatten(0, 1))),
+            "in turn, mixed first": (
+                Base,
+                lambda m, f: m.head(torch.stack([m.mix(f), f], 1).flatten(0, 1)),
+            ),
+        },
+        (STAY, ""): {
+            "centred after the head": (Base, lambda m, f: centred(Base.rows(m, f))),
+            "centred before the place": (Base, lambda m, f: Base.rows(m, centred(f))),
+            "statistics by hand": (Base, lambda m, f: Base.rows(m, centred(f) / f.std(0))),
+            "random mixup": (Base, lambda m, f: Base.rows(m, 0.8 * f + 0.2 * shuffled(f))),
+            "softmax over rows": (Base, lambda m, f: Base.rows(m, f).log_softmax(0)),
+        },
+        (ATTEND, ""): {
+            "stock, gated to zero": (Stock, lambda m, f: m.out(f, f + 0.0 * m.mix(f))),
+            "next to no attention": (Stock, lambda m, f: m.out(f, f + 1e-6 * m.mix(f))),
+            "noise": (WithoutEncoder, lambda m, f: m.out(f, f + 0.1 * torch.randn_like(f))),
+            "samples as batch": (
+                Stock,
+                lambda m, f: m.out(f, m.batchformer(f.unsqueeze(0)).squeeze(0)),
+            ),
+            "masked to itself": (
+                Stock,
+                lambda m, f: m.out(f, m.mix(f, src_mask=~torch.eye(len(f)).bool())),
+            ),
+            "mixed rows depend on nothing": (
+                Stock,
+                lambda m, f: m.out(f, F.layer_norm(m.mix(f).mean(1, keepdim=True), (1,)) + 0 * f),
+            ),
+        },
+        (ATTEND, "of 3 mixed rows depend"): {
+            "half of the samples": (
+                Base,
+                lambda m, f: m.out(f, m.mix(f).where(torch.arange(len(f))[:, None] % 2 == 1, f)),
+            ),
+        },
+        (ATTEND, "small constant"): {
+            "next to nothing": (Stock, lambda m, f: m.out(f, torch.lerp(f, m.mix(f), 1e-4))),
+        },
+        (ATTEND, "60 of 64 mixed rows do not depend on the first sample"): {
+            "groups of four": (Base, lambda m, f: m.out(f, *map(m.mix, f.split(4)))),
+        },
+        (ATTEND, "call the encoder once, with all rows"): {
+            "stock, groups of sixteen": (Stock, lambda m, f: m.out(f, *map(m.mix, f.split(16)))),
+        },
+        (ATTEND, "for batches of any size"): {
+            "off in large batches": (Stock, lambda m, f: m.out(f, m.mix(f) if len(f) <= 4 else f)),
+        },
+        (OWN, "do not pool"): {
+            "pooled": (Base, lambda m, f: m.out(f, m.mix(f).mean(0).expand_as(f))),
+            "stock, pooled": (Stock, lambda m, f: m.out(f, m.mix(f).mean(0).expand_as(f))),
+        },
+        (ALIVE, "is everything dropped"): {
+            "dropout of one by a function": (Base, lambda m, f: Base.rows(m, F.dropout(f, 1.0))),
+        },
+        (SHARED, "50.9 to 42.4"): {
+            "two heads": (Base, lambda m, f: torch.cat([m.head(f), m.head2(m.mix(f))])),
+        },
+        (SHARED, "last.weight acts on one stream alone"): {
+            "further layer": (Base, lambda m, f: torch.cat([m.head(f), m.last(m.head(m.mix(f)))])),
+        },
+        (SHARED, "bias acts on one stream alone"): {
+            "bias": (Base, lambda m, f: torch.cat([m.head(f), m.head(m.mix(f)) + m.bias])),
+        },
+        (SHARED, "scale acts on one stream alone"): {
+            "scale": (Stock, lambda m, f: torch.cat([m.head(f), m.head(m.mix(f)) * m.scale])),
+        },
+        (EVAL, "training uses norm.weight, which eval does not"): {
+            "norm in training alone": (Stock, lambda m, f: Stock.rows(m, m.norm(f))),
+        },
+        (EVAL, "training uses hidden.weight, which eval does not"): {
+            "layer in training alone": (Base, lambda m, f: Base.rows(m, m.hidden(f))),
+        },
+        (SHARED, ONE_STREAM): {
+            "stock, two heads": (Stock, lambda m, f: torch.cat([m.head(f), m.head2(m.mix(f))])),
+        },
+        (SHARED, ""): {
+            "two outputs of two heads": (
+                Base,
+                lambda m, f: {"a": m.head(f), "b": m.head2(m.mix(f))},
+            ),
+        },
+        (TRAIN, "head.weight no gradient"): {
+            "copied head": (
+                Base,
+                lambda m, f: torch.cat([m.head(f), copy.deepcopy(m.head)(m.mix(f))]),
+            ),
+        },
+        (LEARN, ""): {
+            "mean": (WithoutEncoder, lambda m, f: m.out(f, 0.5 * f + 0.5 * f.mean(0))),
+        },
+        (LEARN, "once, in __init__"): {  # seen in public
+            "fresh BatchFormer": (
+                WithoutEncoder,
+                lambda m, f: m.out(f, BatchFormer(C, dropout=0.0)(f)),
+            ),
+            "fresh encoder": (
+                WithoutEncoder,
+                lambda m, f: m.out(f, nn.TransformerEncoderLayer(C, 4, C, 0.0)(f[:, None])[:, 0]),
+            ),
+        },
+        (LEARN, TRAIN, ""): {
+            "outputs detached": (Base, lambda m, f: Base.rows(m, f).detach()),
+            "encoder without gradient": (Base, lambda m, f: m.out(f, torch.no_grad()(m.mix)(f))),
+        },
+        (LEARN, TRAIN, "not detached"): {
+            "mixed rows detached": (Base, lambda m, f: m.out(f, m.mix(f).detach())),
+        },
+        (LEARN, TRAIN, "rounded"): {
+            "mixed rows rounded": (Base, lambda m, f: m.out(f, (8 * m.mix(f)).round() / 8)),
+        },
+        # The encoder is registered, so that nothing is said about model.parameters().
+        (LEARN, TRAIN, CUT_OFF): {
+            "stock, detached": (Stock, lambda m, f: m.out(f, m.mix(f).detach())),
+            "stock, rounded": (Stock, lambda m, f: m.out(f, (8 * m.mix(f)).round() / 8)),
+        },
+        (TRAIN, "detach() or no_grad()"): {
+            "features detached": (Base, lambda m, f: m.out(f, m.mix(f.detach()))),
+        },
+        (TRAIN, "plain rows give head.weight no gradient"): {
+            "no gradient": (Base, lambda m, f: torch.cat([m.head(f).detach(), m.head(m.mix(f))])),
+        },
+        (TRAIN, "plain rows give the backbone no gradient"): {
+            "plain features detached": (Base, lambda m, f: m.out(f.detach(), m.mix(f))),
+        },
+    },
+)
+wrong_part(
+    "at_test",
+    {
+        (EVAL, ""): {
+            "doubled at test": (Base, lambda m, f: m.out(f, m.batchformer.mix(f))),
+            "averaged at test": (Base, lambda m, f: m.head((f + m.batchformer.mix(f)) / 2)),
+        },
+        (EVAL, "depend on the encoder"): {
+            "one by one": (Base, lambda m, f: m.out(*(m.batchformer.mix(row[None]) for row in f))),
+            "stock, one by one": (Stock, lambda m, f: m.out(*(m.mix(row[None]) for row in f))),
+        },
+        (EVAL, "leave out only the encoder"): {
+            "layer at test alone": (Base, lambda m, f: m.head(m.hidden(f))),
+        },
+        (EVAL, "eval uses head2.weight, which training does not"): {
+            "another head at test": (Base, lambda m, f: m.head2(f)),
+            "stock, another head at test": (Stock, lambda m, f: m.head2(f)),
+        },
+    },
+)
 
 
 @wrong(ATTEND, says="not finite")
@@ -106,24 +346,8 @@ def nan_in_the_encoder() -> nn.Module:
     return model
 
 
-# The encoder's rows do not arrive.
-
-
 @wrong(ATTEND, LEARN, says="do not all reach the outputs")
-class ThrownAway(Base):
-    def rows(self, f: Tensor) -> Tensor:
-        self.batchformer(f)
-        return self.head(torch.cat([f, f]))
-
-
-@wrong(ATTEND, LEARN, says="do not all reach the outputs")
-class GatedToZero(Base):
-    def rows(self, f: Tensor) -> Tensor:
-        return self.head(torch.cat([f, f + 0.0 * self.batchformer(f)]))
-
-
-@wrong(ATTEND, LEARN, says="do not all reach the outputs")
-def stays_gated_to_zero() -> tuple[nn.Module, Any, dict[str, Any]]:
+def stays_gated_to_zero() -> Any:
     """A gate that starts at zero and is not in the optimizer stays closed."""
     model = Gated(torch.zeros(1))
     held = [p for p in model.parameters() if p is not model.gate]
@@ -135,8 +359,8 @@ class Gated(Base):
         super().__init__()
         self.gate = nn.Parameter(gate, trained)
 
-    def rows(self, f: Tensor) -> Tensor:
-        return self.head(torch.cat([f, f + self.gate * self.batchformer(f)]))
+    def mix(self, f: Tensor) -> Tensor:
+        return f + self.gate * self.batchformer(f)
 
 
 @wrong(ATTEND, LEARN)
@@ -152,24 +376,8 @@ class TwoGatesOfZero(Gated):
         super().__init__(torch.zeros(1))
         self.second = nn.Parameter(torch.zeros(1))
 
-    def rows(self, f: Tensor) -> Tensor:
-        return self.head(torch.cat([f, f + self.second * self.gate * self.batchformer(f)]))
-
-
-@wrong(ATTEND)
-class StockGatedToZero(Stock):
-    def rows(self, f: Tensor) -> Tensor:
-        return self.head(torch.cat([f, f + 0.0 * self.mix(f)]))
-
-
-@wrong(ATTEND)
-class NoiseInsteadOfAttention(Base):
-    def __init__(self) -> None:
-        super().__init__()
-        del self.batchformer
-
-    def rows(self, f: Tensor) -> Tensor:
-        return self.head(torch.cat([f, f + 0.1 * torch.randn_like(f)]))
+    def mix(self, f: Tensor) -> Tensor:
+        return f + self.second * self.gate * self.batchformer(f)
 
 
 @wrong(THERE, says="no training pass calls it")
@@ -177,28 +385,7 @@ class OwnSwitchOff(Base):
     use_batchformer = False
 
     def rows(self, f: Tensor) -> Tensor:
-        return self.head(two_streams(f, self.batchformer) if self.use_batchformer else f)
-
-
-@wrong(STREAMS)
-class RowsLost(Base):
-    def rows(self, f: Tensor) -> Tensor:
-        return self.head(two_streams(f, self.batchformer))[:-1]
-
-
-@wrong(ATTEND, says="of 3 mixed rows depend")
-class HalfOfTheSamples(Base):
-    def rows(self, f: Tensor) -> Tensor:
-        mixed = torch.stack(
-            [m if i % 2 else r for i, (m, r) in enumerate(zip(self.batchformer(f), f, strict=True))]
-        )
-        return self.head(torch.cat([f, mixed]))
-
-
-@wrong(THERE, says="no training pass calls it")
-class NeverCalled(Base):
-    def rows(self, f: Tensor) -> Tensor:
-        return self.head(f)
+        return super().rows(f) if self.use_batchformer else self.head(f)
 
 
 @wrong(THERE, says="call attach(model)")
@@ -213,49 +400,11 @@ def head_replaced_after_attach() -> nn.Module:
     return model
 
 
-# Streams.
-
-
 @wrong(STREAMS)
-class MixedAlone(Base):
-    def rows(self, f: Tensor) -> Tensor:
-        return self.head(self.batchformer(f))
-
-
-@wrong(STREAMS)
-class StreamsAveraged(Base):
-    def rows(self, f: Tensor) -> Tensor:
-        return self.head((f + self.batchformer(f)) / 2)
-
-
-@wrong(STREAMS)
-class ThreeStreams(Base):
-    def rows(self, f: Tensor) -> Tensor:
-        return self.head(torch.cat([f, self.batchformer(f), self.batchformer(f)]))
-
-
-@wrong(STREAMS)
-def attached_to_what_doubles_already() -> nn.Module:
-    class Doubles(Base):
-        def rows(self, f: Tensor) -> Tensor:
-            return self.head(two_streams(f, self.batchformer))
-
-    model = Doubles()
-    model.head = attach(nn.Sequential(nn.Linear(C, C), nn.Linear(C, K)), verbose=False)
+def attached_to_what_doubles_already() -> Any:
+    model = Base()
+    model.head = attach(nn.Sequential(nn.Linear(C, C), nn.Linear(C, K)), verbose=False)  # type: ignore[assignment]
     return model
-
-
-@wrong(STAY, says="depend on the encoder too")
-class NoPlainRows(Base):
-    def rows(self, f: Tensor) -> Tensor:
-        mixed = self.batchformer(f)
-        return self.head(torch.cat([mixed, mixed]))
-
-
-@wrong(STAY, says="depend on the encoder too")
-class EncoderAfterDoubling(Base):
-    def rows(self, f: Tensor) -> Tensor:
-        return self.head(self.batchformer(torch.cat([f, f])))
 
 
 @wrong(STAY, says="depend on the encoder too")
@@ -268,75 +417,6 @@ class SecondEncoderOnBothStreams(Base):
         return self.head(self.second(two_streams(f, self.batchformer)))
 
 
-# The order of rows.
-
-
-@wrong(FIRST, says="not in the order of samples")
-class HalvesOfTheMixedRowsSwapped(Base):
-    def rows(self, f: Tensor) -> Tensor:
-        first, second = self.batchformer(f).chunk(2)
-        return self.head(torch.cat([f, second, first]))
-
-
-@wrong(FIRST, says="not in the order of samples")
-class TwoMixedRowsExchanged(Base):
-    def rows(self, f: Tensor) -> Tensor:
-        order = torch.arange(len(f))
-        order[1], order[3] = 3, 1
-        return self.head(torch.cat([f, self.batchformer(f)[order]]))
-
-
-@wrong(FIRST, says="mixed, plain")
-class MixedFirst(Base):
-    def rows(self, f: Tensor) -> Tensor:
-        return self.head(torch.cat([self.batchformer(f), f]))
-
-
-@wrong(FIRST, says="mixed, plain")
-class StockMixedFirst(Stock):
-    def rows(self, f: Tensor) -> Tensor:
-        return self.head(torch.cat([self.mix(f), f]))
-
-
-@wrong(FIRST, says="in turn")
-class Interleaved(Base):
-    def rows(self, f: Tensor) -> Tensor:
-        return self.head(torch.stack([f, self.batchformer(f)], 1).flatten(0, 1))
-
-
-@wrong(FIRST, says="in turn")
-class InterleavedMixedFirst(Base):
-    def rows(self, f: Tensor) -> Tensor:
-        return self.head(torch.stack([self.batchformer(f), f], 1).flatten(0, 1))
-
-
-@wrong(FIRST, says="order of samples")
-class MixedRowsReversed(Base):
-    def rows(self, f: Tensor) -> Tensor:
-        return self.head(torch.cat([f, self.batchformer(f).flip(0)]))
-
-
-@wrong(FIRST, says="order of samples")
-class MixedRowsShuffled(Base):
-    def rows(self, f: Tensor) -> Tensor:
-        return self.head(torch.cat([f, self.batchformer(f[torch.randperm(len(f))])]))
-
-
-@wrong(FIRST, says="order of samples")
-class PlainRowsReversed(Base):
-    def rows(self, f: Tensor) -> Tensor:
-        return self.head(torch.cat([f.flip(0), self.batchformer(f)]))
-
-
-@wrong(FIRST, says="order of samples")
-class BothStreamsRolled(Base):
-    def rows(self, f: Tensor) -> Tensor:
-        return self.head(two_streams(f.roll(1, 0), self.batchformer))
-
-
-# Plain rows that are not plain.
-
-
 @wrong(STAY, says="mixup")
 class MixedUpAfterThePlace(Base):
     def rows(self, f: Tensor) -> Tensor:
@@ -345,35 +425,16 @@ class MixedUpAfterThePlace(Base):
 
 
 @wrong(STAY)
-class CentredAfterTheHead(Base):
+class MixupByNumpy(Base):
     def rows(self, f: Tensor) -> Tensor:
-        o = self.head(two_streams(f, self.batchformer))
-        return o - o.mean(0)
-
-
-@wrong(STAY)
-class CentredBeforeThePlace(Base):
-    def rows(self, f: Tensor) -> Tensor:
-        return self.head(two_streams(f - f.mean(0), self.batchformer))
-
-
-@wrong(STAY)
-class StatisticsByHand(Base):
-    def rows(self, f: Tensor) -> Tensor:
-        return self.head(two_streams((f - f.mean(0)) / f.std(0), self.batchformer))
-
-
-@wrong(STAY)
-class RandomMixup(Base):
-    def rows(self, f: Tensor) -> Tensor:
-        f = 0.8 * f + 0.2 * f[torch.randperm(len(f))]
-        return self.head(two_streams(f, self.batchformer))
+        order = torch.from_numpy(numpy.random.permutation(len(f)))  # noqa: NPY002
+        return super().rows(0.8 * f + 0.2 * f[order])
 
 
 @wrong(STAY)
 class MixupOfLogits(Base):
     def rows(self, f: Tensor) -> Tensor:
-        o = self.head(two_streams(f, self.batchformer))
+        o = super().rows(f)
         return 0.8 * o + 0.2 * o[torch.randperm(len(o))]
 
 
@@ -384,7 +445,7 @@ class RandomMixupAndNoiseForSomeEntries(Base):
     def rows(self, f: Tensor) -> Tensor:
         some = f > 0
         f = f.masked_scatter(some, f[some] + 0.1 * torch.randn(int(some.sum())))
-        return self.head(two_streams(0.8 * f + 0.2 * f.roll(1, 0), self.batchformer))
+        return super().rows(0.8 * f + 0.2 * f.roll(1, 0))
 
 
 @wrong(STAY)
@@ -392,7 +453,7 @@ class CutMixByPython(Base):
     def rows(self, f: Tensor) -> Tensor:
         shift, width = random.randint(1, len(f) - 1), C // 2
         f = torch.cat([f[:, :width], f.roll(shift, 0)[:, width:]], 1)
-        return self.head(two_streams(f, self.batchformer))
+        return super().rows(f)
 
 
 @wrong(STAY)
@@ -409,6 +470,7 @@ def attached_to_a_model_that_mixes_in_training_only() -> nn.Module:
     return attach(Mixes(), verbose=False)
 
 
+@wrong(STAY, says="mixup")
 class TokensFlattened(nn.Module):
     """Flattens tokens, doubles by hand, then mixes up across streams (seen in public)."""
 
@@ -425,32 +487,17 @@ class TokensFlattened(nn.Module):
         return self.head(f)
 
 
-wrong(STAY, says="mixup")(TokensFlattened)
-
-
-@wrong(STAY)
-class SoftmaxOverRows(Base):
-    def rows(self, f: Tensor) -> Tensor:
-        return self.head(two_streams(f, self.batchformer)).log_softmax(0)
-
-
-@wrong(STAY)
-class MixupByNumpy(Base):
-    def rows(self, f: Tensor) -> Tensor:
-        order = torch.from_numpy(numpy.random.permutation(len(f)))  # noqa: NPY002
-        return self.head(two_streams(0.8 * f + 0.2 * f[order], self.batchformer))
-
-
 # Attention over something else, or with an order of samples.
 
 
 @wrong(ATTEND, says="batch_first=False")
-def length_one_axis() -> nn.Module:
-    class LengthOne(Stock):
-        def rows(self, f: Tensor) -> Tensor:
-            return self.head(torch.cat([f, self.mix(f)]))
+def length_one_axis() -> Any:
+    return Stock(batch_first=True)
 
-    return LengthOne(batch_first=True)
+
+@wrong(ATTEND, says="batch_first=False")
+def deep_length_one_axis() -> nn.Module:
+    return Deep(batch_first=True)
 
 
 @wrong(ATTEND)
@@ -464,13 +511,7 @@ class LengthOneByHand(Base):
     def rows(self, f: Tensor) -> Tensor:
         q, k, v = self.qkv(f.unsqueeze(1)).chunk(3, -1)  # (N, 1, C) each
         mixed = ((q @ k.transpose(1, 2) / C**0.5).softmax(-1) @ v).squeeze(1)
-        return self.head(torch.cat([f, self.norm(f + mixed)]))
-
-
-@wrong(ATTEND)
-class SamplesAsBatch(Stock):
-    def rows(self, f: Tensor) -> Tensor:  # (1, N, C): a sequence of one, N times
-        return self.head(torch.cat([f, self.batchformer(f.unsqueeze(0)).squeeze(0)]))
+        return self.out(f, self.norm(f + mixed))
 
 
 @wrong(ATTEND, batch=TOKENS)
@@ -479,47 +520,12 @@ class OverTokens(Base):
         super().__init__()
         self.batchformer = nn.TransformerEncoderLayer(C, 4, C, 0.5, batch_first=True)
 
-    def rows(self, f: Tensor) -> Tensor:
-        return self.head(torch.cat([f, self.batchformer(f)]))
-
 
 @wrong(ATTEND, batch=TOKENS)
-class OursOverTokens(Base):
-    def __init__(self) -> None:
-        super().__init__()
-        self.batchformer = BatchFormer(C, batch_axis=1)
-
-    def rows(self, f: Tensor) -> Tensor:
-        return self.head(torch.cat([f, self.batchformer(f)]))
-
-
-class Deep(Stock):
-    """After so many untrained layers, all samples have almost the same features."""
-
-    def __init__(self, batch_first: bool = False) -> None:
-        super().__init__(batch_first)
-        hidden = (part for _ in range(40) for part in (nn.Linear(C, C), nn.ReLU()))
-        self.body = nn.Sequential(nn.Linear(8, C), *hidden)
-
-    def rows(self, f: Tensor) -> Tensor:
-        return self.head(torch.cat([f, self.mix(f)]))
-
-
-@wrong(ATTEND, says="batch_first=False")
-def deep_length_one_axis() -> nn.Module:
-    return Deep(batch_first=True)
-
-
-@wrong(FIRST, says="mixed, plain")
-class DeepMixedFirst(Deep):
-    def rows(self, f: Tensor) -> Tensor:
-        return self.head(torch.cat([self.mix(f), f]))
-
-
-@wrong(ATTEND)
-class NextToNoAttention(Stock):
-    def rows(self, f: Tensor) -> Tensor:
-        return self.head(torch.cat([f, f + 1e-6 * self.mix(f)]))
+def ours_over_tokens() -> Any:
+    model = Base()
+    model.batchformer = BatchFormer(C, batch_axis=1)
+    return model
 
 
 @wrong(ATTEND)
@@ -528,15 +534,7 @@ class MixedInTheBackwardPassAlone(Stock):
 
     def rows(self, f: Tensor) -> Tensor:
         mixed = self.mix(f)
-        return self.head(torch.cat([f, f + mixed - mixed.detach()]))
-
-
-@wrong(ATTEND)
-class MixedRowsDependOnNothing(Stock):
-    def rows(self, f: Tensor) -> Tensor:
-        return self.head(
-            torch.cat([f, F.layer_norm(self.mix(f).mean(1, keepdim=True), (1,)) + 0 * f])
-        )
+        return self.out(f, f + mixed - mixed.detach())
 
 
 @wrong(EQUAL, says="positional encoding")
@@ -545,15 +543,15 @@ class PositionCode(Base):
         super().__init__()
         self.positions = nn.Parameter(torch.randn(64, C))
 
-    def rows(self, f: Tensor) -> Tensor:
-        return self.head(torch.cat([f, self.batchformer(f + self.positions[: len(f)])]))
+    def mix(self, f: Tensor) -> Tensor:
+        return self.batchformer(f + self.positions[: len(f)])
 
 
 @wrong(EQUAL, says="causal mask")
 class CausalMask(Stock):
     def rows(self, f: Tensor) -> Tensor:
         mask = nn.Transformer.generate_square_subsequent_mask(len(f))
-        return self.head(torch.cat([f, self.mix(f, src_mask=mask)]))
+        return self.out(f, self.mix(f, src_mask=mask))
 
 
 @wrong(EQUAL, says="recurrence")
@@ -562,14 +560,8 @@ class RecurrentOverSamples(Base):
         super().__init__()
         self.gru = nn.GRU(C, C // 2, bidirectional=True)
 
-    def rows(self, f: Tensor) -> Tensor:
-        return self.head(torch.cat([f, self.gru(f.unsqueeze(1))[0].squeeze(1)]))
-
-
-@wrong(ATTEND)
-class MaskedToItself(Stock):
-    def rows(self, f: Tensor) -> Tensor:
-        return self.head(torch.cat([f, self.mix(f, src_mask=~torch.eye(len(f)).bool())]))
+    def mix(self, f: Tensor) -> Tensor:
+        return self.gru(f.unsqueeze(1))[0].squeeze(1)
 
 
 @wrong(ATTEND, says="by 4e-06 of what it moves its own")
@@ -577,12 +569,6 @@ class LogitsMixedByNextToNothing(Base):
     def rows(self, f: Tensor) -> Tensor:
         logits = self.head(f)
         return torch.cat([logits, logits + 1e-5 * self.head(self.batchformer(f))])
-
-
-@wrong(ATTEND, says="small constant")
-class FeaturesMixedByNextToNothing(Stock):
-    def rows(self, f: Tensor) -> Tensor:
-        return self.head(torch.cat([f, torch.lerp(f, self.mix(f), 1e-4)]))
 
 
 # A second place at which no sample attends to another, or only to some. The first place is right.
@@ -595,9 +581,6 @@ class TwoPlaces(Base):
 
     def place(self) -> nn.Module:
         return BatchFormer(C)
-
-    def mix(self, f: Tensor) -> Tensor:
-        raise NotImplementedError
 
     def forward(self, x: Tensor) -> Tensor:
         f = self.hidden(two_streams(self.body(x), self.batchformer)).relu()
@@ -673,7 +656,7 @@ class InSomeSteps(Stock):
     def rows(self, f: Tensor) -> Tensor:
         mixed = self.mix(f) if self.on() else f
         self.step += 1
-        return self.head(torch.cat([f, mixed]))
+        return self.out(f, mixed)
 
 
 @wrong(ATTEND, says="in a later training step no mixed row depends on another sample")
@@ -711,71 +694,22 @@ class BothStreamsInTheFirstStepAlone(Base):
         return self.head(f if warm else two_streams(f, self.batchformer))
 
 
-# Nothing of the samples reaches the encoder.
-
-
 @wrong(ATTEND, says="1 has a dropout of 1, so nothing passes it")
 def dropout_of_one_before_the_place() -> nn.Module:
     layers = nn.Linear(8, C), nn.Dropout(1.0), nn.Linear(C, K)
     return attach(nn.Sequential(*layers), verbose=False)
 
 
-@wrong(ALIVE, says="is everything dropped")
-class DropoutOfOneByAFunction(Base):
-    def rows(self, f: Tensor) -> Tensor:
-        return self.head(two_streams(F.dropout(f, 1.0), self.batchformer))
-
-
 # Classifiers.
-
-
-@wrong(SHARED, says="50.9 to 42.4")
-class TwoClassifiers(Base):
-    def rows(self, f: Tensor) -> Tensor:
-        return torch.cat([self.head(f), self.head2(self.batchformer(f))])
-
-
-@wrong(SHARED, says="head.weight acts on one stream alone")
-class StockTwoClassifiers(Stock):
-    def rows(self, f: Tensor) -> Tensor:
-        return torch.cat([self.head(f), self.head2(self.mix(f))])
-
-
-@wrong(TRAIN, says="head.weight no gradient")
-class CopiedClassifier(Base):
-    def rows(self, f: Tensor) -> Tensor:
-        return torch.cat([self.head(f), copy.deepcopy(self.head)(self.batchformer(f))])
 
 
 @wrong(SHARED, says="hidden.weight acts on one stream alone")
 class UnsharedHiddenLayer(Base):
-    def __init__(self) -> None:
-        super().__init__()
-        self.hidden, self.hidden2 = nn.Linear(C, C), nn.Linear(C, C)
-
     def rows(self, f: Tensor) -> Tensor:
-        f = torch.cat([self.hidden(f), self.hidden2(self.batchformer(f))])
-        return self.head(f)
+        return self.out(self.hidden(f), self.hidden2(self.mix(f)))
 
-    def forward(self, x: Tensor) -> Tensor:
-        f = self.body(x)
-        return self.rows(f) if self.training else self.head(self.hidden(f))
-
-
-@wrong(SHARED, says="last.weight acts on one stream alone")
-class FurtherLayerForMixedRows(Base):
-    def __init__(self) -> None:
-        super().__init__()
-        self.last = nn.Linear(K, K)
-
-    def rows(self, f: Tensor) -> Tensor:
-        return torch.cat([self.head(f), self.last(self.head(self.batchformer(f)))])
-
-
-@wrong(SHARED)
-class TwoOutputsOfTwoClassifiers(Base):
-    def rows(self, f: Tensor) -> dict[str, Tensor]:
-        return {"plain": self.head(f), "mixed": self.head2(self.batchformer(f))}
+    def at_test(self, f: Tensor) -> Tensor:
+        return self.head(self.hidden(f))
 
 
 @wrong(SHARED)
@@ -785,43 +719,25 @@ class TwoClassifiersBySlices(Base):
         return torch.cat([self.head(plain), self.head2(mixed)])
 
 
+@wrong(SHARED, says="biases acts on one stream alone")
+class BiasOfEachStream(Stock):
+    def __init__(self) -> None:
+        super().__init__()
+        self.biases = nn.Parameter(torch.zeros(2, K))
+
+    def rows(self, f: Tensor) -> Tensor:
+        logits = self.out(f, self.mix(f))
+        return logits + self.biases.repeat_interleave(len(f), 0)
+
+
 # Gradients.
 
 
-@wrong(LEARN, TRAIN)
-class OutputsDetached(Base):
-    def rows(self, f: Tensor) -> Tensor:
-        return self.head(two_streams(f, self.batchformer)).detach()
-
-
 @wrong(LEARN, says="unused.layers.0")
-class SecondEncoderNeverCalled(Base):
-    def __init__(self) -> None:
-        super().__init__()
-        self.unused = BatchFormer(C)
-
-    def rows(self, f: Tensor) -> Tensor:
-        return self.head(two_streams(f, self.batchformer))
-
-
-@wrong(LEARN, TRAIN, says="not detached")
-class MixedRowsDetached(Base):
-    def rows(self, f: Tensor) -> Tensor:
-        return self.head(torch.cat([f, self.batchformer(f).detach()]))
-
-
-@wrong(LEARN, TRAIN)
-class EncoderWithoutGrad(Base):
-    def rows(self, f: Tensor) -> Tensor:
-        with torch.no_grad():
-            mixed = self.batchformer(f)
-        return self.head(torch.cat([f, mixed]))
-
-
-@wrong(TRAIN, says="detach() or no_grad()")
-class FeaturesDetached(Base):
-    def rows(self, f: Tensor) -> Tensor:
-        return self.head(torch.cat([f, self.batchformer(f.detach())]))
+def second_encoder_never_called() -> Any:
+    model = Base()
+    model.unused = BatchFormer(C)
+    return model
 
 
 @wrong(TRAIN, says="head.weight no gradient")
@@ -832,20 +748,6 @@ class ClassifierDetachedForMixedRows(Base):
         return torch.cat([head(f), mixed])
 
 
-@wrong(TRAIN, says="plain rows give head.weight no gradient")
-class PlainRowsWithoutGrad(Base):
-    def rows(self, f: Tensor) -> Tensor:
-        with torch.no_grad():
-            plain = self.head(f)
-        return torch.cat([plain, self.head(self.batchformer(f))])
-
-
-@wrong(TRAIN, says="plain rows give the backbone no gradient")
-class PlainFeaturesDetached(Base):
-    def rows(self, f: Tensor) -> Tensor:
-        return self.head(torch.cat([f.detach(), self.batchformer(f)]))
-
-
 @wrong(LEARN, says="parameters are frozen")
 def frozen_encoder() -> nn.Module:
     model: Any = attach(plain(), verbose=False)
@@ -853,120 +755,56 @@ def frozen_encoder() -> nn.Module:
     return model
 
 
-@wrong(LEARN, says="parameters are frozen")
-class StockFrozen(Stock):
-    def __init__(self) -> None:
-        super().__init__()
-        self.batchformer.requires_grad_(False)
-
-    def rows(self, f: Tensor) -> Tensor:
-        return self.head(torch.cat([f, self.mix(f)]))
+@wrong(LEARN, says="12 of 12 parameters are frozen")
+def stock_frozen() -> Any:
+    model = Stock()
+    model.batchformer.requires_grad_(False)
+    return model
 
 
 @wrong(LEARN, says="4 of 12 parameters are frozen")
-class StockAttentionFrozen(Stock):
-    def __init__(self) -> None:
-        super().__init__()
-        self.batchformer.self_attn.requires_grad_(False)  # type: ignore[union-attr]
-
-    def rows(self, f: Tensor) -> Tensor:
-        return self.head(torch.cat([f, self.mix(f)]))
+def stock_attention_frozen() -> Any:
+    model: Any = Stock()
+    model.batchformer.self_attn.requires_grad_(False)
+    return model
 
 
 @wrong(ATTEND, says="batchformer.self_attn has a dropout of 1")
-class StockDropsEverything(Stock):
-    def __init__(self) -> None:
-        super().__init__()
-        self.batchformer = nn.TransformerEncoderLayer(C, 4, C, 1.0)
-
-    def rows(self, f: Tensor) -> Tensor:
-        return self.head(torch.cat([f, self.mix(f)]))
+def stock_drops_everything() -> Any:
+    model = Stock()
+    model.batchformer = nn.TransformerEncoderLayer(C, 4, C, 1.0)
+    return model
 
 
 @wrong(ATTEND, says="batchformer.self_attn has a dropout of 1")
-class StockDropsAllAttention(Stock):
-    def __init__(self) -> None:
-        super().__init__()
-        self.batchformer.self_attn.dropout = 1.0  # type: ignore[union-attr]
-
-    def rows(self, f: Tensor) -> Tensor:
-        return self.head(torch.cat([f, self.mix(f)]))
-
-
-@wrong(ATTEND, LEARN)
-class MixedRowsDroppedByAFunction(Base):
-    def rows(self, f: Tensor) -> Tensor:
-        return self.head(torch.cat([f, f + F.dropout(self.batchformer(f), p=1.0)]))
-
-
-CUT_OFF = "batchformer.self_attn.in_proj_weight acts on the mixed rows and receives no gradient"
-
-
-@wrong(LEARN, TRAIN, says=CUT_OFF)
-class StockMixedRowsDetached(Stock):
-    """The encoder is registered, so that nothing is said about model.parameters()."""
-
-    def rows(self, f: Tensor) -> Tensor:
-        return self.head(torch.cat([f, self.mix(f).detach()]))
-
-
-@wrong(LEARN, TRAIN, says=CUT_OFF)
-class StockMixedRowsRounded(Stock):
-    def rows(self, f: Tensor) -> Tensor:
-        return self.head(torch.cat([f, (8 * self.mix(f)).round() / 8]))
-
-
-@wrong(LEARN, TRAIN, says="rounded")
-class MixedRowsRounded(Base):
-    def rows(self, f: Tensor) -> Tensor:
-        return self.head(torch.cat([f, (8 * self.batchformer(f)).round() / 8]))
-
-
-@wrong(LEARN, says="once, in __init__")
-class FreshEncoder(Base):
-    """A new encoder at every call: it never learns (seen in public)."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        del self.batchformer
-
-    def rows(self, f: Tensor) -> Tensor:
-        encoder = nn.TransformerEncoderLayer(C, 4, C, 0.0)
-        return self.head(torch.cat([f, encoder(f.unsqueeze(1)).squeeze(1)]))
-
-
-@wrong(LEARN, says="once, in __init__")
-class FreshBatchFormer(FreshEncoder):
-    def rows(self, f: Tensor) -> Tensor:
-        return self.head(two_streams(f, BatchFormer(C, dropout=0.0)))
+def stock_drops_all_attention() -> Any:
+    model: Any = Stock()
+    model.batchformer.self_attn.dropout = 1.0
+    return model
 
 
 @wrong(LEARN, says="once, in __init__")
 class FreshAndRegistered(Base):
     def rows(self, f: Tensor) -> Tensor:
         self.batchformer = BatchFormer(C, dropout=0.0)
-        return self.head(two_streams(f, self.batchformer))
+        return super().rows(f)
 
 
 @wrong(LEARN, says="kept in a list")
-class KeptInAList(Base):
+class KeptInAList(WithoutEncoder):
     def __init__(self) -> None:
         super().__init__()
-        del self.batchformer
         self.encoders = [BatchFormer(C, dropout=0.0)]
 
-    def rows(self, f: Tensor) -> Tensor:
-        return self.head(two_streams(f, self.encoders[0]))
+    def mix(self, f: Tensor) -> Tensor:
+        return self.encoders[0](f)
 
 
-@wrong(LEARN)
-class MeanInsteadOfEncoder(FreshEncoder):
-    def rows(self, f: Tensor) -> Tensor:
-        return self.head(torch.cat([f, 0.5 * f + 0.5 * f.mean(0)]))
+# The optimizer, and weight decay.
 
 
 @wrong(MEMBER, says="after attach")
-def optimizer_built_first() -> tuple[nn.Module, Any, dict[str, Any]]:
+def optimizer_built_first() -> Any:
     model = plain()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with pytest.warns(UserWarning, match="NOT BE TRAINED"):
@@ -974,32 +812,24 @@ def optimizer_built_first() -> tuple[nn.Module, Any, dict[str, Any]]:
     return model, X, {"optimizer": optimizer}
 
 
-def stock() -> Stock:
-    class Right(Stock):
-        def rows(self, f: Tensor) -> Tensor:
-            return self.head(torch.cat([f, self.mix(f)]))
-
-    return Right()
-
-
 @wrong(MEMBER, says="8 of 12 parameters")
-def optimizer_without_the_attention() -> tuple[nn.Module, Any, dict[str, Any]]:
-    model = stock()
+def optimizer_without_the_attention() -> Any:
+    model = Stock()
     left_out = {id(p) for p in model.batchformer.self_attn.parameters()}  # type: ignore[union-attr]
     held = [p for p in model.parameters() if id(p) not in left_out]
     return model, X, {"optimizer": torch.optim.SGD(held, lr=0.1)}
 
 
 @wrong(MEMBER, says="12 of them at a rate of 0")
-def encoder_at_rate_zero() -> tuple[nn.Module, Any, dict[str, Any]]:
+def encoder_at_rate_zero() -> Any:
     model = attach(plain(), verbose=False)
     groups = param_groups(model, lr=0.1, lr_factor=0.0)
     return model, X, {"optimizer": torch.optim.SGD(groups)}
 
 
 @wrong(MEMBER, says="give the encoder a learning rate")
-def stock_encoder_at_rate_zero() -> tuple[nn.Module, Any, dict[str, Any]]:
-    model = stock()
+def stock_encoder_at_rate_zero() -> Any:
+    model = Stock()
     inside = {id(p) for p in model.batchformer.parameters()}
     groups = [
         {"params": [p for p in model.parameters() if id(p) not in inside]},
@@ -1065,35 +895,38 @@ class TwoHeads(Base):
         super().__init__()
         self.attributes = nn.Linear(C, 5)
 
-    def forward(self, x: Tensor) -> Any:
-        f = self.body(x)
-        return self.rows(f) if self.training else self.both(self.head(f), self.attributes(f))
+    def at_test(self, f: Tensor) -> Any:
+        return self.both(self.head(f), self.attributes(f))
 
     def both(self, logits: Tensor, attributes: Tensor) -> Any:
         return {"logits": logits, "attributes": attributes}
 
 
-@wrong(STAY, says="outputs['attributes']: replacing one sample moves 3 of 3 others")
-class SecondOutputCentred(TwoHeads):
-    def rows(self, f: Tensor) -> Any:
-        logits = self.head(two_streams(f, self.batchformer))
-        return self.both(logits, self.attributes(f - f.mean(0)))
-
-
-@wrong(FIRST, says="outputs['attributes']: mixed, plain")
-class SecondOutputMixedFirst(TwoHeads):
-    def rows(self, f: Tensor) -> Any:
-        mixed = self.batchformer(f)
-        attributes = self.attributes(torch.cat([mixed, f]))
-        return self.both(self.head(torch.cat([f, mixed])), attributes)
-
-
-@wrong(FIRST, says="outputs['attributes']: the rows of a stream are not in the order")
-class SecondOutputRolled(TwoHeads):
-    def rows(self, f: Tensor) -> Any:
-        mixed = self.batchformer(f)
-        attributes = self.attributes(torch.cat([f, mixed.roll(1, 0)]))
-        return self.both(self.head(torch.cat([f, mixed])), attributes)
+wrong_part(
+    "rows",
+    {
+        (STAY, "outputs['attributes']: replacing one sample moves 3 of 3 others"): {
+            "second output centred": (
+                TwoHeads,
+                lambda m, f: m.both(Base.rows(m, f), m.attributes(centred(f))),
+            ),
+        },
+        (FIRST, "outputs['attributes']: mixed, plain"): {
+            "second output mixed first": (
+                TwoHeads,
+                lambda m, f: m.both(Base.rows(m, f), m.attributes(torch.cat([m.mix(f), f]))),
+            ),
+        },
+        (FIRST, "outputs['attributes']: the rows of a stream are not in the order"): {
+            "second output rolled": (
+                TwoHeads,
+                lambda m, f: m.both(
+                    Base.rows(m, f), m.attributes(torch.cat([f, m.mix(f).roll(1, 0)]))
+                ),
+            ),
+        },
+    },
+)
 
 
 @wrong(ATTEND, says="outputs[1]: 0 of 3 mixed rows depend on another sample")
@@ -1102,7 +935,7 @@ class SecondOutputOfATuplePlainTwice(TwoHeads):
         return logits, attributes
 
     def rows(self, f: Tensor) -> Any:
-        logits = self.head(two_streams(f, self.batchformer))
+        logits = super().rows(f)
         return self.both(logits, self.attributes(torch.cat([f, f])))
 
 
@@ -1121,36 +954,11 @@ class SecondOutputCausal(TwoHeads):
     def rows(self, f: Tensor) -> Any:
         mask = nn.Transformer.generate_square_subsequent_mask(len(f))
         mixed = self.causal(f.unsqueeze(1), src_mask=mask).squeeze(1)
-        logits = self.head(two_streams(f, self.batchformer))
+        logits = super().rows(f)
         return self.both(logits, self.attributes(torch.cat([f, mixed])))
 
 
-# Mixed rows that are not those of their samples, and attention that does not reach all.
-
-
-@wrong(OWN, says="do not pool")
-class AllMixedRowsTheSame(Base):
-    def rows(self, f: Tensor) -> Tensor:
-        pooled = self.batchformer(f).mean(0, keepdim=True)
-        return self.head(torch.cat([f, pooled.expand_as(f)]))
-
-
-@wrong(OWN, says="do not pool")
-class StockAllMixedRowsTheSame(Stock):
-    def rows(self, f: Tensor) -> Tensor:
-        return self.head(torch.cat([f, self.mix(f).mean(0, keepdim=True).expand_as(f)]))
-
-
-@wrong(ATTEND, says="60 of 64 mixed rows do not depend on the first sample")
-class GroupsOfFour(Base):
-    def rows(self, f: Tensor) -> Tensor:
-        return self.head(torch.cat([f, *(self.batchformer(part) for part in f.split(4))]))
-
-
-@wrong(ATTEND, says="call the encoder once, with all rows")
-class StockGroupsOfSixteen(Stock):
-    def rows(self, f: Tensor) -> Tensor:
-        return self.head(torch.cat([f, *(self.mix(part) for part in f.split(16))]))
+# Batches of other sizes.
 
 
 class Large(nn.Module):
@@ -1170,56 +978,16 @@ def a_large_model_in_groups_of_sixteen() -> nn.Module:
     return attach(Large(), verbose=False)
 
 
-@wrong(ATTEND, says="for batches of any size")
-class OffInLargeBatches(Stock):
-    def rows(self, f: Tensor) -> Tensor:
-        return self.head(torch.cat([f, self.mix(f) if len(f) <= 4 else f]))
-
-
 @wrong(FIRST, says="order of samples", batch=X[:2])
 class TwoSamplesReversed(Base):
     def rows(self, f: Tensor) -> Tensor:
-        return self.head(torch.cat([f, self.batchformer(f).flip(0)]))
+        return self.out(f, self.mix(f).flip(0))
 
 
 @wrong(FIRST, says="order of samples", batch=X[:3])
 class ThreeSamplesRolled(Stock):
     def rows(self, f: Tensor) -> Tensor:
-        return self.head(torch.cat([f, self.mix(f).roll(1, 0)]))
-
-
-# A bias or a scale for one stream.
-
-
-@wrong(SHARED, says="bias acts on one stream alone")
-class BiasForMixedRows(Base):
-    def __init__(self) -> None:
-        super().__init__()
-        self.bias = nn.Parameter(torch.zeros(K))
-
-    def rows(self, f: Tensor) -> Tensor:
-        return torch.cat([self.head(f), self.head(self.batchformer(f)) + self.bias])
-
-
-@wrong(SHARED, says="scale acts on one stream alone")
-class StockScaleForMixedRows(Stock):
-    def __init__(self) -> None:
-        super().__init__()
-        self.scale = nn.Parameter(torch.ones(()))
-
-    def rows(self, f: Tensor) -> Tensor:
-        return torch.cat([self.head(f), self.head(self.mix(f)) * self.scale])
-
-
-@wrong(SHARED, says="biases acts on one stream alone")
-class BiasOfEachStream(Stock):
-    def __init__(self) -> None:
-        super().__init__()
-        self.biases = nn.Parameter(torch.zeros(2, K))
-
-    def rows(self, f: Tensor) -> Tensor:
-        logits = self.head(torch.cat([f, self.mix(f)]))
-        return logits + self.biases.repeat_interleave(len(f), 0)
+        return self.out(f, self.mix(f).roll(1, 0))
 
 
 # Modes.
@@ -1241,12 +1009,8 @@ def one_of_two_places_switched_off() -> nn.Module:
 
 
 @wrong(ON)
-def own_code_switched_off() -> nn.Module:
-    class Right(Base):
-        def rows(self, f: Tensor) -> Tensor:
-            return self.head(two_streams(f, self.batchformer))
-
-    model = Right().train()
+def own_code_switched_off() -> Any:
+    model = Base().train()
     model.batchformer.eval()
     return model
 
@@ -1257,45 +1021,6 @@ class OnAtTest(Stock):
         return self.head(self.mix(self.body(x)))
 
 
-@wrong(STREAMS)
-class StockWithoutSecondStream(Stock):
-    def rows(self, f: Tensor) -> Tensor:
-        return self.head(self.mix(f))
-
-
-@wrong(EVAL)
-class DoubledAtTest(Base):
-    def forward(self, x: Tensor) -> Tensor:
-        f = self.body(x)
-        return self.head(torch.cat([f, self.batchformer.mix(f)]))
-
-
-@wrong(EVAL)
-class StreamsAveragedAtTest(Base):
-    def forward(self, x: Tensor) -> Tensor:
-        f = self.body(x)
-        mixed = self.batchformer.mix(f)
-        return self.head(torch.cat([f, mixed]) if self.training else (f + mixed) / 2)
-
-
-@wrong(EVAL, says="depend on the encoder")
-class OneByOneAtTest(Base):
-    def forward(self, x: Tensor) -> Tensor:
-        f = self.body(x)
-        if self.training:
-            return self.head(two_streams(f, self.batchformer))
-        return self.head(torch.cat([self.batchformer.mix(row[None]) for row in f]))
-
-
-@wrong(EVAL, says="depend on the encoder")
-class StockOneByOneAtTest(Stock):
-    def forward(self, x: Tensor) -> Tensor:
-        f = self.body(x)
-        if self.training:
-            return self.head(torch.cat([f, self.mix(f)]))
-        return self.head(torch.cat([self.mix(row[None]) for row in f]))
-
-
 @wrong(EVAL)
 class ForcedIntoTraining(Base):
     def forward(self, x: Tensor) -> Tensor:
@@ -1303,6 +1028,7 @@ class ForcedIntoTraining(Base):
         return self.head(two_streams(self.body(x), self.batchformer))
 
 
+@wrong(EVAL, batch=(X, torch.zeros(6).long()))
 class LabelsThreaded(Stock):
     """forward(x, y, is_train): eval() does not switch it off (seen in public)."""
 
@@ -1311,53 +1037,6 @@ class LabelsThreaded(Stock):
         if is_train:
             f, y = torch.cat((f, self.mix(f))), torch.cat((y, y))
         return self.head(f), y
-
-
-wrong(EVAL, batch=(X, torch.zeros(6).long()))(LabelsThreaded)
-
-
-@wrong(EVAL, says="eval uses head2.weight, which training does not")
-class AnotherHeadAtTest(Base):
-    def forward(self, x: Tensor) -> Tensor:
-        f = self.body(x)
-        return self.head(two_streams(f, self.batchformer)) if self.training else self.head2(f)
-
-
-@wrong(EVAL, says="eval uses head2.weight, which training does not")
-class StockAnotherHeadAtTest(Stock):
-    def forward(self, x: Tensor) -> Tensor:
-        f = self.body(x)
-        return self.head(torch.cat([f, self.mix(f)])) if self.training else self.head2(f)
-
-
-@wrong(EVAL, says="training uses norm.weight, which eval does not")
-class NormInTrainingAlone(Stock):
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm = nn.LayerNorm(C)
-
-    def rows(self, f: Tensor) -> Tensor:
-        f = self.norm(f)
-        return self.head(torch.cat([f, self.mix(f)]))
-
-
-@wrong(EVAL, says="training uses hidden.weight, which eval does not")
-class LayerInTrainingAlone(Base):
-    def __init__(self) -> None:
-        super().__init__()
-        self.hidden = nn.Linear(C, C)
-
-    def rows(self, f: Tensor) -> Tensor:
-        return self.head(two_streams(self.hidden(f), self.batchformer))
-
-
-@wrong(EVAL, says="leave out only the encoder")
-class LayerAtTestAlone(LayerInTrainingAlone):
-    def forward(self, x: Tensor) -> Tensor:
-        f = self.body(x)
-        if self.training:
-            return self.head(two_streams(f, self.batchformer))
-        return self.head(self.hidden(f))
 
 
 @pytest.mark.parametrize("name", WRONG)
