@@ -119,15 +119,6 @@ def test_a_comparison_ends_with_a_table_and_a_page(
         assert words in out
 
 
-def test_two_seeds_are_too_few(
-    runs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(DRAWN, lambda *_: [])
-    cli.main(["compare", "demo", "--seeds", "2", "--runs", str(runs), *QUICK])
-    out = capsys.readouterr().out
-    assert "too few seeds" in out and "not reliable" not in out
-
-
 def test_the_first_arm_is_the_one_compared_with(
     runs: Path,
     tmp_path: Path,
