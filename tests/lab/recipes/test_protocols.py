@@ -6,7 +6,6 @@ Their settings themselves are in settings.json.
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from pathlib import Path
 from typing import Any, get_args
@@ -14,7 +13,6 @@ from typing import Any, get_args
 import pytest
 import torch
 
-from batchformer.cli import main as cli
 from batchformer.lab.config.arms import ARMS, with_arm
 from batchformer.lab.config.recipe import changed_settings
 from batchformer.lab.data.feeds.memory import FeatureFeed
@@ -150,32 +148,6 @@ def test_image_counts_follow_from_the_profile() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "updates"),
-    [
-        ("cifar100_lt_balanced_softmax_released", 591 * 21),
-        ("cifar100_lt_paco", 400 * 84),
-        ("cifar100_lt_paco_r200", 400 * 74),
-        ("imagenet_lt_ride_resnet50", 100 * 290),
-        ("imagenet_lt_paco", 400 * 905),
-    ],
-)
-def test_updates_are_epochs_of_batches(name: str, updates: int) -> None:
-    assert KNOWN[name].train.updates == updates
-
-
-@pytest.mark.parametrize(
-    ("name", "per_epoch", "updates"),
-    [
-        ("imagenet_moco_v3", IMAGENET // 4096, 31_200),
-        ("cifar100_lt_moco_v2", IMAGES["cifar100", 100.0] // 256, 8_400),
-        ("pacs_baseline", 100, 3_000),
-    ],
-)
-def test_epochs_in_updates(name: str, per_epoch: int, updates: int) -> None:
-    assert KNOWN[name].train.in_updates(per_epoch).updates == updates
-
-
-@pytest.mark.parametrize(
     ("name", "per_epoch", "updates", "every", "classified"),
     [
         ("cub_ce_gzsl", 4, 8_000, 200, 12_057),
@@ -235,14 +207,6 @@ def test_distillation_is_from_six_experts(base: str) -> None:
     student = KNOWN[f"{base}_distilled"]
     name, _, arm = student.teacher.partition("/")
     assert arm == "baseline" and KNOWN[name].hyper.experts == student.hyper.teacher_experts == 6
-
-
-@pytest.mark.parametrize("suffix", ["", "_r200"])
-def test_the_encoder_has_the_rate_that_goes_with_the_loss(suffix: str) -> None:
-    """The paper: a tenth of the rate for Balanced Softmax; PaCo follows MoCo, which has it all."""
-    paco, ablated = (KNOWN[f"cifar100_lt_{n}{suffix}"] for n in ("paco", "without_paco_loss"))
-    assert (paco.module.lr_factor, ablated.module.lr_factor) == (1.0, 0.1)
-    assert ablated.module == KNOWN["cifar100_lt_balanced_softmax"].module
 
 
 @pytest.mark.parametrize("name", [name for name in RECIPES if name.startswith("rotated_digits")])
@@ -370,17 +334,3 @@ def test_features_beside_the_data_are_found(
     (tmp_path / "resnet152_uniform.pth").touch()
     assert given_weights(recipe) == tmp_path / "resnet152_uniform.pth"
     assert given_weights(dataclasses.replace(recipe, weights="timm")) is None
-
-
-def test_digits_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["compare", "digits_recognition", "--seeds", "1", "--device", "cpu", "--quiet"]
-    arguments += ["--train.updates", "6", "--train.eval-every", "3", "--runs", str(tmp_path)]
-    cli.main([*arguments, "--train.no-figures"])
-    assert "Top-1" in capsys.readouterr().out
-    for arm in ("baseline", "batchformer"):
-        folder = tmp_path / "digits_recognition" / arm / "seed0"
-        metrics = json.loads((folder / "result.json").read_text())["metrics"]
-        assert list(metrics) == ["top1", "top5", "mean_class", "ece"]
-        assert 0 <= metrics["top1"] <= metrics["top5"] <= 100
-    counts = json.loads((folder / "config.json").read_text())["data"]
-    assert counts["largest_class"] == counts["smallest_class"] == 124
