@@ -14,7 +14,6 @@ import pytest
 import torch
 
 from batchformer.lab.config.arms import ARMS, with_arm
-from batchformer.lab.config.recipe import changed_settings
 from batchformer.lab.data.feeds.memory import FeatureFeed
 from batchformer.lab.data.sets.images import class_counts
 from batchformer.lab.engine.optim import lr_factor
@@ -168,56 +167,12 @@ def test_updates_on_cub_and_rows_of_its_classifier(
 
 # What tells related recipes apart
 
-MARGINS = {"feasibility", "feasibility_margin", "feasibility_epochs"}
-OF_A_TABLE = {"data.name", "data.table", "data.vectors", "model", "train.batch_size"}
-OF_A_TABLE |= {"train.updates", "train.epochs", "train.eval_every", "train.eval_epochs"}
-#: A recipe, the one that it is made of, and all settings that it may change of it.
-MADE_OF: list[tuple[str, str, set[str]]] = [
-    (
-        *("cifar100_lt_balanced_softmax_cutmix", "cifar100_lt_balanced_softmax"),
-        {"hyper.cutmix", "hyper.mix_prob"},
-    ),
-    ("imagenet_deit_small", "imagenet_deit_tiny", {"model"}),
-    ("imagenet_deit_base", "imagenet_deit_tiny", {"model"}),
-    ("my_pairs_cge", "mit_states_cge", OF_A_TABLE),
-    ("my_pairs_compcos", "mit_states_compcos", OF_A_TABLE),
-    *(
-        (f"{name}_open", name, {"data.world", "data.mask", *(f"hyper.{m}" for m in MARGINS)})
-        for name in ("mit_states_compcos", "ut_zappos_compcos")
-    ),
-    *(
-        (f"{base}_{end}", base, {changed})
-        for base in ("imagenet_lt_ride_resnet10", "imagenet_lt_ride_resnet50", "cifar100_lt_ride")
-        for end, changed in (
-            *(("two_stage", "start"), ("distilled", "teacher")),
-            ("6experts", "hyper.experts"),
-        )
-    ),
-]
-
-
-@pytest.mark.parametrize(("name", "base", "changes"), MADE_OF)
-def test_a_recipe_that_is_made_of_another(name: str, base: str, changes: set[str]) -> None:
-    found = changed_settings(KNOWN[base], KNOWN[name])
-    assert found and found.keys() <= changes
-
 
 @pytest.mark.parametrize("base", ["imagenet_lt_ride_resnet10", "cifar100_lt_ride"])
 def test_distillation_is_from_six_experts(base: str) -> None:
     student = KNOWN[f"{base}_distilled"]
     name, _, arm = student.teacher.partition("/")
     assert arm == "baseline" and KNOWN[name].hyper.experts == student.hyper.teacher_experts == 6
-
-
-@pytest.mark.parametrize("name", [name for name in RECIPES if name.startswith("rotated_digits")])
-def test_rotated_digits_have_the_settings_of_their_method_on_pacs(name: str) -> None:
-    small, large = KNOWN[name], KNOWN[name.replace("rotated_digits", "pacs")]
-    assert small.method == large.method and small.module == large.module
-    for setting in ("penalty", "penalty_from", "irm_grouping", "mdd_gamma", "reversal"):
-        assert getattr(small.hyper, setting) == getattr(large.hyper, setting), setting
-    assert small.schedule.kind == large.schedule.kind
-    assert bool(small.schedule.restart) == bool(large.schedule.restart)
-    assert small.train.select_on == large.train.select_on
 
 
 def test_runs_that_others_start_from_are_recipes_on_the_same_data() -> None:
@@ -238,20 +193,6 @@ def test_runs_that_others_start_from_are_recipes_on_the_same_data() -> None:
 
 
 # Contrastive learning, and what is measured on its features
-
-
-@pytest.mark.parametrize("name", [n for n, r in KNOWN.items() if r.task == "contrastive"])
-def test_what_learns_without_labels(name: str) -> None:
-    recipe: Any = KNOWN[name]
-    assert recipe.module.lr_factor == 1 and recipe.train.drop_last and not recipe.paper
-    of_v2 = recipe.method == "moco_v2"
-    assert recipe.data.views == ("moco_v2" if of_v2 else "byol")
-    if recipe.data.name != "digits":
-        assert recipe.train.sync_norm == (not of_v2), "by the whole batch, or in 8 parts"
-        assert recipe.hyper.norm_parts == (8 if of_v2 else 1)
-    if of_v2:
-        batches = recipe.hyper.queue / recipe.train.batch_size / 2
-        assert batches == int(batches), "both streams of a batch enter the queue whole"
 
 
 @pytest.mark.parametrize(("name", "start"), ON_FEATURES.items())

@@ -139,11 +139,7 @@ def first_strides(network: Any) -> set[tuple[int, int]]:
     return {stage[0].conv1.stride for stage in (network.layer2, network.layer3, network.layer4)}
 
 
-def test_a_recipe_may_ask_for_a_stride(of_the_first_layout: Path) -> None:
-    recipe = dataclasses.replace(find_recipe("demo"), model="bottlenecks")
-    for stride, first in (("auto", (1, 1)), ("3x3", (1, 1)), ("1x1", (2, 2))):
-        asked = dataclasses.replace(recipe, stride=stride)  # type: ignore[arg-type]
-        assert first_strides(build_network(asked, 10)) == {first}
+def test_a_network_without_bottlenecks_strides_as_it_does() -> None:
     plain = dataclasses.replace(find_recipe("demo"), stride="3x3")
     assert isinstance(build_network(plain, 10), nn.Module), "it has no bottlenecks, none are moved"
     with pytest.raises(ValueError, match="DigitsNet has no bottlenecks"):

@@ -37,10 +37,11 @@ from lab_runs import bottlenecks, config_of, metrics_of, result_of, short
 from soak.processes import finish, start
 
 CPU = torch.device("cpu")
+OPTIONS: dict[str, Any] = {"device": CPU, "quiet": True}
 
 
 def test_a_run_folder_holds_all_a_report_needs(tmp_path: Path) -> None:
-    folder = run(short(figures=True), "batchformer", 1, root=tmp_path, device=CPU, quiet=True)
+    folder = run(short(figures=True), "batchformer", 1, root=tmp_path, **OPTIONS)
     assert folder == tmp_path / "demo/batchformer/seed1"
     config = config_of(folder)
     assert config["arm"] == "batchformer" and config["seed"] == 1
@@ -57,7 +58,7 @@ def test_a_run_folder_holds_all_a_report_needs(tmp_path: Path) -> None:
 
 def test_a_choice_by_validation_needs_it_before_anything_is_trained(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"no validation data; .*--train\.select-on last"):
-        run(short(select_on="val"), "batchformer", 0, root=tmp_path, device=CPU, quiet=True)
+        run(short(select_on="val"), "batchformer", 0, root=tmp_path, **OPTIONS)
     assert not list(tmp_path.rglob("*.json*")), "nothing of it was begun"
 
 
@@ -75,12 +76,12 @@ class Normalised(DigitsNet):
 
 def test_a_batch_of_one_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = short(updates=2, batch_size=1)
-    run(one, "baseline", 0, root=tmp_path, device=CPU, quiet=True)
+    run(one, "baseline", 0, root=tmp_path, **OPTIONS)
     monkeypatch.setitem(OWN, "normalised", Normalised)
     words = r"given a single image.*--train\.batch-size.*--train\.drop-last.*\[1, 64\]"
     with pytest.raises(ValueError, match=words):
         other = dataclasses.replace(one, name="other", model="normalised")
-        run(other, "baseline", 0, root=tmp_path, device=CPU, quiet=True)
+        run(other, "baseline", 0, root=tmp_path, **OPTIONS)
 
 
 def test_arms_are_paired(tmp_path: Path) -> None:
@@ -164,8 +165,7 @@ def test_a_run_keeps_the_stride_of_its_weights(
 def test_a_stopped_run_goes_on_with_the_stride_of_its_weights(
     tmp_path: Path, first_layout: Recipe, gone: bool
 ) -> None:
-    options: dict[str, Any] = {"root": tmp_path, "device": CPU, "quiet": True}
-    folder = run(first_layout, "batchformer", 0, **options)
+    folder = run(first_layout, "batchformer", 0, root=tmp_path, **OPTIONS)
     results, states, configs = [], [], []
     for again in (False, True):
         if again:  # as it was after the first update
@@ -173,7 +173,7 @@ def test_a_stopped_run_goes_on_with_the_stride_of_its_weights(
             max((folder / "checkpoints").glob("*.pt")).unlink()
             if gone:
                 Path(first_layout.weights).unlink()
-            run(first_layout, "batchformer", 0, **options)
+            run(first_layout, "batchformer", 0, root=tmp_path, **OPTIONS)
         results.append(metrics_of(folder))
         states.append(restore(folder, CPU)[0].state_dict())
         configs.append(config_of(folder))
@@ -186,23 +186,22 @@ def test_a_stopped_run_goes_on_with_the_stride_of_its_weights(
         checkpoint.unlink()
     if gone:
         with pytest.raises(FileNotFoundError, match="no file of weights"):
-            run(first_layout, "batchformer", 0, **options)
+            run(first_layout, "batchformer", 0, root=tmp_path, **OPTIONS)
 
 
 def test_random_weights_are_of_the_network_that_the_file_is_of(
     tmp_path: Path, first_layout: Recipe
 ) -> None:
-    options: dict[str, Any] = {"root": tmp_path, "device": CPU, "quiet": True}
-    folder = run(first_layout, "random_weights", 0, **options)
+    folder = run(first_layout, "random_weights", 0, root=tmp_path, **OPTIONS)
     config = config_of(folder)
     assert (config["trained"]["stride"], config["trained"]["weights"]) == ("1x1", "")
     assert "weights" not in config, "none were loaded"
     method: Any = restore(folder, CPU)[0]
     assert method.network.layer2[0].conv1.stride == (2, 2)
     Path(first_layout.weights).unlink()
-    run(first_layout, "random_weights", 0, **options)  # found finished, not refused
+    run(first_layout, "random_weights", 0, root=tmp_path, **OPTIONS)  # found finished, not refused
     with pytest.raises(FileNotFoundError, match="no file of weights"):
-        run(first_layout, "random_weights", 1, **options)
+        run(first_layout, "random_weights", 1, root=tmp_path, **OPTIONS)
 
 
 def started_from(recipe: Recipe) -> Recipe:
@@ -211,24 +210,22 @@ def started_from(recipe: Recipe) -> Recipe:
 
 
 def test_runs_that_start_from_a_run_stride_as_it_does(tmp_path: Path, first_layout: Recipe) -> None:
-    options: dict[str, Any] = {"root": tmp_path, "device": CPU, "quiet": True}
-    run(first_layout, "baseline", 0, **options)
+    run(first_layout, "baseline", 0, root=tmp_path, **OPTIONS)
     second = started_from(first_layout)
-    folder = run(second, "baseline", 0, **options)
+    folder = run(second, "baseline", 0, root=tmp_path, **OPTIONS)
     method: Any = restore(folder, CPU)[0]
     assert method.network.layer2[0].conv1.stride == (2, 2)
     shutil.rmtree(tmp_path / "demo")
-    run(second, "baseline", 0, **options)  # found finished, not refused
+    run(second, "baseline", 0, root=tmp_path, **OPTIONS)  # found finished, not refused
     method = restore(folder, CPU)[0]
     assert method.network.layer2[0].conv1.stride == (2, 2)
 
 
 def test_a_start_of_another_stride_is_refused(tmp_path: Path, first_layout: Recipe) -> None:
-    options: dict[str, Any] = {"root": tmp_path, "device": CPU, "quiet": True}
-    run(dataclasses.replace(first_layout, weights=""), "baseline", 0, **options)
+    run(dataclasses.replace(first_layout, weights=""), "baseline", 0, root=tmp_path, **OPTIONS)
     second = dataclasses.replace(started_from(first_layout), stride="1x1")
     with pytest.raises(ValueError, match="seed0 says 3x3, the recipe says 1x1"):
-        run(second, "baseline", 0, **options)
+        run(second, "baseline", 0, root=tmp_path, **OPTIONS)
 
 
 def test_weights_of_a_try_in_which_nothing_was_trained_are_forgotten(tmp_path: Path) -> None:

@@ -112,17 +112,6 @@ def test_few_seeds_one_recipe_and_sweeps_are_left_out_and_named(tree: RunTree) -
     assert "first is the only one to have batchformer on All, ECE" in said
 
 
-def test_a_metric_that_one_recipe_has_alone_is_named(tree: RunTree) -> None:
-    for name, metrics in (("first", ("all", "ece")), ("second", ("all",))):
-        for arm, add in (("baseline", 0.0), ("batchformer", 1.0)):
-            for seed in range(3):
-                scores = dict.fromkeys(metrics, 50.0 + add * seed)
-                tree.write(arm, seed, recipe=recipe_of(name), scores=scores)
-    found = pool_recipes(compare_runs(tree.runs()))
-    assert [metric for *_, metric in found.effects] == ["all"]
-    assert found.left_out == ("first is the only one to have batchformer on ECE",)
-
-
 def test_copies_and_networks_of_one_training_count_once(tree: RunTree) -> None:
     """A copy says whose it is; probe and neighbours read the same trained networks."""
     for name in ("first", "copy", "knn", "probe"):
