@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from subprocess import PIPE, Popen
 from typing import Any
 
 import numpy as np
+from torch import nn
 
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.data.feeds.memory import close
 from batchformer.lab.engine.checkpoint import load_newest
+from batchformer.lab.recipes import find_recipe
 from batchformer.lab.recipes.small import demo
+from batchformer.lab.runs.folder import recipe_to_json, write_json
 
 
 def short(recipe: Recipe | None = None, **train: Any) -> Recipe:
@@ -28,9 +35,15 @@ def config_of(folder: Path) -> dict[str, Any]:
     return config
 
 
+def result_of(folder: Path) -> dict[str, Any]:
+    """What ``result.json`` says."""
+    result: dict[str, Any] = json.loads((folder / "result.json").read_text())
+    return result
+
+
 def metrics_of(folder: Path) -> dict[str, float]:
     """The scores of a finished run."""
-    metrics: dict[str, float] = json.loads((folder / "result.json").read_text())["metrics"]
+    metrics: dict[str, float] = result_of(folder)["metrics"]
     return metrics
 
 
@@ -42,6 +55,50 @@ def contents(folder: Path) -> tuple[object, dict[str, bytes], dict[str, bytes]]:
     assert state is not None
     weights = {name: value.numpy().tobytes() for name, value in state["method"].items()}
     return metrics_of(folder), figures, weights
+
+
+def bottlenecks(num_classes: int) -> nn.Module:
+    """A small ResNet of timm's whose blocks are bottlenecks."""
+    from timm.models.resnet import Bottleneck, ResNet
+
+    sizes: dict[str, Any] = {"in_chans": 1, "channels": (4, 8, 8, 8), "zero_init_last": False}
+    network: nn.Module = ResNet(Bottleneck, (1, 1, 1, 1), num_classes, **sizes)
+    return network
+
+
+def configuration(**train: Any) -> dict[str, Any]:
+    """What ``config.json`` would hold of a run of ``pacs_coral``."""
+    recipe = find_recipe("pacs_coral")
+    changed = dataclasses.replace(recipe, train=dataclasses.replace(recipe.train, **train))
+    return {"arm": "baseline", "seed": 0, "trained": recipe_to_json(changed)}
+
+
+def trained_with(folder: Path, config: dict[str, Any]) -> None:
+    """Make a folder in which this was trained for a while."""
+    write_json(folder / "config.json", config)
+    (folder / "metrics.jsonl").write_text('{"kind": "train", "step": 50, "loss": 1.0}\n')
+
+
+#: A program that holds a lock until it is killed.
+HOLDER = """
+import sys, time
+from pathlib import Path
+from batchformer.lab.data.files.lock import locked
+with locked(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
+
+@contextmanager
+def held_by_another(lock: Path) -> Iterator[Popen[str]]:
+    """Have another process hold a lock, which is killed at the end."""
+    with Popen([sys.executable, "-c", HOLDER, str(lock)], stdout=PIPE, text=True) as other:
+        try:
+            assert other.stdout is not None and other.stdout.readline() == "held\n"
+            yield other
+        finally:
+            other.kill()
 
 
 class StopsAt:

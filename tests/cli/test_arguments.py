@@ -54,14 +54,6 @@ def test_data_is_short_for_its_root(name: str, given: list[str]) -> None:
         parse(DemoOptions, given, "demo")
 
 
-def test_without_a_recipe_they_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(UserError, match=r"`train` needs the name of a recipe[\s\S]*my_folder"):
-        with_recipe(TrainOptions, ["--seed", "1"], "train")
-    with pytest.raises(SystemExit) as end:
-        with_recipe(TrainOptions, ["--help"], "train")
-    assert end.value.code == 0 and "cifar100_lt_balanced_softmax" in capsys.readouterr().out
-
-
 def test_paths_come_before_options(tmp_path: Path) -> None:
     paths, rest = leading_paths([str(tmp_path), str(tmp_path), "--to", "page"], "report")
     assert paths == [tmp_path, tmp_path] and rest == ["--to", "page"]

@@ -37,12 +37,6 @@ def test_the_demonstrations_help_fits_two_screens(capsys: pytest.CaptureFixture[
     assert "--optim.lr 0.05" in words and "--help-all explains all" in words
 
 
-def test_all_options_are_behind_help_all(capsys: pytest.CaptureFixture[str]) -> None:
-    words = shown(capsys, "--help-all")
-    for option in ("--data.root", "--hyper.margin", "--optim.betas", "--jobs.time", "--seeds"):
-        assert option in words
-
-
 def test_help_follows_what_is_set_beside_it(capsys: pytest.CaptureFixture[str]) -> None:
     words = shown(capsys, "--method", "ldam", "--optim.name", "adam", "--optim.lr", "0.2", "-h")
     assert "--hyper.margin 0.5" in words and "--optim.betas" in words and "lr 0.2" in words

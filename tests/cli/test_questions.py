@@ -40,11 +40,6 @@ def test_check_needs_a_method_with_batchformer(
         questions.check(["cub_eszsl"])
 
 
-def test_data_shows_where_is_looked(capsys: pytest.CaptureFixture[str]) -> None:
-    questions.data([])
-    assert "cifar100" in capsys.readouterr().out
-
-
 def test_bench_names_what_was_not_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

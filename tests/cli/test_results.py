@@ -99,10 +99,3 @@ def test_export_writes_the_plain_network(
     build_model("digits_net", 10).load_state_dict(torch.load(file, weights_only=True), strict=True)
     with pytest.raises(UserError, match="one run folder"):
         results.export([str(folder), str(folder), "--to", str(file)])
-
-
-def test_show_lists_figures(capsys: pytest.CaptureFixture[str]) -> None:
-    results.show([])
-    assert "influence" in capsys.readouterr().out
-    with pytest.raises(UserError, match="needs a run folder"):
-        results.show(["influence"])

@@ -38,7 +38,6 @@ def reported(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
         ("compare", ["--together", "2", "--launcher", "slurm"], r"is --jobs\.at-once"),
         ("sweep", ["--together", "2", "--launcher", "local"], r"is --jobs\.at-once"),
         ("sweep", ["--train.epochs", "3", "--train.updates", "9"], r"Set --train\.epochs 0"),
-        ("compare", ["--train.epochs", "3", "--train.updates", "9"], r"Set --train\.epochs 0"),
         ("train", ["--arm", "baselin"], "Did you mean baseline"),
         ("train", ["--seed", "-1"], "seeds count from 0"),
     ],
@@ -64,18 +63,6 @@ def test_a_comparison_is_reported_against_its_first_arm(
     training.compare(["demo", "--seeds", "7-7", *arms, *page, "--runs", str(tmp_path), *QUICK])
     folders = [tmp_path / f"demo/{arm}/seed7" for arm in arms[1:]]
     assert reported == [(folders, tmp_path / "mine.html", "demo", "batchformer_self")]
-
-
-def test_a_sweep_reports_all_that_is_there(
-    tmp_path: Path, reported: list[tuple[Any, ...]], capsys: pytest.CaptureFixture[str]
-) -> None:
-    options = ["--levels", "1", "--seeds", "1", "--runs", str(tmp_path), *QUICK]
-    training.sweep(["demo_layers", *options])
-    folder = tmp_path / "demo_layers"
-    assert reported == [([folder], folder / "report.html", "demo_layers")]
-    assert len(list(folder.rglob("result.json"))) == 2
-    training.sweep([])
-    assert "demo_layers" in capsys.readouterr().out
 
 
 def test_train_ends_with_the_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -138,11 +125,14 @@ def test_slurm_returns_unless_it_is_to_wait(
     assert (folder / "sweep.json").exists()
 
 
-def test_help_needs_neither_torch_nor_submitit(answers: Any) -> None:
+def test_all_options_are_behind_help_all_without_torch_and_submitit(answers: Any) -> None:
     missing = "import sys; sys.modules['submitit'] = None\n"
     (answer,) = answers([["compare", "demo", "--help-all"]], before=missing)
     assert answer.code == 0 and not answer.torch_is_loaded
-    for option in ("--launcher {none,local,slurm}", "--jobs.partition", "--jobs.extra", "--wait"):
+    for option in (
+        *("--launcher {none,local,slurm}", "--jobs.partition", "--jobs.extra", "--wait"),
+        *("--data.root", "--hyper.margin", "--optim.betas", "--seeds"),
+    ):
         assert option in answer.said, option
 
 

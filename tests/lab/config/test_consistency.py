@@ -9,7 +9,7 @@ import pytest
 
 from batchformer.lab.config.data import LongTailConfig
 from batchformer.lab.config.methods import MethodConfig
-from batchformer.lab.config.training import TrainConfig
+from batchformer.lab.config.training import ScheduleConfig, TrainConfig
 from batchformer.lab.recipes import find_recipe
 
 VAL: dict[str, Any] = {"name": "imagenet_lt", "augment": "jitter", "meta_from": "val"}
@@ -30,6 +30,7 @@ VAL: dict[str, Any] = {"name": "imagenet_lt", "augment": "jitter", "meta_from": 
             "balms or lfme, and oltr.*leave it tr",
         ),
         ("cub_izf", {"train": TrainConfig(updates=9)}, r"choose an epoch.*--data\.no-choose"),
+        ("cub_ce_gzsl", {"schedule": ScheduleConfig(kind="cosine")}, r"leave data\.choose off"),
         ("ut_zappos_compcos_open", {"method": "cge"}, r"method compcos.*--data\.no-mask"),
     ],
 )

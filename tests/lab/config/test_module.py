@@ -16,12 +16,6 @@ from batchformer.lab.config.methods import (
 from batchformer.lab.recipes import find_recipe
 
 
-def test_defaults() -> None:
-    config = ModuleConfig()
-    assert (config.heads, config.layers, config.dropout, config.lr_factor) == (4, 1, 0.5, 0.1)
-    assert (config.attend, config.streams, config.loss_scale) == ("batch", "shared", "mean")
-
-
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -96,12 +90,6 @@ def test_settings_of_two_streams_are_refused_where_there_is_one(
         require_sense(method, ModuleConfig(streams="mixed_only", **module))
     require_sense(method, ModuleConfig(streams="mixed_only", **module, enabled=False))
     require_sense(method, ModuleConfig(streams="mixed_only", loss_scale="sum"))
-
-
-def test_class_rows_join_the_batch_of_one_rank() -> None:
-    module = ModuleConfig(context="classes", exchange=True)
-    with pytest.raises(ValueError, match=r"set --module\.no-exchange"):
-        require_sense("balanced_softmax", module)
 
 
 #: What MoCo refuses with BatchFormer: settings of the module, of the method, and why.

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 
@@ -197,14 +195,6 @@ def test_every_row_has_a_recipe_or_is_a_published_copy(find_row: Finder) -> None
         if row.method.endswith(" (published)"):
             again = row.method.removesuffix(" (published)")
             assert find_row(row.table, row.data, row.model, again, "baseline").recipe
-
-
-def test_reading_the_rows_needs_no_torch() -> None:
-    code = "import sys, batchformer.lab.recipes.paper; print('torch' in sys.modules)"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300
-    )
-    assert done.stdout.strip() == "False"
 
 
 def test_docstrings_of_recipes_state_the_papers_headline_numbers() -> None:

@@ -6,7 +6,6 @@ Their settings themselves are in settings.json.
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from pathlib import Path
 from typing import Any, get_args
@@ -14,9 +13,7 @@ from typing import Any, get_args
 import pytest
 import torch
 
-from batchformer.cli import main as cli
 from batchformer.lab.config.arms import ARMS, with_arm
-from batchformer.lab.config.recipe import changed_settings
 from batchformer.lab.data.feeds.memory import FeatureFeed
 from batchformer.lab.data.sets.images import class_counts
 from batchformer.lab.engine.optim import lr_factor
@@ -150,32 +147,6 @@ def test_image_counts_follow_from_the_profile() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "updates"),
-    [
-        ("cifar100_lt_balanced_softmax_released", 591 * 21),
-        ("cifar100_lt_paco", 400 * 84),
-        ("cifar100_lt_paco_r200", 400 * 74),
-        ("imagenet_lt_ride_resnet50", 100 * 290),
-        ("imagenet_lt_paco", 400 * 905),
-    ],
-)
-def test_updates_are_epochs_of_batches(name: str, updates: int) -> None:
-    assert KNOWN[name].train.updates == updates
-
-
-@pytest.mark.parametrize(
-    ("name", "per_epoch", "updates"),
-    [
-        ("imagenet_moco_v3", IMAGENET // 4096, 31_200),
-        ("cifar100_lt_moco_v2", IMAGES["cifar100", 100.0] // 256, 8_400),
-        ("pacs_baseline", 100, 3_000),
-    ],
-)
-def test_epochs_in_updates(name: str, per_epoch: int, updates: int) -> None:
-    assert KNOWN[name].train.in_updates(per_epoch).updates == updates
-
-
-@pytest.mark.parametrize(
     ("name", "per_epoch", "updates", "every", "classified"),
     [
         ("cub_ce_gzsl", 4, 8_000, 200, 12_057),
@@ -196,64 +167,12 @@ def test_updates_on_cub_and_rows_of_its_classifier(
 
 # What tells related recipes apart
 
-MARGINS = {"feasibility", "feasibility_margin", "feasibility_epochs"}
-OF_A_TABLE = {"data.name", "data.table", "data.vectors", "model", "train.batch_size"}
-OF_A_TABLE |= {"train.updates", "train.epochs", "train.eval_every", "train.eval_epochs"}
-#: A recipe, the one that it is made of, and all settings that it may change of it.
-MADE_OF: list[tuple[str, str, set[str]]] = [
-    (
-        *("cifar100_lt_balanced_softmax_cutmix", "cifar100_lt_balanced_softmax"),
-        {"hyper.cutmix", "hyper.mix_prob"},
-    ),
-    ("imagenet_deit_small", "imagenet_deit_tiny", {"model"}),
-    ("imagenet_deit_base", "imagenet_deit_tiny", {"model"}),
-    ("my_pairs_cge", "mit_states_cge", OF_A_TABLE),
-    ("my_pairs_compcos", "mit_states_compcos", OF_A_TABLE),
-    *(
-        (f"{name}_open", name, {"data.world", "data.mask", *(f"hyper.{m}" for m in MARGINS)})
-        for name in ("mit_states_compcos", "ut_zappos_compcos")
-    ),
-    *(
-        (f"{base}_{end}", base, {changed})
-        for base in ("imagenet_lt_ride_resnet10", "imagenet_lt_ride_resnet50", "cifar100_lt_ride")
-        for end, changed in (
-            *(("two_stage", "start"), ("distilled", "teacher")),
-            ("6experts", "hyper.experts"),
-        )
-    ),
-]
-
-
-@pytest.mark.parametrize(("name", "base", "changes"), MADE_OF)
-def test_a_recipe_that_is_made_of_another(name: str, base: str, changes: set[str]) -> None:
-    found = changed_settings(KNOWN[base], KNOWN[name])
-    assert found and found.keys() <= changes
-
 
 @pytest.mark.parametrize("base", ["imagenet_lt_ride_resnet10", "cifar100_lt_ride"])
 def test_distillation_is_from_six_experts(base: str) -> None:
     student = KNOWN[f"{base}_distilled"]
     name, _, arm = student.teacher.partition("/")
     assert arm == "baseline" and KNOWN[name].hyper.experts == student.hyper.teacher_experts == 6
-
-
-@pytest.mark.parametrize("suffix", ["", "_r200"])
-def test_the_encoder_has_the_rate_that_goes_with_the_loss(suffix: str) -> None:
-    """The paper: a tenth of the rate for Balanced Softmax; PaCo follows MoCo, which has it all."""
-    paco, ablated = (KNOWN[f"cifar100_lt_{n}{suffix}"] for n in ("paco", "without_paco_loss"))
-    assert (paco.module.lr_factor, ablated.module.lr_factor) == (1.0, 0.1)
-    assert ablated.module == KNOWN["cifar100_lt_balanced_softmax"].module
-
-
-@pytest.mark.parametrize("name", [name for name in RECIPES if name.startswith("rotated_digits")])
-def test_rotated_digits_have_the_settings_of_their_method_on_pacs(name: str) -> None:
-    small, large = KNOWN[name], KNOWN[name.replace("rotated_digits", "pacs")]
-    assert small.method == large.method and small.module == large.module
-    for setting in ("penalty", "penalty_from", "irm_grouping", "mdd_gamma", "reversal"):
-        assert getattr(small.hyper, setting) == getattr(large.hyper, setting), setting
-    assert small.schedule.kind == large.schedule.kind
-    assert bool(small.schedule.restart) == bool(large.schedule.restart)
-    assert small.train.select_on == large.train.select_on
 
 
 def test_runs_that_others_start_from_are_recipes_on_the_same_data() -> None:
@@ -274,20 +193,6 @@ def test_runs_that_others_start_from_are_recipes_on_the_same_data() -> None:
 
 
 # Contrastive learning, and what is measured on its features
-
-
-@pytest.mark.parametrize("name", [n for n, r in KNOWN.items() if r.task == "contrastive"])
-def test_what_learns_without_labels(name: str) -> None:
-    recipe: Any = KNOWN[name]
-    assert recipe.module.lr_factor == 1 and recipe.train.drop_last and not recipe.paper
-    of_v2 = recipe.method == "moco_v2"
-    assert recipe.data.views == ("moco_v2" if of_v2 else "byol")
-    if recipe.data.name != "digits":
-        assert recipe.train.sync_norm == (not of_v2), "by the whole batch, or in 8 parts"
-        assert recipe.hyper.norm_parts == (8 if of_v2 else 1)
-    if of_v2:
-        batches = recipe.hyper.queue / recipe.train.batch_size / 2
-        assert batches == int(batches), "both streams of a batch enter the queue whole"
 
 
 @pytest.mark.parametrize(("name", "start"), ON_FEATURES.items())
@@ -370,17 +275,3 @@ def test_features_beside_the_data_are_found(
     (tmp_path / "resnet152_uniform.pth").touch()
     assert given_weights(recipe) == tmp_path / "resnet152_uniform.pth"
     assert given_weights(dataclasses.replace(recipe, weights="timm")) is None
-
-
-def test_digits_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["compare", "digits_recognition", "--seeds", "1", "--device", "cpu", "--quiet"]
-    arguments += ["--train.updates", "6", "--train.eval-every", "3", "--runs", str(tmp_path)]
-    cli.main([*arguments, "--train.no-figures"])
-    assert "Top-1" in capsys.readouterr().out
-    for arm in ("baseline", "batchformer"):
-        folder = tmp_path / "digits_recognition" / arm / "seed0"
-        metrics = json.loads((folder / "result.json").read_text())["metrics"]
-        assert list(metrics) == ["top1", "top5", "mean_class", "ece"]
-        assert 0 <= metrics["top1"] <= metrics["top5"] <= 100
-    counts = json.loads((folder / "config.json").read_text())["data"]
-    assert counts["largest_class"] == counts["smallest_class"] == 124

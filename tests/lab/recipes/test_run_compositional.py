@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,7 +24,7 @@ from batchformer.lab.runs.build import load_task
 from batchformer.lab.runs.compare import compare
 from batchformer.lab.runs.folder import recipe_from_json
 from batchformer.lab.runs.load_run import restore
-from lab_runs import metrics_of
+from lab_runs import metrics_of, result_of
 
 CPU = torch.device("cpu")
 RECIPE, ARMS = "my_pairs_cge", ("baseline", "batchformer")
@@ -113,15 +112,7 @@ def test_the_result_is_the_evaluation_that_was_best_on_validation(folder: Path) 
     assert list(found) == [*names, "attribute_unbiased", "object_unbiased", "val"]
     assert [record["step"] for record in evaluated(folder)] == [1, 2, 3, 4, 5]
     assert found == {name: best(folder)[name] for name in found}
-    assert json.loads((folder / "result.json").read_text())["selected"] == "val"
-
-
-def test_facts_name_what_was_found(folder: Path) -> None:
-    facts = json.loads((folder / "config.json").read_text())["data"]
-    assert (facts["attributes"], facts["objects"]) == (3, 3)
-    assert (facts["pairs"], facts["seen_pairs"]) == (9, 7)
-    assert (facts["train"], facts["val"], facts["test"]) == (21, 16, 16)
-    assert not facts["remarks"] and not facts["random_vectors"] and not facts["skipped"]
+    assert result_of(folder)["selected"] == "val"
 
 
 def test_figures_are_those_of_the_result(folder: Path) -> None:
@@ -144,21 +135,10 @@ def test_the_network_of_the_result_is_kept_and_restored(folder: Path, tmp_path: 
     assert scores(tmp_path / "seed0") == metrics_of(folder)
 
 
-def test_without_it_the_last_network_is_restored(folder: Path, tmp_path: Path) -> None:
-    shutil.copytree(folder, tmp_path / "seed0")
-    shutil.rmtree(tmp_path / "seed0/best")
-    last = evaluated(folder)[-1]
-    assert scores(tmp_path / "seed0") == {name: last[name] for name in metrics_of(folder)}
-
-
 def test_one_of_the_arms_was_best_before_its_end(root: Path) -> None:
     """Else the last network would have served all of these tests."""
     arms = [root / RECIPE / arm / "seed0" for arm in ARMS]
-    assert any(metrics_of(own) != scores_of_last(own) for own in arms)
-
-
-def scores_of_last(folder: Path) -> dict[str, float]:
-    return {name: evaluated(folder)[-1][name] for name in metrics_of(folder)}
+    assert any(best(own) != evaluated(own)[-1] for own in arms)
 
 
 def test_the_page_shows_seen_and_unseen_pairs(

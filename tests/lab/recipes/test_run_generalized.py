@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +23,7 @@ from batchformer.lab.runs.build import load_task
 from batchformer.lab.runs.compare import compare
 from batchformer.lab.runs.folder import recipe_from_json
 from batchformer.lab.runs.load_run import restore
+from lab_runs import result_of
 
 CPU = torch.device("cpu")
 RECIPE = "my_features_ce_gzsl"
@@ -81,15 +80,11 @@ def tiny(features: Path) -> Recipe:
     )
 
 
-def run_again(features: Path, root: Path) -> list[Path]:
-    return list(compare(tiny(features), ARMS, [0, 1], root=root, device=CPU, quiet=True))
-
-
 @pytest.fixture(scope="module")
 def root(small: None, features: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Both arms with two seeds."""
     place = tmp_path_factory.mktemp("runs")
-    folders = run_again(features, place)
+    folders = list(compare(tiny(features), ARMS, [0, 1], root=place, device=CPU, quiet=True))
     assert folders == [place / RECIPE / arm / f"seed{seed}" for seed in (0, 1) for arm in ARMS]
     return place
 
@@ -99,33 +94,8 @@ def folder(root: Path, request: pytest.FixtureRequest) -> Path:
     return root / RECIPE / str(request.param) / "seed0"
 
 
-def result_of(folder: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((folder / "result.json").read_text())
-    return found
-
-
 def evaluated(folder: Path) -> list[dict[str, Any]]:
     return [r for r in read_records(folder / "metrics.jsonl") if r["kind"] == "eval"]
-
-
-def state_of(folder: Path) -> dict[Path, tuple[bytes, int]]:
-    """Content and time of every file."""
-    files = [path for path in folder.rglob("*") if path.is_file()]
-    return {p.relative_to(folder): (p.read_bytes(), p.stat().st_mtime_ns) for p in files}
-
-
-def test_a_run_consists_of_two_trainings(folder: Path) -> None:
-    assert {path.name for path in folder.iterdir() if path.is_dir()} == {"choose", "train"}
-    facts = {
-        part: json.loads((folder / part / "config.json").read_text())["data"]
-        for part in ("choose", "train")
-    }
-    assert (facts["choose"]["seen_classes"], facts["choose"]["unseen_classes"]) == (6, 2)
-    assert (facts["train"]["seen_classes"], facts["train"]["unseen_classes"]) == (8, 2)
-    rows = {part: [own[name] for name in ("train", "test_seen")] for part, own in facts.items()}
-    assert sum(rows["choose"]) == 6 * 8, "training rows of the classes that are left"
-    assert rows["train"] == [8 * 8, 8 * 6]
-    assert [record["epoch"] for record in evaluated(folder / "choose")] == [1, 2, 3, 4, 5, 6]
 
 
 def test_a_training_ends_with_the_epoch_that_was_best_in_the_other(root: Path) -> None:
@@ -149,37 +119,6 @@ def test_a_training_ends_with_the_epoch_that_was_best_in_the_other(root: Path) -
     assert min(chosen) < 6, "else the last epoch would do as well, and nothing was tested"
 
 
-def test_arms_have_the_same_data_and_other_scores(root: Path) -> None:
-    first, second = (root / RECIPE / arm / "seed0/train" for arm in ARMS)
-    facts = [json.loads((own / "config.json").read_text())["data"] for own in (first, second)]
-    assert facts[0] == facts[1]
-    assert [r["hm"] for r in evaluated(first)] != [r["hm"] for r in evaluated(second)]
-
-
-def test_a_finished_run_is_not_repeated(root: Path, features: Path) -> None:
-    before = state_of(root)
-    assert len(run_again(features, root)) == 4
-    assert state_of(root) == before
-
-
-@pytest.mark.parametrize("part", ["choose", "train"])
-def test_a_part_is_trained_again_and_the_other_kept(
-    part: str, root: Path, features: Path, tmp_path: Path
-) -> None:
-    other = "train" if part == "choose" else "choose"
-    shutil.copytree(root, tmp_path, dirs_exist_ok=True)
-    whole = tmp_path / RECIPE / "batchformer/seed0"
-    kept, before = state_of(whole / other), result_of(whole)
-    scores = [record["hm"] for record in evaluated(whole / part)]
-    shutil.rmtree(whole / part)
-    (whole / "result.json").unlink()
-    assert whole in run_again(features, tmp_path)
-    assert state_of(whole / other) == kept
-    assert [record["hm"] for record in evaluated(whole / part)] == scores
-    for name in ("metrics", "updates", "selected"):
-        assert result_of(whole)[name] == before[name]
-
-
 @pytest.mark.parametrize("part", ["choose", "train"])
 def test_a_part_predicts_as_it_was_recorded(part: str, folder: Path) -> None:
     method, task, config = restore(folder / part, CPU)
@@ -191,11 +130,6 @@ def test_a_part_predicts_as_it_was_recorded(part: str, folder: Path) -> None:
     assert found.metrics == result_of(folder / part)["metrics"]
     with np.load(folder / part / "figures.npz") as figures:
         np.testing.assert_array_equal(figures["correct"], found.figures["correct"])
-
-
-def test_a_whole_is_not_restored_and_its_parts_are_named(folder: Path) -> None:
-    with pytest.raises(ValueError, match=r"choose, train\. Name the folder of one of them"):
-        restore(folder, CPU)
 
 
 def test_the_export_is_a_network_of_features(

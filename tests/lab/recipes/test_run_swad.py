@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ from batchformer.lab.report.results.runs import read_run
 from batchformer.lab.runs.compare import run
 from batchformer.lab.runs.load_run import restore
 from batchformer.lab.runs.source_runs import final_state, trained_network
-from lab_runs import metrics_of
+from lab_runs import metrics_of, result_of
 
 pytestmark = pytest.mark.usefixtures("three_angles")
 
@@ -47,11 +46,6 @@ def short(swad: bool = True, target: str = "each", **changes: Any) -> Recipe:
         train=dataclasses.replace(recipe.train, **train),  # type: ignore[arg-type]
         **changes,
     )
-
-
-def result(folder: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((folder / "result.json").read_text())
-    return found
 
 
 def scores(folder: Path) -> dict[str, float]:
@@ -99,29 +93,11 @@ def test_the_headline_is_swads_and_the_other_network_follows(averaged: Path, pla
         last = [r for r in read_records(averaged / name / "metrics.jsonl") if r["kind"] == "eval"]
         # Evaluations by update are of the network in training.
         assert all(last[-1][key] == own[f"without_swad_{key}"] for key in scored)
-    for key in held_out:
-        values = [metrics_of(averaged / name)[key] for name in ANGLES]
-        assert found[key] == pytest.approx(sum(values) / 3)
-    assert found["average"] == pytest.approx(sum(found[name] for name in ANGLES) / 3)
-    assert found["without_swad"] == pytest.approx(sum(found[name] for name in without) / 3)
     assert found["average"] != found["without_swad"]
     # What SWAD adds leaves the training itself as it is.
     assert found["without_swad"] == metrics_of(plain)["average"]
     assert list(metrics_of(plain)) == ["average", *ANGLES, "val"]
     assert found["without_swad_val"] == metrics_of(plain)["val"] != found["val"]
-
-
-def test_one_target_has_the_names_of_all(averaged: Path, tmp_path: Path) -> None:
-    """The paper's number of SWAD stands beside the averaged network."""
-    folder = run(short(target="r45"), "batchformer", 0, root=tmp_path, **OPTIONS)
-    assert metrics_of(folder) == metrics_of(averaged / "r45")
-    assert scores(folder)["r45"] == metrics_of(folder)["r45"] == metrics_of(averaged)["r45"]
-    # Labels of classes are those of the averaged network too.
-    with np.load(folder / "figures.npz") as arrays:
-        right = {name: 100 * arrays[f"{name}correct"].mean() for name in ("", "without_swad_")}
-    for name, value in right.items():
-        assert value == pytest.approx(metrics_of(folder)[f"{name}r45"])
-    assert read_run(folder).scores == metrics_of(folder)
 
 
 def test_a_run_says_where_the_valley_was(averaged: Path, plain: Path) -> None:
@@ -135,18 +111,17 @@ def test_a_run_says_where_the_valley_was(averaged: Path, plain: Path) -> None:
         assert found["first_update"] == 2 * found["first_evaluation"] - 1
         assert found["last_update"] == 2 * found["last_evaluation"]
         values = {key: found[key] for key in found if key not in ("kind", "epoch", "step")}
-        assert result(averaged / name)["findings"] == {"swad": values}
-        assert result(averaged)["findings"][f"{name}/swad"] == values
-        assert "findings" not in result(plain / name)
+        assert result_of(averaged / name)["findings"] == {"swad": values}
+        assert result_of(averaged)["findings"][f"{name}/swad"] == values
+        assert "findings" not in result_of(plain / name)
         kinds = {record["kind"] for record in read_records(plain / name / "metrics.jsonl")}
         assert kinds == {"train", "eval"}
     kinds = {record["kind"] for record in read_records(averaged / "metrics.jsonl")}
     assert kinds == {"train", "eval"}, "a mean of valleys is no valley"
-    assert len(result(averaged)["findings"]) == len(ANGLES) and "findings" not in result(plain)
-
-
-def test_the_page_reads_the_valley(averaged: Path, plain: Path) -> None:
-    wanted = {name: result(averaged / name)["findings"]["swad"] for name in ANGLES}
+    assert len(result_of(averaged)["findings"]) == len(ANGLES) and "findings" not in result_of(
+        plain
+    )
+    wanted = {name: result_of(averaged / name)["findings"]["swad"] for name in ANGLES}
     assert valleys(read_run(averaged)) == wanted and valleys(read_run(plain)) == {}
     assert valleys(read_run(averaged / "r45")) == {"": wanted["r45"]}
 
@@ -158,18 +133,14 @@ def test_the_averaged_network_is_kept_and_restored(averaged: Path, plain: Path) 
     assert kept is not None and not (plain / name / "swad").exists()
     recorded = metrics_of(folder)
     assert scores(folder) == {key: recorded[key] for key in (name, "val", "val_loss")}
+    with np.load(folder / "figures.npz") as arrays:
+        for whose in ("", "without_swad_"):
+            right = 100 * arrays[f"{whose}correct"].mean()
+            assert right == pytest.approx(recorded[f"{whose}{name}"])
+    assert read_run(folder).scores == recorded
     state = restore(folder, CPU)[0].state_dict()
     assert set(state) == set(kept["method"])
     assert all(torch.equal(state[key], value) for key, value in kept["method"].items())
-
-
-def test_without_swad_the_network_of_the_last_update_is_restored(
-    averaged: Path, plain: Path
-) -> None:
-    name = "r45"
-    assert scores(plain / name) == metrics_of(plain / name)
-    last, mean = network_of(plain / name).state_dict(), network_of(averaged / name).state_dict()
-    assert not torch.equal(last["fc.weight"], mean["fc.weight"])
 
 
 def test_a_checkpoint_of_a_run_with_swad_is_that_of_its_inner_method(
@@ -180,15 +151,6 @@ def test_a_checkpoint_of_a_run_with_swad_is_that_of_its_inner_method(
     inner, expected = final_state(tmp_path), final_state(plain / "r45")
     assert inner is not None and expected is not None and set(inner) == set(expected)
     assert all(torch.equal(inner[key], value) for key, value in expected.items())
-
-
-@pytest.mark.parametrize("kind", ["averaged", "plain"])
-def test_a_whole_is_not_restored_and_its_parts_are_named(
-    kind: str, request: pytest.FixtureRequest
-) -> None:
-    folder: Path = request.getfixturevalue(kind)
-    with pytest.raises(ValueError, match=r"r0, r45, r75\. Name the folder of one of them"):
-        restore(folder, CPU)
 
 
 def test_export_writes_the_averaged_network(
@@ -204,9 +166,6 @@ def test_export_writes_the_averaged_network(
     x = torch.rand(5, 1, 16, 16, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         assert torch.equal(network(x), restore(averaged / "r45", CPU)[0].predict(x))
-    with pytest.raises(SystemExit):
-        cli.main(["export", str(averaged), "--to", str(file)])
-    assert "Name the folder of one of them" in capsys.readouterr().err
 
 
 def started(**changes: Any) -> Recipe:

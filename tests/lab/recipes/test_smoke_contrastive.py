@@ -194,9 +194,3 @@ def test_the_page_has_all_of_it(digits: Path) -> None:
     ):
         assert words in page, words
     assert page.count("Convergence of the probe") == 1
-
-
-def test_a_probe_needs_its_source(tmp_path: Path) -> None:
-    recipe = find_recipe("digits_moco_v3_probe")
-    with pytest.raises(FileNotFoundError, match="batchformer train digits_moco_v3 --arm baseline"):
-        run(recipe, "baseline", 0, root=tmp_path, device=CPU, quiet=True)

@@ -22,6 +22,7 @@ from batchformer.lab.runs.build import build, load_task
 from batchformer.lab.runs.compare import run
 from batchformer.lab.runs.load_run import restore
 from batchformer.plug.check import check
+from lab_runs import metrics_of
 from smoke import CPU, save_tail, tiny
 
 #: Another ratio changes numbers alone; the others are trained as first stages and teachers.
@@ -66,7 +67,7 @@ def trained(name: str, arm: str, root: Path) -> Path:
 def test_two_updates_of_both_arms(name: str, root: Path) -> None:
     for arm in ("baseline", "batchformer"):
         folder = trained(name, arm, root)
-        metrics = json.loads((folder / "result.json").read_text())["metrics"]
+        metrics = metrics_of(folder)
         assert 0 <= metrics["all"] <= 100
         records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
         assert all(np.isfinite(r["loss"]) for r in records if r["kind"] == "train")

@@ -28,12 +28,10 @@ from batchformer.lab.data.sets.known_pairs import METADATA, PAIR_SETS
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optim import parameters_of
 from batchformer.lab.methods import ce_gzsl
-from batchformer.lab.metrics.compositional import CompositionalScores
 from batchformer.lab.recipes import RECIPES, find_recipe
 from batchformer.lab.runs.build import build, load_task
 from batchformer.lab.runs.run import Run
 from batchformer.lab.runs.sub_runs import parts_of as ready_trainings
-from batchformer.lab.tasks import compositional
 from batchformer.lab.tasks.base import Task
 from batchformer.lab.tasks.compositional import CompositionalTask
 from smoke import CPU, moved_parts, parts_of, save_noise, scores, tiny, two_updates
@@ -121,10 +119,9 @@ def features(stream: np.random.Generator) -> dict[str, Any]:
 
 
 def write_features(place: Path, stream: np.random.Generator) -> None:
-    """The same rows as the benchmark's two files, samples in columns and from 1, and as .npz."""
+    """The same rows as a file of your own and as the benchmark's two."""
     given = features(stream)
     np.savez(place / "mine.npz", **given)
-    np.savez(place / "cub_gzsl.npz", **given)
     (place / "mat/CUB").mkdir(parents=True)
     labels = given["labels"][:, None] + 1.0
     savemat(place / "mat/CUB/res101.mat", {"features": given["features"].T, "labels": labels})
@@ -220,34 +217,6 @@ def test_two_updates_on_pairs(
     assert parts_of(baseline) == parts - {"encoder"}
 
 
-def test_the_mask_leaves_out_what_is_not_feasible(
-    data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    recipe = tiny_pairs("ut_zappos_compcos_open", data)
-    task = cast(CompositionalTask, load_task(recipe.data, CPU))
-    method: Any = build(recipe, 0, task)
-    scored: list[Any] = []
-
-    def recorded(*arguments: Any, **options: Any) -> Any:
-        scored.append(CompositionalScores(*arguments, **options))
-        return scored[-1]
-
-    monkeypatch.setattr(compositional, "CompositionalScores", recorded)
-    scores(method, task, recipe)
-    feasible = method.feasibility()
-    unseen = ~task.compositions.seen
-    val, test = scored
-    assert (val.phase, test.phase) == ("val", "test")
-    threshold, _ = val.choose()
-    (left,) = test.levels
-    assert left.tolist() == ((feasible >= threshold) & unseen).nonzero()[:, 0].tolist()
-    assert torch.equal(test.seen, (~unseen).nonzero()[:, 0])
-    open_only = dataclasses.replace(recipe, data=recipe.data_with(mask=False))
-    scored.clear()
-    scores(method, load_task(open_only.data, CPU), open_only)
-    assert [torch.equal(*found.levels, unseen.nonzero()[:, 0]) for found in scored] == [True] * 2
-
-
 def trainings_of(run: Run) -> tuple[Run, ...]:
     """All trainings of a run, as if those that others wait for had ended after an epoch."""
     first, *_ = parts = ready_trainings(run)
@@ -298,18 +267,6 @@ def test_two_updates_on_features(
                 == (trained | {"classifier"}) - {"encoder"}
             )
             assert "encoder" in parts_of(method)
-
-
-def test_both_forms_of_the_benchmark_give_the_same(data: Path, tmp_path: Path) -> None:
-    facts = []
-    for root in ("mat", "cub_gzsl.npz"):
-        recipe = tiny_features("cub_ce_gzsl", data / root)
-        for one in trainings_of(Run(recipe, "baseline", 0, tmp_path / root, CPU)):
-            found = one.task.facts()
-            facts.append({key: value for key, value in found.items() if key != "name"})
-    assert facts[:2] == facts[2:] and facts[0] != facts[1]
-    assert facts[0]["seen_classes"] == 4 and facts[0]["unseen_classes"] == VALIDATION_CLASSES
-    assert facts[1]["seen_classes"] == 6 and facts[1]["unseen_classes"] == UNSEEN_CLASSES
 
 
 def test_every_set_has_a_recipe() -> None:

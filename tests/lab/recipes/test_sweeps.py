@@ -128,12 +128,6 @@ def test_images_that_are_not_known_are_refused() -> None:
         training_images(dataclasses.replace(files, data=own))
 
 
-def test_a_setting_of_the_module() -> None:
-    base = find_recipe("demo")
-    changed = with_settings("module", heads=2, dropout=0.1)(base)
-    assert changed_settings(base, changed) == {"module.heads": (4, 2), "module.dropout": (0.5, 0.1)}
-
-
 @pytest.mark.parametrize("suffix", ["", "_r200"])
 def test_paco_without_its_loss_is_the_recipe_of_that_name(suffix: str) -> None:
     changed = without_paco_loss(find_recipe(f"cifar100_lt_paco{suffix}"))
@@ -218,16 +212,6 @@ def test_a_baseline_is_trained_once_only_where_no_level_changes_it(sweep: Sweep)
         if not setting.startswith(("module.", "optim.module_"))
     }
     assert (sweep.baseline == "each") == bool(outside)
-
-
-@pytest.mark.parametrize("sweep", SWEEPS.values(), ids=lambda sweep: sweep.name)
-def test_rates_of_batch_sizes_are_in_proportion(sweep: Sweep) -> None:
-    if factor_of(sweep) == "batch_size":
-        base = sweep.base_recipe()
-        rates = {int(n): sweep.recipe(n, base).optim.lr / int(n) for n in sweep.level_names}
-        assert len({round(rate, 12) for rate in rates.values()}) == 1
-        if sweep.name.startswith("imagenet"):
-            assert rates[128] == pytest.approx(0.05 / 128)
 
 
 def test_the_papers_levels_are_all_there() -> None:

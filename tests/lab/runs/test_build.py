@@ -13,7 +13,6 @@ from torch import nn
 
 from batchformer.lab.config.arms import with_arm
 from batchformer.lab.config.data import DomainConfig
-from batchformer.lab.engine.method import Method
 from batchformer.lab.models.build import OWN, build_model
 from batchformer.lab.models.ride import RideNetwork
 from batchformer.lab.recipes import find_recipe
@@ -30,6 +29,7 @@ from batchformer.lab.runs.build import (
     take_given_weights,
     take_weights,
 )
+from lab_runs import bottlenecks
 
 
 def test_experts_and_scale() -> None:
@@ -47,19 +47,6 @@ def test_the_last_normalisation_of_timms_resnets(zero: bool) -> None:
     network = build_network(dataclasses.replace(recipe, model="resnet18", hyper=hyper), 3)
     weight = network.layer1[0].bn2.weight  # type: ignore[union-attr,index]
     assert torch.equal(weight, torch.zeros(64) if zero else torch.ones(64))  # type: ignore[arg-type]
-
-
-def test_other_networks_are_told_nothing() -> None:
-    recipe = find_recipe("demo")
-    for model in ("resnet32", "digits_net", "convnext_atto"):
-        assert isinstance(build_network(dataclasses.replace(recipe, model=model), 3), nn.Module)
-
-
-def test_weights_that_do_not_fit_are_explained() -> None:
-    network, other = build_model("digits_net", 3), build_model("digits_net", 4)
-    take_weights(network, build_model("digits_net", 3).state_dict(), "demo/baseline")
-    with pytest.raises(ValueError, match=r"demo/baseline does not fit this run's DigitsNet"):
-        take_weights(network, other.state_dict(), "demo/baseline")
 
 
 def test_weights_of_another_network_are_told_in_short() -> None:
@@ -136,15 +123,6 @@ def test_the_network_that_a_file_is_of_is_named(tmp_path: Path) -> None:
         take_given_weights(build_network(recipe, 3), recipe, print)
 
 
-def bottlenecks(num_classes: int) -> nn.Module:
-    from timm.models.resnet import Bottleneck, ResNet
-
-    network: nn.Module = ResNet(
-        Bottleneck, (1, 1, 1, 1), num_classes, in_chans=1, channels=(4, 8, 8, 8)
-    )
-    return network
-
-
 @pytest.fixture
 def of_the_first_layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Weights of a small network, ``bottlenecks``, that strides in the 1x1."""
@@ -161,11 +139,7 @@ def first_strides(network: Any) -> set[tuple[int, int]]:
     return {stage[0].conv1.stride for stage in (network.layer2, network.layer3, network.layer4)}
 
 
-def test_a_recipe_may_ask_for_a_stride(of_the_first_layout: Path) -> None:
-    recipe = dataclasses.replace(find_recipe("demo"), model="bottlenecks")
-    for stride, first in (("auto", (1, 1)), ("3x3", (1, 1)), ("1x1", (2, 2))):
-        asked = dataclasses.replace(recipe, stride=stride)  # type: ignore[arg-type]
-        assert first_strides(build_network(asked, 10)) == {first}
+def test_a_network_without_bottlenecks_strides_as_it_does() -> None:
     plain = dataclasses.replace(find_recipe("demo"), stride="3x3")
     assert isinstance(build_network(plain, 10), nn.Module), "it has no bottlenecks, none are moved"
     with pytest.raises(ValueError, match="DigitsNet has no bottlenecks"):
@@ -266,18 +240,10 @@ def test_transformers_are_made_for_the_size_of_the_images() -> None:
 CPU = torch.device("cpu")
 
 
-def made(arm: str, seed: int) -> Method:
-    recipe = with_arm(find_recipe("demo"), arm)
-    return build(recipe, seed, load_task(recipe.data, CPU))
-
-
-def test_devices() -> None:
+def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     assert pick_device("cpu") == CPU and pick_device().type in ("cpu", "cuda", "mps")
     with pytest.raises(ValueError, match="no device 'quantum'; there are auto, cpu"):
         pick_device("quantum")
-
-
-def test_a_device_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ValueError, match="no CUDA device here; set --device cpu"):
         pick_device("cuda:1")
@@ -286,16 +252,6 @@ def test_a_device_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_data_is_read_once() -> None:
     data = find_recipe("demo").data
     assert load_task(data, CPU) is load_task(data, CPU)
-
-
-def test_arms_of_a_seed_begin_with_the_same_network() -> None:
-    torch.manual_seed(5)  # what is drawn elsewhere changes nothing
-    plain = dict(made("baseline", 0).named_parameters())
-    torch.manual_seed(6)
-    both = dict(made("batchformer", 0).named_parameters())
-    assert set(plain) < set(both) and all(torch.equal(both[k], v) for k, v in plain.items())
-    other = dict(made("baseline", 1).named_parameters())
-    assert any(not torch.equal(other[k], v) for k, v in plain.items())
 
 
 @pytest.mark.parametrize(

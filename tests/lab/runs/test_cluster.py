@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -98,23 +97,6 @@ def test_local_jobs_have_no_end(tmp_path: Path) -> None:
 def test_values_without_sense_are_refused(options: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         JobConfig(**options)
-
-
-def test_without_submitit_a_line_names_the_extra(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "submitit", None)
-    with pytest.raises(ImportError, match=r"^--launcher local needs submitit: pip install 'batch"):
-        executor_of("local", JobConfig(), tmp_path / "jobs", "demo")
-    assert not list(tmp_path.iterdir())
-
-
-def test_without_slurm_it_is_said_where_to_go(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(ValueError, match=r"there is no sbatch and no srun here.*--launcher local"):
-        executor_of("slurm", JobConfig(), tmp_path / "jobs", "demo")
 
 
 def test_the_folder_of_jobs_is_ones_own(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
 from pathlib import Path
 from typing import Any
 
@@ -29,16 +28,9 @@ from batchformer.lab.runs.compare import (
 )
 from batchformer.lab.runs.folder import write_json
 from batchformer.lab.runs.run import Run
-from lab_runs import short
+from lab_runs import config_of, metrics_of, short
 
 CPU = torch.device("cpu")
-
-
-def test_a_finished_run_is_not_repeated(tmp_path: Path) -> None:
-    folder = run(short(), "baseline", 0, root=tmp_path, device=CPU, quiet=True)
-    before = (folder / "result.json").stat().st_mtime_ns
-    run(short(), "baseline", 0, root=tmp_path, device=CPU, quiet=True)
-    assert (folder / "result.json").stat().st_mtime_ns == before
 
 
 def test_side_by_side_gives_the_results_of_one_after_the_other(tmp_path: Path) -> None:
@@ -53,8 +45,7 @@ def test_side_by_side_gives_the_results_of_one_after_the_other(tmp_path: Path) -
     assert (tmp_path / "together/demo/baseline/seed1/result.json").read_bytes() == kept
     for result in (tmp_path / "alone").rglob("result.json"):
         other = tmp_path / "together" / result.relative_to(tmp_path / "alone")
-        metrics = [json.loads(path.read_text())["metrics"] for path in (result, other)]
-        assert metrics[0] == metrics[1]
+        assert metrics_of(result.parent) == metrics_of(other.parent)
 
 
 def test_finished_runs_take_no_place_beside_the_others(
@@ -75,24 +66,6 @@ def test_finished_runs_take_no_place_beside_the_others(
     arms = ("baseline", "batchformer", "batchformer_self")
     list(compare(short(), arms, (0, 1), together=2, **options))
     assert sizes == [(2, 2)]
-
-
-def test_other_settings_are_not_mixed_in(tmp_path: Path) -> None:
-    run(short(), "baseline", 0, root=tmp_path, device=CPU, quiet=True)
-    with pytest.raises(ValueError, match=r"train\.updates was 6, is 13.*--runs"):
-        run(short(updates=13), "baseline", 0, root=tmp_path, device=CPU, quiet=True)
-
-
-def test_a_diverged_run_does_not_stop_the_others(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    wild = dataclasses.replace(short(), optim=dataclasses.replace(demo().optim, lr=1e30))
-    folders = list(
-        compare(wild, ["baseline", "batchformer"], [0], root=tmp_path, device=CPU, quiet=True)
-    )
-    seen = capsys.readouterr().err
-    assert not folders
-    assert "baseline seed 0: The 'loss' part" in seen and "batchformer seed 0: The 'loss'" in seen
 
 
 def test_groups_share_their_data(tmp_path: Path) -> None:
@@ -169,12 +142,11 @@ def test_an_arm_trains_on_the_data_that_it_asks_for(
     assert [arm for arm, _ in made] == ["baseline", "steeper"], "arms with the same data share"
     by_arm = {folder.parent.name: folder for folder in folders}
     direct = run(steeper(short()), "batchformer", 0, root=tmp_path / "direct", **options)
-    configs = [json.loads((one / "config.json").read_text()) for one in (by_arm["steeper"], direct)]
+    configs = [config_of(one) for one in (by_arm["steeper"], direct)]
     expected = load_task(steeper(demo()).data, CPU).facts()
     assert configs[0]["data"] == configs[1]["data"] == expected
     assert expected != load_task(demo().data, CPU).facts()
-    results = [json.loads((one / "result.json").read_text()) for one in (by_arm["steeper"], direct)]
-    assert results[0]["metrics"] == results[1]["metrics"]
+    assert metrics_of(by_arm["steeper"]) == metrics_of(direct)
 
 
 def test_runs_that_came_to_their_end_are_given_and_others_named(
@@ -233,14 +205,14 @@ def test_every_line_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert lines[3] == "digits 20: one is missing"
 
 
-def test_one_rank_speaks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("first", "quiet"), [(False, False), (True, True)])
+def test_other_ranks_are_silent_and_so_is_quiet(
+    first: bool,
+    quiet: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(compare_module, "is_rank_zero", lambda: False)
-    DataSummary(quiet=False)(begun(tmp_path, "baseline", 50.0, "one is missing"))
-    assert capsys.readouterr() == ("", "")
-
-
-def test_quiet_is_silent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    DataSummary(quiet=True)(begun(tmp_path, "baseline", 50.0, "one is missing"))
+    monkeypatch.setattr(compare_module, "is_rank_zero", lambda: first)
+    DataSummary(quiet)(begun(tmp_path, "baseline", 50.0, "one is missing"))
     assert capsys.readouterr() == ("", "")

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 import subprocess
 import sys
-import typing
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from batchformer.lab.config.data import BY_TASK, DomainConfig
-from batchformer.lab.config.recipe import NO_EFFECT_ON_SAME_DATA, Recipe, flatten
-from batchformer.lab.recipes import RECIPES, find_recipe
+from batchformer.lab.config.data import DomainConfig
+from batchformer.lab.config.recipe import NO_EFFECT_ON_SAME_DATA, flatten
+from batchformer.lab.recipes import find_recipe
 from batchformer.lab.runs.folder import (
     findings_of,
     has_result,
@@ -29,21 +27,9 @@ from batchformer.lab.runs.folder import (
     write_json,
     write_result,
 )
+from lab_runs import configuration, trained_with
 
 # Recipes as JSON
-
-
-def test_every_recipe_survives_json() -> None:
-    assert find_recipe("cifar100_lt_ride").schedule.milestones, "a tuple, which JSON does not have"
-    for name in RECIPES:
-        recipe = find_recipe(name)
-        assert recipe.name == name
-        assert recipe_from_json(json.loads(json.dumps(recipe_to_json(recipe)))) == recipe
-
-
-def test_every_task_has_its_data() -> None:
-    assert set(BY_TASK) == set(typing.get_args(typing.get_type_hints(Recipe)["task"]))
-    assert all(dataclasses.is_dataclass(kind) for kind in BY_TASK.values())
 
 
 def test_data_is_read_as_its_task_has_it() -> None:
@@ -82,12 +68,6 @@ def test_a_value_of_the_wrong_type_is_named() -> None:
 
 
 # Files
-
-
-def configuration(**train: Any) -> dict[str, Any]:
-    recipe = find_recipe("pacs_coral")
-    changed = dataclasses.replace(recipe, train=dataclasses.replace(recipe.train, **train))
-    return {"arm": "baseline", "seed": 0, "trained": recipe_to_json(changed)}
 
 
 def test_a_configuration_is_read_back(tmp_path: Path) -> None:
@@ -144,12 +124,6 @@ def test_what_is_no_finding_is_left_out(damaged: Any) -> None:
 
 
 # Whether a folder may hold a run
-
-
-def trained_with(folder: Path, config: dict[str, Any]) -> None:
-    """A folder in which this was trained for a while."""
-    write_json(folder / "config.json", config)
-    (folder / "metrics.jsonl").write_text('{"kind": "train", "step": 50, "loss": 1.0}\n')
 
 
 def test_an_empty_folder_and_the_same_settings_are_accepted(tmp_path: Path) -> None:

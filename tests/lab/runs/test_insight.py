@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+import lab_runs
 from batchformer.cli.main import main
 from batchformer.cli.results import print_report
 from batchformer.insight.figures import influence
@@ -26,13 +26,14 @@ from batchformer.lab.report.results.runs import find_runs
 from batchformer.lab.runs.build import build, load_task
 from batchformer.lab.runs.compare import run
 from batchformer.lab.runs.insight import cam_of, insight_arrays, insight_of, save_insight
+from lab_runs import config_of, metrics_of
 
 CPU = torch.device("cpu")
 
 
 def short(recipe: Recipe, **train: Any) -> Recipe:
-    options = {"updates": 8, "epochs": 0, "eval_every": 4, **train}
-    return dataclasses.replace(recipe, train=dataclasses.replace(recipe.train, **options))
+    options = {"updates": 8, "epochs": 0, "eval_every": 4, "figures": True, **train}
+    return lab_runs.short(recipe, **options)
 
 
 def arrays(file: Path) -> dict[str, Any]:
@@ -134,7 +135,7 @@ def test_a_failure_costs_no_result(
 
     monkeypatch.setattr("batchformer.lab.runs.insight.look", fails)
     folder = run(short(demo()), "batchformer", 0, root=tmp_path, device=CPU, quiet=True)
-    assert json.loads((folder / "result.json").read_text())["metrics"]["all"] >= 0
+    assert metrics_of(folder)["all"] >= 0
     assert not (folder / "insight.npz").exists()
     said = capsys.readouterr().err
     assert said.count("no figures of relations: RuntimeError: no room") == 1
@@ -174,8 +175,7 @@ def test_figures_can_be_left_out_which_is_recorded_and_reported(
     recipe = short(demo(), figures=False)
     folder = run(recipe, "batchformer", 0, root=tmp_path, device=CPU)
     assert "figures" not in capsys.readouterr().err
-    config = json.loads((folder / "config.json").read_text())
-    assert config["trained"]["train"]["figures"] is False
+    assert config_of(folder)["trained"]["train"]["figures"] is False
     assert not (folder / "insight.npz").exists()
     page = tmp_path / "page.html"
     print_report([folder], page)
@@ -189,18 +189,14 @@ def test_figures_can_be_left_out_which_is_recorded_and_reported(
     assert words not in " ".join(capsys.readouterr().out.split())
 
 
-def test_nothing_to_see_is_no_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert not save_insight(lambda: None, tmp_path, "a run")
-    assert insight_arrays(Method(), None, 0) is None
-    assert not list(tmp_path.iterdir()) and not capsys.readouterr().err
-
-
 def test_a_failure_is_one_line_and_no_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fails() -> None:
         raise RuntimeError("out of memory\nand much more")
 
+    assert not save_insight(lambda: None, tmp_path, "nothing to see")
+    assert insight_arrays(Method(), None, 0) is None
     assert not save_insight(fails, tmp_path, "a run")
     said = capsys.readouterr().err
     assert said == "a run: no figures of relations: RuntimeError: out of memory\n"
@@ -208,9 +204,3 @@ def test_a_failure_is_one_line_and_no_file(
     assert not save_insight(lambda: large, tmp_path, "a run")
     assert "more than 5" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
-
-
-def test_what_is_seen_is_written(tmp_path: Path) -> None:
-    assert save_insight(lambda: {"classes": np.array(["a"])}, tmp_path, "a run")
-    with np.load(tmp_path / "insight.npz", allow_pickle=False) as found:
-        assert found["classes"].tolist() == ["a"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import signal
 import subprocess
@@ -19,23 +18,15 @@ import torch
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.engine.checkpoint import load_newest
 from batchformer.lab.engine.interrupt import Interrupted, stop_requests
-from batchformer.lab.recipes.small import demo
 from batchformer.lab.runs import compare, job
 from batchformer.lab.runs.compare import run as train
 from batchformer.lab.runs.folder import recipe_to_json
 from batchformer.lab.runs.job import RunJob, StopSignals, warning_signal
-from lab_runs import contents
+from lab_runs import config_of, contents, held_by_another, short
 
 CPU = torch.device("cpu")
 #: So many that a signal comes before the last.
 UPDATES = 150
-
-
-def short(updates: int = 6) -> Recipe:
-    settings = dataclasses.replace(
-        demo().train, updates=updates, eval_every=updates, log_every=1, figures=False
-    )
-    return dataclasses.replace(demo(), train=settings)
 
 
 def job_in(root: Path, recipe: Recipe) -> RunJob:
@@ -68,7 +59,7 @@ def test_a_job_trains_its_run_and_finds_it_finished(tmp_path: Path) -> None:
     before = (folder / "result.json").stat().st_mtime_ns
     one()
     assert (folder / "result.json").stat().st_mtime_ns == before
-    config = json.loads((folder / "config.json").read_text())
+    config = config_of(folder)
     assert config["provenance"]["command"] == "batchformer compare demo"
     assert config["recipe"] == recipe_to_json(short())
 
@@ -176,18 +167,11 @@ def test_what_a_job_does_when_it_has_saved(
     assert (waited[-1] == 0.01) == waits
 
 
-HOLDER = "import sys, time; from pathlib import Path\n"
-HOLDER += "from batchformer.lab.data.files.lock import locked\n"
-HOLDER += "with locked(Path(sys.argv[1])): print('held', flush=True); time.sleep(60)"
-
-
 def test_a_job_waits_for_who_trains_its_run_and_not_for_itself(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     one, folder = job_in(tmp_path, short()), tmp_path / "demo/batchformer/seed0"
-    command = [sys.executable, "-c", HOLDER, str(folder.with_name(".seed0.lock"))]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
-        assert other.stdout is not None and other.stdout.readline() == "held\n"
+    with held_by_another(folder.with_name(".seed0.lock")) as other:
         threading.Timer(0.5, other.kill).start()
         one()
     assert f"{folder} is being trained by another process: waiting" in capfd.readouterr().err
@@ -201,7 +185,8 @@ def test_a_job_that_slurm_stops_is_saved_queued_and_goes_on(tmp_path: Path) -> N
     """As on a cluster, but for the queue: what it does there a program writes down."""
     from submitit.core.utils import DelayedSubmission, JobPaths
 
-    recipe, root, jobs = short(UPDATES), tmp_path / "runs", tmp_path / "jobs"
+    options = {"updates": UPDATES, "eval_every": UPDATES, "log_every": 1}
+    recipe, root, jobs = short(**options), tmp_path / "runs", tmp_path / "jobs"
     jobs.mkdir()
     (tmp_path / "scontrol").write_text(SCONTROL.format(folder=tmp_path))
     (tmp_path / "scontrol").chmod(0o755)

@@ -20,7 +20,6 @@ from batchformer.lab.engine.checkpoint import load_newest
 from batchformer.lab.recipes.small import demo
 from batchformer.lab.recipes.sweeps import find_sweep
 from batchformer.lab.runs.cluster import JobConfig
-from batchformer.lab.runs.compare import runs_of_comparison
 from batchformer.lab.runs.folder import recipe_from_json
 from batchformer.lab.runs.launch import (
     Launch,
@@ -112,11 +111,6 @@ def test_a_whole_comparison_by_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     cli.main([*COMPARE, "--seeds", "2", "--runs", str(tmp_path / "here")])
     for run in FOLDERS:
         assert contents(tmp_path / "jobs" / run) == contents(tmp_path / "here" / run), run
-
-
-def test_runs_are_those_of_the_comparison(tmp_path: Path) -> None:
-    runs = runs_of_comparison(demo(), ("baseline", "batchformer"), (0, 1), tmp_path)
-    assert [run.folder for run in runs] == [tmp_path / folder for folder in FOLDERS]
 
 
 def test_runs_of_a_sweep_are_described_and_nothing_is_trained(tmp_path: Path) -> None:

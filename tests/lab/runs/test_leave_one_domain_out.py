@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import shutil
 from pathlib import Path
@@ -13,16 +12,15 @@ import numpy as np
 import pytest
 import torch
 
+import lab_runs
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.engine.log import read_records
 from batchformer.lab.recipes import find_recipe
-from batchformer.lab.report.results.comparison import compare_runs
 from batchformer.lab.report.results.runs import find_runs
-from batchformer.lab.report.results.tables import score_rows
 from batchformer.lab.runs import run as runs
 from batchformer.lab.runs.compare import compare, run
 from batchformer.lab.runs.run import Run
-from lab_runs import StopsAt, metrics_of
+from lab_runs import StopsAt, config_of, metrics_of, result_of
 
 pytestmark = pytest.mark.usefixtures("three_angles")
 
@@ -33,9 +31,8 @@ ARMS, SEEDS = ("baseline", "batchformer"), (0, 1)
 
 
 def short() -> Recipe:
-    recipe = find_recipe("rotated_digits_erm")
-    options = {"batch_size": 8, "updates": 4, "eval_every": 2, "log_every": 1, "figures": False}
-    return dataclasses.replace(recipe, train=dataclasses.replace(recipe.train, **options))
+    options = {"batch_size": 8, "updates": 4, "eval_every": 2, "log_every": 1}
+    return lab_runs.short(find_recipe("rotated_digits_erm"), **options)
 
 
 @pytest.fixture(scope="module")
@@ -88,13 +85,13 @@ def test_the_folders_and_the_result_of_a_comparison(compared: Path) -> None:
                     "val": sum(part["val"] for part in parts.values()) / 3,
                 }
             )
-            config = json.loads((folder / "config.json").read_text())
+            config = config_of(folder)
             assert config["recipe"]["data"]["target"] == "each" and "draws" not in config
             for name in ANGLES:
-                own_config = json.loads((folder / name / "config.json").read_text())
+                own_config = config_of(folder / name)
                 assert own_config["recipe"]["data"]["target"] == name
                 assert len(own_config["draws"]["split_sha256"]) == 64
-            result = json.loads((folder / "result.json").read_text())
+            result = result_of(folder)
             assert result["updates"] == 12 and result["selected"] == "val"
             steps = [(r["kind"], r["step"]) for r in read_records(folder / "metrics.jsonl")]
             assert {step for kind, step in steps if kind == "eval"} == {2, 4}
@@ -104,9 +101,9 @@ def test_the_folders_and_the_result_of_a_comparison(compared: Path) -> None:
 def test_arms_are_paired_target_by_target(compared: Path) -> None:
     """Arms of a seed hold out the same images of every target; seeds differ."""
     draws = {
-        (arm, seed, name): json.loads(
-            (compared / f"rotated_digits_erm/{arm}/seed{seed}/{name}/config.json").read_text()
-        )["draws"]
+        (arm, seed, name): config_of(compared / f"rotated_digits_erm/{arm}/seed{seed}/{name}")[
+            "draws"
+        ]
         for arm in ARMS
         for seed in SEEDS
         for name in ANGLES
@@ -117,34 +114,12 @@ def test_arms_are_paired_target_by_target(compared: Path) -> None:
         assert draws["baseline", 0, name] != draws["baseline", 1, name]
 
 
-def test_a_report_has_the_average_and_every_target(compared: Path) -> None:
-    found = find_runs(compared)
-    assert len(found) == 4 and {run.state for run in found} == {"finished"}, "parts are no runs"
-    (recipe,) = compare_runs(found).recipes
-    assert (recipe.others, recipe.reference) == (("batchformer",), "baseline")
-    assert {"Average", *ANGLES} <= {row[0] for row in score_rows(recipe)}
-
-
 def test_a_finished_whole_is_not_repeated(compared: Path, tmp_path: Path) -> None:
     root = tmp_path / "copy"
     shutil.copytree(compared, root)
     before = contents(root)
     assert len(list(compare(short(), ARMS, SEEDS, root=root, **OPTIONS))) == 4
     assert contents(root) == before
-
-
-def test_one_training_that_is_missing_is_made_up_and_the_others_are_kept(
-    compared: Path, tmp_path: Path
-) -> None:
-    place = "rotated_digits_erm/batchformer/seed1"
-    folder = tmp_path / place
-    shutil.copytree(compared / place, folder)
-    (folder / "result.json").unlink()
-    shutil.rmtree(folder / "r45")
-    kept = {name: contents(folder / name) for name in ("r0", "r75")}
-    assert run(short(), "batchformer", 1, root=tmp_path, **OPTIONS) == folder
-    assert {name: contents(folder / name) for name in kept} == kept
-    same_results(folder, compared / place)
 
 
 def test_stopped_in_the_middle_and_run_again_equals_unbroken(
@@ -214,13 +189,6 @@ def test_side_by_side_gives_the_results_of_one_after_the_other(
     assert len(folders) == 4 == len(set(folders))
     for folder in folders:
         same_results(folder, compared / folder.relative_to(tmp_path))
-
-
-def test_one_target_and_all_of_them_do_not_share_a_folder(compared: Path, tmp_path: Path) -> None:
-    shutil.copytree(compared, tmp_path, dirs_exist_ok=True)
-    single = dataclasses.replace(short(), data=short().data_with(target="r45"))
-    with pytest.raises(ValueError, match=r"data\.target was each, is r45"):
-        run(single, "baseline", 0, root=tmp_path, **OPTIONS)
 
 
 def test_the_only_part_of_a_single_target_has_the_scores_of_the_part(

@@ -66,25 +66,6 @@ def test_the_trained_method_predicts_as_it_was_saved(tmp_path: Path) -> None:
         assert torch.equal(method.predict(x), expected.eval().predict(x))
 
 
-def test_the_arm_is_the_one_that_was_trained(tmp_path: Path) -> None:
-    for arm in ("baseline", "batchformer"):
-        run = begun(tmp_path / arm, arm=arm)
-        keep(tmp_path / arm / "checkpoints", 1, weights(2, run))
-        encoded = any(name.startswith("encoder.") for name in restored(tmp_path / arm))
-        assert encoded == (arm == "batchformer")
-
-
-def test_the_newest_checkpoint_that_is_whole(tmp_path: Path) -> None:
-    run = begun(tmp_path)
-    first, second = weights(2, run), weights(3, run)
-    keep(tmp_path / "checkpoints", 1, first)
-    path = keep(tmp_path / "checkpoints", 2, second)
-    (tmp_path / "checkpoints/.000000003.abc.pt.9.partial").write_bytes(b"half of it")
-    assert same(restored(tmp_path), second)
-    path.write_bytes(path.read_bytes()[:-20])
-    assert same(restored(tmp_path), first)
-
-
 def test_the_mean_of_the_weights_comes_before_the_weights(tmp_path: Path) -> None:
     run = begun(tmp_path)
     state, mean = weights(2, run), weights(3, run)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import sys
 from pathlib import Path
@@ -11,29 +10,18 @@ from typing import Any
 import pytest
 import torch
 
-from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.engine.interrupt import StopRequest
 from batchformer.lab.recipes import find_recipe
-from batchformer.lab.recipes.small import demo
 from batchformer.lab.runs import run as runs
 from batchformer.lab.runs.compare import run
 from batchformer.lab.runs.provenance import code_hash, contributing, provenance
 from batchformer.lab.runs.run import Run
-from lab_runs import config_of
+from lab_runs import config_of, short
 
 CPU = torch.device("cpu")
 
 
-def short(recipe: Recipe, **train: Any) -> Recipe:
-    options = {
-        "updates": 12,
-        "eval_every": 12,
-        "log_every": 1,
-        "checkpoint_every": 4,
-        "figures": False,
-        **train,
-    }
-    return dataclasses.replace(recipe, train=dataclasses.replace(recipe.train, **options))
+TWELVE = {"updates": 12, "eval_every": 12, "log_every": 1, "checkpoint_every": 4}
 
 
 def use_code(patch: pytest.MonkeyPatch, name: str) -> None:
@@ -50,7 +38,7 @@ def killed(one: Run, after: int) -> None:
 
 
 def test_a_resumed_run_keeps_every_sitting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    one = Run.below(tmp_path, short(demo()), "batchformer", 0, CPU)
+    one = Run.below(tmp_path, short(**TWELVE), "batchformer", 0, CPU)
     for code, after in (("old", 6), ("lost", 2), ("new", 0)):
         use_code(monkeypatch, code)
         if after:
@@ -77,7 +65,7 @@ def test_code_of_which_nothing_is_left_is_not_claimed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed before its first checkpoint, a run starts over."""
-    one = Run.below(tmp_path, short(demo()), "batchformer", 0, CPU)
+    one = Run.below(tmp_path, short(**TWELVE), "batchformer", 0, CPU)
     use_code(monkeypatch, "old")
     killed(one, 3)
     use_code(monkeypatch, "new")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import shutil
 from pathlib import Path
@@ -11,23 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from batchformer.lab.recipes import find_recipe
 from batchformer.lab.runs import folder, sweep
-from batchformer.lab.runs.folder import read_config, recipe_to_json, write_figures, write_json
+from batchformer.lab.runs.folder import read_config, write_figures, write_json
 from batchformer.lab.runs.sweep import copy_run, is_intact
 from batchformer.plug.files import write_atomically
-
-
-def configuration(**train: Any) -> dict[str, Any]:
-    recipe = find_recipe("pacs_coral")
-    changed = dataclasses.replace(recipe, train=dataclasses.replace(recipe.train, **train))
-    return {"arm": "baseline", "seed": 0, "trained": recipe_to_json(changed)}
-
-
-def trained_with(folder: Path, config: dict[str, Any]) -> None:
-    """A folder in which this was trained for a while."""
-    write_json(folder / "config.json", config)
-    (folder / "metrics.jsonl").write_text('{"kind": "train", "step": 50, "loss": 1.0}\n')
+from lab_runs import configuration, trained_with
 
 
 def finished(where: Path, *parts: str) -> Path:

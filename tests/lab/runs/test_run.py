@@ -21,11 +21,9 @@ from batchformer.cli import main as cli
 from batchformer.lab.config.arms import ARMS, with_arm
 from batchformer.lab.config.methods import find_method
 from batchformer.lab.config.recipe import Recipe
-from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.engine.interrupt import StopRequest
 from batchformer.lab.engine.log import read_records
 from batchformer.lab.engine.loop import Evaluation
-from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.models.build import OWN
 from batchformer.lab.models.networks import DigitsNet
 from batchformer.lab.models.weights import move_stride
@@ -35,21 +33,22 @@ from batchformer.lab.runs.build import build, load_task
 from batchformer.lab.runs.compare import run
 from batchformer.lab.runs.load_run import restore
 from batchformer.lab.runs.run import Run
-from lab_runs import short
+from lab_runs import bottlenecks, config_of, metrics_of, result_of, short
 from soak.processes import finish, start
 
 CPU = torch.device("cpu")
+OPTIONS: dict[str, Any] = {"device": CPU, "quiet": True}
 
 
 def test_a_run_folder_holds_all_a_report_needs(tmp_path: Path) -> None:
-    folder = run(short(figures=True), "batchformer", 1, root=tmp_path, device=CPU, quiet=True)
+    folder = run(short(figures=True), "batchformer", 1, root=tmp_path, **OPTIONS)
     assert folder == tmp_path / "demo/batchformer/seed1"
-    config = json.loads((folder / "config.json").read_text())
+    config = config_of(folder)
     assert config["arm"] == "batchformer" and config["seed"] == 1
     assert config["recipe"]["train"]["updates"] == 6 and len(config["data"]["split_sha256"]) == 64
     assert config["provenance"]["torch"] == torch.__version__
     assert len(config["provenance"]["code_sha256"]) == 64
-    result = json.loads((folder / "result.json").read_text())
+    result = result_of(folder)
     assert result["updates"] == 6 and set(result["metrics"]) >= {"all", "many", "medium", "few"}
     with np.load(folder / "figures.npz", allow_pickle=False) as figures:
         assert figures["per_class"].shape == (10,) and figures["correct"].dtype == bool
@@ -59,7 +58,7 @@ def test_a_run_folder_holds_all_a_report_needs(tmp_path: Path) -> None:
 
 def test_a_choice_by_validation_needs_it_before_anything_is_trained(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"no validation data; .*--train\.select-on last"):
-        run(short(select_on="val"), "batchformer", 0, root=tmp_path, device=CPU, quiet=True)
+        run(short(select_on="val"), "batchformer", 0, root=tmp_path, **OPTIONS)
     assert not list(tmp_path.rglob("*.json*")), "nothing of it was begun"
 
 
@@ -77,12 +76,12 @@ class Normalised(DigitsNet):
 
 def test_a_batch_of_one_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = short(updates=2, batch_size=1)
-    run(one, "baseline", 0, root=tmp_path, device=CPU, quiet=True)
+    run(one, "baseline", 0, root=tmp_path, **OPTIONS)
     monkeypatch.setitem(OWN, "normalised", Normalised)
     words = r"given a single image.*--train\.batch-size.*--train\.drop-last.*\[1, 64\]"
     with pytest.raises(ValueError, match=words):
         other = dataclasses.replace(one, name="other", model="normalised")
-        run(other, "baseline", 0, root=tmp_path, device=CPU, quiet=True)
+        run(other, "baseline", 0, root=tmp_path, **OPTIONS)
 
 
 def test_arms_are_paired(tmp_path: Path) -> None:
@@ -106,28 +105,10 @@ def test_arms_are_paired(tmp_path: Path) -> None:
         for mine, others in zip(batches.get(arm, ()), batches["baseline"], strict=False):
             assert all(torch.equal(mine[key], others[key]) for key in ("x", "y", "index"))
     encoders = [s for s in states.values() if "encoder.layers.0.linear1.weight" in s]
+    other = build(with_arm(recipe, "baseline"), 5, task).state_dict()
+    assert any(not torch.equal(other[key], value) for key, value in states["baseline"].items())
     weights = [s["encoder.layers.0.linear1.weight"] for s in encoders]
     assert len(weights) == 11 and all(torch.equal(weights[0], w) for w in weights)
-
-
-def test_restore_gives_the_trained_method(tmp_path: Path) -> None:
-    for arm, train in (("batchformer", {}), ("baseline", {"ema": 0.5})):
-        root = tmp_path / arm
-        folder = run(short(**train), arm, 0, root=root, device=CPU, quiet=True)
-        method, task, _ = restore(folder, CPU)
-        with torch.no_grad():
-            metrics = task.evaluate(method, OptimizerStep(TrainConfig(), CPU)).metrics
-        assert metrics == json.loads((folder / "result.json").read_text())["metrics"]
-    with pytest.raises(FileNotFoundError, match="not a run folder"):
-        restore(tmp_path, CPU)
-
-
-def bottlenecks(num_classes: int) -> nn.Module:
-    from timm.models.resnet import Bottleneck, ResNet
-
-    sizes: dict[str, Any] = {"in_chans": 1, "channels": (4, 8, 8, 8), "zero_init_last": False}
-    network: nn.Module = ResNet(Bottleneck, (1, 1, 1, 1), num_classes, **sizes)
-    return network
 
 
 @pytest.fixture
@@ -154,7 +135,7 @@ def test_a_run_keeps_the_stride_of_its_weights(
 ) -> None:
     folder = run(first_layout, "batchformer", 0, root=tmp_path, device=CPU)
     assert "stride in their first 1x1 convolution, as its metadata says" in capsys.readouterr().err
-    config = json.loads((folder / "config.json").read_text())
+    config = config_of(folder)
     assert (config["recipe"]["stride"], config["trained"]["stride"]) == ("auto", "1x1")
     Path(first_layout.weights).unlink()
     method: Any = restore(folder, CPU)[0]
@@ -168,7 +149,7 @@ def test_a_run_keeps_the_stride_of_its_weights(
         assert not torch.allclose(predicted, stock, rtol=1e-2)
     capsys.readouterr()
     cli.main(["evaluate", str(folder), "--device", "cpu"])
-    score = json.loads((folder / "result.json").read_text())["metrics"]["all"]
+    score = metrics_of(folder)["all"]
     assert f"all {score:.2f}" in capsys.readouterr().out
     cli.main(["export", str(folder), "--to", str(tmp_path / "exported.pt")])
     assert "stride in their first 1x1 convolution" in capsys.readouterr().out
@@ -184,8 +165,7 @@ def test_a_run_keeps_the_stride_of_its_weights(
 def test_a_stopped_run_goes_on_with_the_stride_of_its_weights(
     tmp_path: Path, first_layout: Recipe, gone: bool
 ) -> None:
-    options: dict[str, Any] = {"root": tmp_path, "device": CPU, "quiet": True}
-    folder = run(first_layout, "batchformer", 0, **options)
+    folder = run(first_layout, "batchformer", 0, root=tmp_path, **OPTIONS)
     results, states, configs = [], [], []
     for again in (False, True):
         if again:  # as it was after the first update
@@ -193,10 +173,10 @@ def test_a_stopped_run_goes_on_with_the_stride_of_its_weights(
             max((folder / "checkpoints").glob("*.pt")).unlink()
             if gone:
                 Path(first_layout.weights).unlink()
-            run(first_layout, "batchformer", 0, **options)
-        results.append(json.loads((folder / "result.json").read_text())["metrics"])
+            run(first_layout, "batchformer", 0, root=tmp_path, **OPTIONS)
+        results.append(metrics_of(folder))
         states.append(restore(folder, CPU)[0].state_dict())
-        configs.append(json.loads((folder / "config.json").read_text()))
+        configs.append(config_of(folder))
     assert results[0] == results[1]
     assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])
     for key in ("trained", "weights"):
@@ -206,38 +186,22 @@ def test_a_stopped_run_goes_on_with_the_stride_of_its_weights(
         checkpoint.unlink()
     if gone:
         with pytest.raises(FileNotFoundError, match="no file of weights"):
-            run(first_layout, "batchformer", 0, **options)
-
-
-def test_strides_that_disagree_are_refused_before_training(
-    tmp_path: Path, first_layout: Recipe
-) -> None:
-    options: dict[str, Any] = {"root": tmp_path, "device": CPU, "quiet": True}
-    with pytest.raises(ValueError, match="says 1x1, the recipe says 3x3"):
-        run(dataclasses.replace(first_layout, stride="3x3"), "baseline", 0, **options)
-    assert not (tmp_path / "demo").exists()
-    run(first_layout, "baseline", 0, **options)
-    from safetensors.torch import save_file
-
-    save_file(bottlenecks(10).state_dict(), first_layout.weights)
-    with pytest.raises(ValueError, match="stride was 1x1, is auto"):
-        run(first_layout, "baseline", 0, **options)
+            run(first_layout, "batchformer", 0, root=tmp_path, **OPTIONS)
 
 
 def test_random_weights_are_of_the_network_that_the_file_is_of(
     tmp_path: Path, first_layout: Recipe
 ) -> None:
-    options: dict[str, Any] = {"root": tmp_path, "device": CPU, "quiet": True}
-    folder = run(first_layout, "random_weights", 0, **options)
-    config = json.loads((folder / "config.json").read_text())
+    folder = run(first_layout, "random_weights", 0, root=tmp_path, **OPTIONS)
+    config = config_of(folder)
     assert (config["trained"]["stride"], config["trained"]["weights"]) == ("1x1", "")
     assert "weights" not in config, "none were loaded"
     method: Any = restore(folder, CPU)[0]
     assert method.network.layer2[0].conv1.stride == (2, 2)
     Path(first_layout.weights).unlink()
-    run(first_layout, "random_weights", 0, **options)  # found finished, not refused
+    run(first_layout, "random_weights", 0, root=tmp_path, **OPTIONS)  # found finished, not refused
     with pytest.raises(FileNotFoundError, match="no file of weights"):
-        run(first_layout, "random_weights", 1, **options)
+        run(first_layout, "random_weights", 1, root=tmp_path, **OPTIONS)
 
 
 def started_from(recipe: Recipe) -> Recipe:
@@ -246,24 +210,22 @@ def started_from(recipe: Recipe) -> Recipe:
 
 
 def test_runs_that_start_from_a_run_stride_as_it_does(tmp_path: Path, first_layout: Recipe) -> None:
-    options: dict[str, Any] = {"root": tmp_path, "device": CPU, "quiet": True}
-    run(first_layout, "baseline", 0, **options)
+    run(first_layout, "baseline", 0, root=tmp_path, **OPTIONS)
     second = started_from(first_layout)
-    folder = run(second, "baseline", 0, **options)
+    folder = run(second, "baseline", 0, root=tmp_path, **OPTIONS)
     method: Any = restore(folder, CPU)[0]
     assert method.network.layer2[0].conv1.stride == (2, 2)
     shutil.rmtree(tmp_path / "demo")
-    run(second, "baseline", 0, **options)  # found finished, not refused
+    run(second, "baseline", 0, root=tmp_path, **OPTIONS)  # found finished, not refused
     method = restore(folder, CPU)[0]
     assert method.network.layer2[0].conv1.stride == (2, 2)
 
 
 def test_a_start_of_another_stride_is_refused(tmp_path: Path, first_layout: Recipe) -> None:
-    options: dict[str, Any] = {"root": tmp_path, "device": CPU, "quiet": True}
-    run(dataclasses.replace(first_layout, weights=""), "baseline", 0, **options)
+    run(dataclasses.replace(first_layout, weights=""), "baseline", 0, root=tmp_path, **OPTIONS)
     second = dataclasses.replace(started_from(first_layout), stride="1x1")
     with pytest.raises(ValueError, match="seed0 says 3x3, the recipe says 1x1"):
-        run(second, "baseline", 0, **options)
+        run(second, "baseline", 0, root=tmp_path, **OPTIONS)
 
 
 def test_weights_of_a_try_in_which_nothing_was_trained_are_forgotten(tmp_path: Path) -> None:
@@ -360,8 +322,7 @@ def test_a_killed_process_resumed_equals_an_unbroken_one(
 
     assert finish(start(command, tmp_path / "log")) == 0
     assert records(folder) == records(unbroken)
-    results = [json.loads((one / "result.json").read_text()) for one in (folder, unbroken)]
-    assert results[0]["metrics"] == results[1]["metrics"]
+    assert metrics_of(folder) == metrics_of(unbroken)
     states = [restore(one, CPU)[0].state_dict() for one in (folder, unbroken)]
     assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])
 

@@ -6,20 +6,19 @@ import errno
 import fcntl
 import os
 import signal
-import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from subprocess import PIPE, Popen
 from typing import Any
 
 import pytest
 
 from batchformer.lab.engine.checkpoint import load_newest
 from batchformer.lab.runs.compare import several_machines
+from lab_runs import held_by_another
 from soak.nodes import free_port
 from soak.processes import finish, start
 
@@ -29,9 +28,6 @@ LENGTH = ["--train.updates", str(UPDATES), "--train.eval-every", str(UPDATES)]
 QUICK = ["--train.no-figures", "--device", "cpu", "--quiet"]
 OPTIONS = [*LENGTH, "--train.checkpoint-every", "3", *QUICK]
 SHORT = ["--train.updates", "2", "--train.eval-every", "2", *QUICK]
-HOLDER = "import sys, time; from pathlib import Path\n"
-HOLDER += "from batchformer.lab.data.files.lock import locked\n"
-HOLDER += "with locked(Path(sys.argv[1])): print('held', flush=True); time.sleep(600)"
 
 
 def train(runs: Path, seed: int = 0) -> list[str]:
@@ -65,16 +61,6 @@ def refused(folder: Path, code: int, said: str) -> None:
     assert code == 1 and "Traceback" not in said, said
     assert said.count(f"{folder} is being trained by another process") == 1, said
     assert "--runs" in said and "nothing was changed" in said
-
-
-@contextmanager
-def held_by_another(lock: Path) -> Iterator[None]:
-    with Popen([sys.executable, "-c", HOLDER, str(lock)], stdout=PIPE, text=True) as other:
-        try:
-            assert other.stdout is not None and other.stdout.readline() == "held\n"
-            yield
-        finally:
-            other.kill()
 
 
 def test_the_second_is_refused_others_go_on_and_so_does_a_killed_one(tmp_path: Path) -> None:

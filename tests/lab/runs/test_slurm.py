@@ -12,9 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.engine.interrupt import Interrupted
-from batchformer.lab.recipes.small import demo
 from batchformer.lab.runs.cluster import JobConfig
 from batchformer.lab.runs.compare import run as train
 from batchformer.lab.runs.compare import runs_of_comparison
@@ -25,6 +23,7 @@ from batchformer.lab.runs.launch import (
     wait_for,
 )
 from batchformer.lab.runs.run import Run
+from lab_runs import short
 
 ARMS, SEEDS = ("baseline", "batchformer"), (0, 1)
 
@@ -39,11 +38,6 @@ SACCT = """#!/bin/sh
 echo "JobID|State|NodeList"
 cat {folder}/states 2> /dev/null
 """
-
-
-def short() -> Recipe:
-    train_config = dataclasses.replace(demo().train, updates=4, eval_every=4, figures=False)
-    return dataclasses.replace(demo(), train=train_config)
 
 
 @pytest.fixture
@@ -74,17 +68,9 @@ def test_every_run_is_a_job_of_one_array(
     submitted = submit(launch, runs)
     assert [job.job_id for _, job in submitted] == [f"4242_{i}" for i in range(4)]
     script = (cluster / "script_4242").read_text()
-    for line in (
-        "--partition=gpu",
-        "--array=0-3%2",
-        "--account=mine",
-        "--requeue",
-        "--signal=USR2@120",
-        "--gpus-per-node=1",
-        "--time=240",
-        "--mem=32GB",
-        "--job-name=batchformer-demo",
-    ):
+    asked = "--partition=gpu --array=0-3%2 --account=mine --requeue --signal=USR2@120 "
+    asked += "--gpus-per-node=1 --time=240 --mem=32GB --job-name=batchformer-demo"
+    for line in asked.split():
         assert f"#SBATCH {line}\n" in script, line
     out = capsys.readouterr().out
     assert "demo batchformer seed 1: job 4242_3, submitted" in out
@@ -147,9 +133,8 @@ def test_what_cannot_be_trained_is_refused_before_it_is_queued(
     with pytest.raises(FileNotFoundError, match=words):
         submit(launch_in(tmp_path), runs)
     train(short(), "baseline", 0, root=tmp_path, device=torch.device("cpu"), quiet=True)
-    longer = dataclasses.replace(short(), train=dataclasses.replace(short().train, updates=5))
-    with pytest.raises(ValueError, match=r"train\.updates was 4, is 5"):
-        submit(launch_in(tmp_path), runs_of_comparison(longer, ARMS, SEEDS, tmp_path))
+    with pytest.raises(ValueError, match=r"train\.updates was 6, is 5"):
+        submit(launch_in(tmp_path), runs_of_comparison(short(updates=5), ARMS, SEEDS, tmp_path))
     assert not (cluster / "calls").exists()
 
 

@@ -14,7 +14,6 @@ import torch
 
 from batchformer.lab.config.arms import ARMS, Arm
 from batchformer.lab.config.recipe import Recipe
-from batchformer.lab.config.training import ScheduleConfig
 from batchformer.lab.recipes import find_recipe
 from batchformer.lab.recipes.small import demo
 from batchformer.lab.recipes.zero_shot import cub_ce_gzsl
@@ -257,11 +256,6 @@ def test_features_that_are_trained_on_once_have_nothing_to_combine(tmp_path: Pat
     before = {path: path.read_bytes() for path in run.folder.iterdir()}
     assert not combine(run)
     assert {path: path.read_bytes() for path in run.folder.iterdir()} == before
-
-
-def test_a_schedule_that_depends_on_the_length_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"leave data\.choose off"):
-        dataclasses.replace(cub_ce_gzsl(), schedule=ScheduleConfig(kind="cosine"))
 
 
 # Both

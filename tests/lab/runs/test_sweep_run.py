@@ -19,7 +19,7 @@ from batchformer.lab.runs.compare import compare, run
 from batchformer.lab.runs.folder import RECORD
 from batchformer.lab.runs.run import Run
 from batchformer.lab.runs.sweep import run_sweep
-from lab_runs import metrics_of, short
+from lab_runs import config_of, metrics_of, short
 
 CPU = torch.device("cpu")
 DEPTH = SWEEPS["demo_layers"]
@@ -42,31 +42,10 @@ def test_levels_are_ordinary_runs_side_by_side_or_not(tmp_path: Path) -> None:
     assert train(tmp_path / "b", together=4) == expected
     for name in expected:
         assert metrics_of(tmp_path / "a" / name) == metrics_of(tmp_path / "b" / name)
-    config = json.loads((tmp_path / "a/demo_layers/2/batchformer/seed1/config.json").read_text())
+    config = config_of(tmp_path / "a/demo_layers/2/batchformer/seed1")
     assert config["trained"]["module"]["layers"] == 2 and config["seed"] == 1
     plain = run(short(), "batchformer", 0, root=tmp_path, device=CPU, quiet=True)
     assert metrics_of(plain) == metrics_of(tmp_path / "a/demo_layers/1/batchformer/seed0")
-
-
-def test_finished_runs_are_kept_and_a_sweep_can_grow(tmp_path: Path) -> None:
-    train(tmp_path, seeds=[0])
-    before = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("result.json")}
-    assert len(before) == 3
-    assert len(train(tmp_path, seeds=[0, 1], together=2)) == 6
-    assert {p: p.stat().st_mtime_ns for p in before} == before
-
-
-def test_a_stopped_level_goes_on_to_the_same_numbers(tmp_path: Path) -> None:
-    name = "demo_layers/2/batchformer/seed0"
-    train(tmp_path / "whole", seeds=[0])
-    train(tmp_path / "broken", seeds=[0])
-    folder = tmp_path / "broken" / name
-    (folder / "result.json").unlink()
-    older, newest = sorted((folder / "checkpoints").glob("*.pt"))[-2:]
-    newest.unlink()
-    assert older.exists(), "there is nothing to go on from"
-    assert name in train(tmp_path / "broken", seeds=[0])
-    assert metrics_of(folder) == metrics_of(tmp_path / "whole" / name)
 
 
 def test_a_folder_has_one_base(tmp_path: Path) -> None:
@@ -111,24 +90,6 @@ def test_a_diverged_level_does_not_stop_the_others(
     assert "rates/wild baseline seed 0: The 'loss' part" in capsys.readouterr().err
 
 
-def test_levels_with_other_data_do_not_share_batches(tmp_path: Path) -> None:
-    """Side by side each trains as it would alone."""
-
-    def flatter(recipe: Recipe) -> Recipe:
-        return dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, ratio=10.0))
-
-    levels = (Level(name="50", change=unchanged), Level(name="10", change=flatter))
-    options: dict[str, Any] = {"base": "demo", "factor": "ratio", "reference": "50"}
-    sweep = Sweep(name="ratios", levels=levels, baseline="each", **options)
-    for name, together in (("alone", 1), ("together", 4)):
-        train(tmp_path / name, sweep=sweep, seeds=[0], together=together)
-    found = sorted((tmp_path / "alone").rglob("seed0"))
-    assert len(found) == 4
-    for folder in found:
-        other = tmp_path / "together" / folder.relative_to(tmp_path / "alone")
-        assert metrics_of(folder) == metrics_of(other)
-
-
 ARMS = ("baseline", "batchformer")
 
 
@@ -165,10 +126,6 @@ def content(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
 
-def config_of(folder: Path) -> Any:
-    return json.loads((folder / "config.json").read_text())
-
-
 def test_what_a_comparison_of_the_base_trained_is_taken_over(
     root: Path, trained: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -199,13 +156,6 @@ def test_runs_from_a_relative_file_of_weights_are_taken_over(
     run(base, "baseline", 0, root=tmp_path, device=CPU, quiet=True)
     train(tmp_path, base, arms=["baseline"], levels=["1"], seeds=[0])
     assert trained == ["demo baseline seed 0"]
-
-
-def test_the_same_numbers_as_without_taking_over(root: Path, tmp_path: Path) -> None:
-    taken = train(root, levels=["1"], seeds=[1])
-    assert train(tmp_path / "alone", levels=["1"], seeds=[1]) == taken and len(taken) == 2
-    for name in taken:
-        assert metrics_of(root / name) == metrics_of(tmp_path / "alone" / name)
 
 
 def test_another_sweep_has_them_as_well(

@@ -28,10 +28,6 @@ def test_every_option_belongs_to_a_figure() -> None:
 
 
 def test_the_listing_has_a_line_for_each() -> None:
-    assert list(FIGURES) == [
-        *("training", "choice", "classes", "head_tail"),
-        *("reliability", "influence", "attention", "features", "cam", "bias", "convergence"),
-    ]
     lines = listing().splitlines()
     for name, entry in FIGURES.items():
         assert any(line.split() == [name, *entry.summary.split()] for line in lines)

@@ -12,7 +12,7 @@ from scipy import stats
 
 from batchformer.lab.report.figures import head_tail
 from batchformer.lab.report.figures.head_tail import between_groups, gather, shot_of_class
-from run_folders import RunTree, recipe_of, write_insight
+from run_folders import RunTree, change_arrays, recipe_of, write_insight
 from simulated_networks import known, simulated_insight
 
 
@@ -107,12 +107,9 @@ def test_groups_are_those_of_the_runs_scores(tree: RunTree) -> None:
 
 def test_classes_of_one_group_have_no_figure(tree: RunTree) -> None:
     folder = tree.write("baseline", 0)
-    with np.load(folder / "figures.npz") as arrays:
-        kept = dict(arrays)
-    np.savez(folder / "figures.npz", **(kept | {"train_counts": np.full(10, 500)}))
+    change_arrays(folder, train_counts=np.full(10, 500))
     assert gather(tree.group()) is None
-    del kept["confusion"]
-    np.savez(folder / "figures.npz", **kept)
+    change_arrays(tree.write("baseline", 0), confusion=None)
     assert head_tail.make(tree.group()) is None
 
 

@@ -7,28 +7,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from batchformer.lab.report.figures.per_class import MOST_POINTS, ByClass, draw, gather, make
+from batchformer.lab.report.figures.per_class import MOST_POINTS, draw, gather, make
 from batchformer.lab.report.results.configuration import one_group
 from batchformer.lab.report.results.names import COLOURS
-from batchformer.lab.report.results.runs import find_runs
-from run_folders import RunTree
+from batchformer.lab.report.results.runs import read_run
+from run_folders import RunTree, change_arrays
 from simulated_networks import known
-
-
-def rewrite(folder: Path, **changes: Any) -> None:
-    with np.load(folder / "figures.npz") as arrays:
-        kept = dict(arrays)
-    kept |= changes
-    np.savez(folder / "figures.npz", **{k: v for k, v in kept.items() if v is not None})
-
-
-def load(folder: Path, name: str) -> Any:
-    with np.load(folder / "figures.npz") as arrays:
-        return arrays[name]
-
-
-def gathered(root: Path, reference: str | None = None) -> ByClass:
-    return known(gather(one_group(find_runs(root), reference)))
 
 
 @pytest.fixture
@@ -43,15 +27,17 @@ def test_classes_go_from_frequent_to_rare_with_their_paired_interval(
 ) -> None:
     order = np.random.default_rng(0).permutation(10)
     for folder in pairs["baseline"] + pairs["batchformer"]:
-        shuffled = {k: load(folder, k)[order] for k in ("per_class", "train_counts", "classes")}
-        rewrite(folder, **shuffled)
-    data = gathered(tree.root)
+        shuffled = {
+            k: read_run(folder).figures[k][order] for k in ("per_class", "train_counts", "classes")
+        }
+        change_arrays(folder, **shuffled)
+    data = known(gather(tree.group()))
     assert data.counts == sorted(data.counts, reverse=True)
     assert data.names == [f"class {i}" for i in range(10)]
     assert (data.classes, data.together, data.seeds) == (10, 1, {"baseline": 4, "batchformer": 4})
     restored = np.argsort(order)
     values = {
-        arm: np.array([load(folder, "per_class")[restored] for folder in folders])
+        arm: np.array([read_run(folder).figures["per_class"][restored] for folder in folders])
         for arm, folders in pairs.items()
     }
     assert data.accuracy["batchformer"] == pytest.approx(values["batchformer"].mean(0))
@@ -64,13 +50,13 @@ def test_classes_go_from_frequent_to_rare_with_their_paired_interval(
 
 def test_a_class_without_test_images_is_a_gap(pairs: dict[str, list[Path]], tree: RunTree) -> None:
     for folder in pairs["baseline"] + pairs["batchformer"]:
-        values = load(folder, "per_class")
+        values = read_run(folder).figures["per_class"]
         values[4] = np.nan
-        rewrite(folder, per_class=values)
-    data = gathered(tree.root)
+        change_arrays(folder, per_class=values)
+    data = known(gather(tree.group()))
     assert [i for i, d in enumerate(data.differences["batchformer"]) if d is None] == [4]
     assert np.isnan(data.accuracy["baseline"]).nonzero()[0].tolist() == [4]
-    assert len(draw(gathered(tree.root)).axes) == 3
+    assert len(draw(known(gather(tree.group()))).axes) == 3
 
 
 @pytest.mark.parametrize(
@@ -80,10 +66,10 @@ def test_many_classes_are_averaged_over_neighbours(
     tree: RunTree, classes: int, together: int, points: int
 ) -> None:
     folders = [tree.write("baseline", seed, classes=classes) for seed in range(2)]
-    data = gathered(tree.root)
+    data = known(gather(tree.group()))
     assert (data.together, len(data.counts)) == (together, points)
     assert len(data.counts) <= MOST_POINTS
-    first = np.mean([load(folder, "per_class")[:together] for folder in folders])
+    first = np.mean([read_run(folder).figures["per_class"][:together] for folder in folders])
     assert data.accuracy["baseline"][0] == pytest.approx(first)
     assert data.places[0] == (together + 1) / 2
     assert data.places[-1] <= classes
@@ -92,9 +78,9 @@ def test_many_classes_are_averaged_over_neighbours(
 
 def test_two_seeds_have_differences_without_bars(tree: RunTree) -> None:
     tree.write_pairs(2)
-    data = gathered(tree.root)
+    data = known(gather(tree.group()))
     assert all(d is not None and d.low is None for d in data.differences["batchformer"])
-    figure = draw(gathered(tree.root))
+    figure = draw(known(gather(tree.group())))
     assert not figure.axes[2].collections
 
 
@@ -103,7 +89,7 @@ def test_the_figure_has_counts_accuracies_and_a_panel_for_every_other_arm(
 ) -> None:
     for seed in range(3):
         tree.write("batchformer_self", seed)
-    figure = draw(gathered(tree.root))
+    figure = draw(known(gather(tree.group())))
     counts, accuracy, *differences = figure.axes
     assert counts.get_yscale() == "log"
     assert [line.get_label() for line in accuracy.lines] == [
@@ -116,7 +102,7 @@ def test_the_figure_has_counts_accuracies_and_a_panel_for_every_other_arm(
     assert differences[0].get_ylim() == differences[1].get_ylim()
     lines: Any = differences[0].collections[0]
     bars = lines.get_segments()
-    data = gathered(tree.root)
+    data = known(gather(tree.group()))
     first = data.differences["batchformer"][0]
     assert first is not None
     assert bars[0][:, 1].tolist() == pytest.approx([first.low, first.high])
@@ -124,16 +110,16 @@ def test_the_figure_has_counts_accuracies_and_a_panel_for_every_other_arm(
 
 def test_names_with_dollars_and_classes_without_images_are_drawn(tree: RunTree) -> None:
     folder = tree.write("baseline", 0)
-    counts = load(folder, "train_counts")
+    counts = read_run(folder).figures["train_counts"]
     counts[-1] = 0
-    rewrite(folder, train_counts=counts, classes=np.array([f"${i}^" for i in range(10)]))
-    figure = draw(gathered(tree.root))
+    change_arrays(folder, train_counts=counts, classes=np.array([f"${i}^" for i in range(10)]))
+    figure = draw(known(gather(tree.group())))
     figure.canvas.draw()
     assert figure.axes[-1].get_xticklabels()[0].get_text() == "$0^"
 
 
 def test_runs_without_accuracies_by_class_have_no_figure(tree: RunTree) -> None:
-    rewrite(tree.write("baseline", 0), per_class=None)
+    change_arrays(tree.write("baseline", 0), per_class=None)
     assert make(tree.group()) is None
 
 
@@ -141,11 +127,11 @@ def test_differences_and_hollow_markers_follow_the_reference(
     pairs: dict[str, list[Path]], tree: RunTree
 ) -> None:
     control = [tree.write("batchformer_self", seed) for seed in range(4)]
-    data = gathered(tree.root, "batchformer_self")
+    data = known(gather(tree.group("batchformer_self")))
     assert list(data.accuracy) == ["batchformer_self", "baseline", "batchformer"]
     assert list(data.differences) == ["baseline", "batchformer"]
-    left = np.array([load(folder, "per_class") for folder in control])
-    right = np.array([load(folder, "per_class") for folder in pairs["batchformer"]])
+    left = np.array([read_run(folder).figures["per_class"] for folder in control])
+    right = np.array([read_run(folder).figures["per_class"] for folder in pairs["batchformer"]])
     found = [d.difference for d in data.differences["batchformer"] if d is not None]
     assert found == pytest.approx((right - left).mean(0))
     _, accuracy, *differences = draw(data).axes
@@ -165,7 +151,7 @@ def test_of_many_arms_only_the_reference_and_the_main_one_lie_upon_one_another(
     for arm in arms:
         tree.write(arm, 0)
     tree.write("baseline_loss3x", 1)  # without a seed of the baseline, and so without a difference
-    figure = draw(gathered(tree.root))
+    figure = draw(known(gather(tree.group())))
     lines = [line.get_label() for line in figure.axes[1].lines]
     assert lines == ["baseline", "batchformer", "baseline_loss3x"]
     titles = [axes.get_title(loc="left").split()[0] for axes in figure.axes[2:]]

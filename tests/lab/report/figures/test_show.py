@@ -147,23 +147,15 @@ def test_where_there_is_nothing_to_see_it_is_said(tree: RunTree) -> None:
         printed("cam", tree.root, compute=lambda folder: None)
 
 
-def test_the_command_lists_writes_and_computes(
+def test_the_command_writes_and_computes(
     root: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
     tree: RunTree,
 ) -> None:
-    cli.main(["show"])
-    assert "  influence" in capsys.readouterr().out
     cli.main(["show", "influence", str(root), "--to", str(tmp_path / "a.svg"), "--cumulative"])
     assert "cumulative mean" in (tmp_path / "a.svg").read_text()
-    with pytest.raises(SystemExit):
-        cli.main(["show", "cam", str(root), "--on", "images"])
-    assert "does not take --on" in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        cli.main(["show", "cam"])
-    assert "needs a run folder" in capsys.readouterr().err
     places: list[tuple[Path, str]] = []
 
     def insight_of(folder: Path, device: Any, root: str | None) -> None:

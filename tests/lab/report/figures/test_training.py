@@ -117,15 +117,6 @@ def test_only_losses_with_batchformer_cover_two_streams(
     assert ("covers both streams" in found.caption.text) is said
 
 
-def test_the_reference_is_drawn_first_and_arms_keep_their_colours(tree: RunTree) -> None:
-    for arm in ("baseline", "batchformer", "batchformer_self"):
-        tree.write(arm, 0)
-    loss = training.draw(tree.group("batchformer_self")).axes[0]
-    arms = ["batchformer_self", "baseline", "batchformer"]
-    assert [line.get_label() for line in loss.lines] == arms
-    assert [line.get_color() for line in loss.lines] == [COLOURS[arm] for arm in arms]
-
-
 @pytest.mark.parametrize("swad", [False, True])
 def test_curves_with_swad_are_of_the_network_without_it(tree: RunTree, swad: bool) -> None:
     """The score in the table has the same name and is another network's."""

@@ -9,7 +9,7 @@ from rich.console import Console
 from batchformer.insight.figures.captioned import without_empty
 from batchformer.lab.report.results.comparison import Comparison, compare_runs
 from batchformer.lab.report.results.runs import RecordedRun, find_runs
-from batchformer.lab.report.results.tables import Terminal, difference_rows, print_table, score_rows
+from batchformer.lab.report.results.tables import difference_rows, print_table, score_rows
 from run_folders import RunTree, recipe_of, write_run
 
 ARMS = ("baseline", "batchformer", "batchformer_self", "batchformer_official_loss")
@@ -88,10 +88,6 @@ def test_intervals_end_where_a_score_can_not_go_on(tree: RunTree) -> None:
     assert cells["val loss"].startswith("[0.00, ")
 
 
-def test_a_very_wide_console_is_not_filled(full: Comparison) -> None:
-    assert printed(full, 300) == printed(full, 120)
-
-
 def test_a_pipe_gets_plain_text(full: Comparison) -> None:
     assert "\x1b" not in printed(full, 80)
     assert "\x1b" in printed(full, 80, force_terminal=True)
@@ -154,12 +150,3 @@ def test_another_reference_is_named_and_stands_first(
 def test_empty_columns_are_left_out() -> None:
     columns, rows = without_empty(("a", "b", "c"), [("1", "", ""), ("2", "", "3")])
     assert columns == ("a", "c") and rows == [("1", ""), ("2", "3")]
-
-
-def test_text_is_printed_as_it_is() -> None:
-    stream = io.StringIO()
-    out = Terminal(Console(file=stream, width=40))
-    out.say("[red]not markup[/red]")
-    out.show("A table", ("level", "mean"), [("[b]1", "2.0")])
-    text = stream.getvalue()
-    assert "[red]not markup[/red]" in text and "[b]1" in text and "A table" in text
