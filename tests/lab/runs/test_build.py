@@ -262,7 +262,6 @@ def test_data_is_read_once() -> None:
         "rotated_digits_mdd",
         "digits_moco_v3",
         "digits_moco_v3_probe",
-        "digits_moco_v3_knn",
     ],
 )
 def test_what_a_run_records_of_its_data_builds_the_same_network_without_it(name: str) -> None:
