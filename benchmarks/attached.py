@@ -99,7 +99,7 @@ def _measure_case(table: Table, settings: BenchSettings, case: Case, compiled: b
 def step(case: Case, attached: bool, device: torch.device, compiled: bool) -> Callable[[], None]:
     """One step of an ordinary loop, on the same random images each time."""
     model = case.build(attached, device)
-    # Not torch's default on a GPU, whose launches make the host the bottleneck of compiled steps.
+    # With torch's default, many small launches, compiled steps on a GPU would wait for the host.
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, fused=True)
     shape = (case.batch, 3, case.side, case.side)
     x = torch.randn(shape, device=device).contiguous(memory_format=torch.channels_last)

@@ -22,7 +22,7 @@ HALF = (torch.bfloat16, torch.float16)
 #: Tensor cores with bfloat16 begin with this generation (Ampere).
 MIN_CAPABILITY = (8, 0)
 
-#: Torch 2.6 cannot say it.
+#: Torch 2.6 cannot say whether it exports a model.
 _is_exporting = getattr(torch.compiler, "is_exporting", lambda: False)
 _disabled: ContextVar[bool] = ContextVar("batchformer_kernels_disabled", default=False)
 
@@ -68,10 +68,9 @@ def unsupported_reason(x: Tensor) -> str | None:
 def operators_work(device: torch.device) -> bool:
     """Whether operators made of kernels may stand in a graph that ``torch.compile`` makes.
 
-    It asks once, while it traces: compiled code keeps the answer. An exported program gets none,
-    because it would need this library wherever it is loaded. Only a function that is called while
-    torch traces can ask whether torch exports: traced code is told so even if it does not
-    (torch 2.11).
+    ``torch.compile`` calls this function once, while it traces, and compiled code keeps the answer.
+    An exported program gets no operators, because it would need this library wherever it is loaded.
+    ``is_exporting`` must be asked here: code that torch 2.11 traces always reads True from it.
     """
     if device.type != "cuda" or _disabled.get() or _is_exporting():
         return False

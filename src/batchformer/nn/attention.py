@@ -66,14 +66,15 @@ def choose_path(
     """
     stored = 4 * length * heads * n * (n if keys is None else keys)
     on_gpu = device.type == "cuda"
-    fast = on_gpu and attend == "batch" and dtype != torch.float64
-    fused = fast and width <= FUSED_WIDTH and width % FUSED_ALIGNMENT == 0
+    # Fused kernels, torch's and ours, neither mask nor compute in float64.
+    fusible = on_gpu and attend == "batch" and dtype != torch.float64
+    fused = fusible and width <= FUSED_WIDTH and width % FUSED_ALIGNMENT == 0
     budget = EXPLICIT_BUDGET_CUDA if on_gpu else EXPLICIT_BUDGET
     if stored <= (EXPLICIT_BUDGET_HALF if fused and dtype in HALF else budget):
         return "explicit"
     if fused:
         return "fused"
-    if fast and kernels:
+    if fusible and kernels:
         return "triton"
     if attend == "batch" and device.type == "cpu" and not dropout:
         return "fused"  # with dropout torch's CPU kernel would store all weights
