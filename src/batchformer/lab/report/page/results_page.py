@@ -13,7 +13,8 @@ Each table stands between two comments; the first says what the table shows. ``b
     <!-- /table -->
 
 ``kind: arms`` shows one comparison with a column for each metric. ``kind: rows`` has a row for each
-comparison. ``docs/results/README.md`` explains every line.
+comparison. ``kind: bench`` shows a table of ``batchformer bench``. ``docs/results/README.md``
+explains every line.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from pathlib import Path
 
 from batchformer.insight.figures.text import interval, number, seeds, signed
 from batchformer.insight.intervals import FEWEST_SEEDS
+from batchformer.lab.bench.table import read_tables
 from batchformer.lab.metrics.intervals import chance_of_finding
 from batchformer.lab.report.results.comparison import ALPHA
 from batchformer.lab.report.results.evidence import (
@@ -50,6 +52,7 @@ CODE = re.compile(r"(^```.*?^```$)", re.S | re.M)
 KEYS = {
     "arms": {"kind", "records", "arms", "metrics", "contrasts", "family", "paper", "intervals"},
     "rows": {"kind", "row", "columns", "metric", "family", "primary", "seeds"},
+    "bench": {"kind", "records", "part", "only"},
 }
 ARM = r"[\w.]+"
 ITEM = re.compile(
@@ -129,6 +132,7 @@ def make_table(lines: Mapping[str, Sequence[str]], root: Path) -> str:
     makers: dict[str, Callable[[Mapping[str, Sequence[str]], Path], list[list[str]]]] = {
         "arms": _arms_table,
         "rows": _rows_table,
+        "bench": _bench_table,
     }
     if kind not in makers:
         raise ValueError(f"kind is {kind!r}, but must be {' or '.join(makers)}")
@@ -204,6 +208,25 @@ def _rows_table(lines: Mapping[str, Sequence[str]], root: Path) -> list[list[str
             label += f", {_counted(items, row.found, means)}"
         rows.append([label, *cells])
     return rows
+
+
+def _bench_table(lines: Mapping[str, Sequence[str]], root: Path) -> list[list[str]]:
+    """A table that ``batchformer bench`` saved, or those of its rows that ``only`` asks for."""
+    path, part = root / _one(lines, "records"), _one(lines, "part")
+    tables = {table.part: table for table in read_tables(path)} if path.is_file() else {}
+    if part not in tables:
+        raise ValueError(
+            f"{path} has no part {part!r}; its parts are {', '.join(tables) or 'none'}"
+        )
+    columns, rows = tables[part].columns, tables[part].texts()
+    for condition in _parts(_one(lines, "only", "")):
+        column, _, value = (text.strip() for text in condition.partition(" = "))
+        if column not in columns:
+            raise ValueError(f"{part} has no column {column!r}; it has {', '.join(columns)}")
+        rows = [row for row in rows if row[columns.index(column)] == value]
+    if not rows:
+        raise ValueError(f"{part} in {path} has no such row")
+    return [list(columns), *map(list, rows)]
 
 
 @dataclass(frozen=True)
