@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import signal
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -38,6 +40,26 @@ from batchformer.lab.models.build import build_model
 
 CUDA = torch.device("cuda")
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+def test_no_garbage_is_collected_during_a_capture() -> None:
+    class Cycle:
+        def __init__(self) -> None:
+            self.itself = self
+
+    before = weakref.ref(Cycle())
+    thresholds = gc.get_threshold()
+    gc.set_threshold(1)
+    try:
+        with pytest.raises(RuntimeError, match="fails"), cuda_graph.no_collection():
+            assert before() is None, "garbage from before is gone"
+            inside = weakref.ref(Cycle())
+            _ = [[] for _ in range(100)]  # would start a collection
+            assert inside() is not None
+            raise RuntimeError("the capture fails")
+        assert gc.isenabled()
+    finally:
+        gc.set_threshold(*thresholds)
 
 
 class Talker(Method):

@@ -7,9 +7,10 @@ run eagerly.
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
-from collections.abc import Callable, Hashable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -141,10 +142,13 @@ class Captured:
         before = default.graphsafe_get_state()
         default.graphsafe_set_state(self.generator.graphsafe_get_state())
         try:
-            with torch.cuda.graph(
-                graph,
-                stream=torch.cuda.current_stream(self.device),
-                capture_error_mode="thread_local",
+            with (
+                no_collection(),
+                torch.cuda.graph(
+                    graph,
+                    stream=torch.cuda.current_stream(self.device),
+                    capture_error_mode="thread_local",
+                ),
             ):
                 losses = self.work(static)
         finally:
@@ -152,6 +156,23 @@ class Captured:
         if not torch.equal(host_before, torch.get_rng_state()):
             raise RuntimeError("the update draws random numbers on the CPU")
         return CapturedUpdate(graph, static, losses)
+
+
+@contextmanager
+def no_collection() -> Iterator[None]:
+    """Collect garbage now, and none inside the block.
+
+    Garbage may hold graphs and events of a run that has ended. CUDA forbids freeing these during a
+    capture: the capture would fail, and the run would go on eagerly.
+    """
+    gc.collect()
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def new_stream(device: torch.device) -> Callable[[], AbstractContextManager[Any]]:
