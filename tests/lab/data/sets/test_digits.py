@@ -111,7 +111,7 @@ def test_what_the_domains_hold() -> None:
     assert sorted(data.sizes.values()) == [299] * 3 + [300] * 3
     assert int((data.counts.amax(0) - data.counts.amin(0)).max()) == 1
     assert data.counts.sum(0).tolist() == LABELS.bincount().tolist()
-    for part in data.images:
+    for part in data.parts:
         assert part.x.shape[1:] == (1, SIDE, SIDE) and part.x.dtype == torch.uint8
 
 
@@ -136,14 +136,14 @@ def test_the_split_is_fixed() -> None:
 
 def test_the_first_domain_is_upright() -> None:
     expected = enlarged(split_evenly(LABELS, len(ANGLES))[0])
-    got = rotated_digits().images[0].x[:, 0].numpy().astype(float)
+    got = rotated_digits().parts[0].x[:, 0].numpy().astype(float)
     assert np.abs(got - expected).max() <= 0.5 + 1e-6
 
 
 @pytest.mark.parametrize("domain", [1, 5])
 def test_digits_are_turned_as_scipy_does(domain: int) -> None:
     rows = split_evenly(LABELS, len(ANGLES))[domain]
-    part = rotated_digits().images[domain]
+    part = rotated_digits().parts[domain]
     assert torch.equal(part.y, LABELS[rows])
     angle = ANGLES[domain]
     expected = ndimage.rotate(enlarged(rows), angle, axes=(2, 1), reshape=False, order=1)

@@ -63,7 +63,7 @@ def test_the_published_layout(name: str, tmp_path: Path, monkeypatch: pytest.Mon
     found = load_domains(name)
     assert found.domains == tuple(sorted(domains)) and found.classes == tuple(class_names(name))
     assert found.counts.tolist() == [[1] * classes] * len(domains)
-    for domain, part in zip(found.domains, found.files, strict=True):
+    for domain, part in zip(found.domains, found.parts, strict=True):
         assert part.paths[0] == f"{domains[domain]}/{class_names(name)[0]}/1.jpg"
     assert load_domains(name, tmp_path / folder).root == tmp_path / folder
 
@@ -123,7 +123,7 @@ def test_lists_are_taken_where_they_are_wanted(tmp_path: Path, lists: dict[str, 
     found = load_domains("pacs", tmp_path, lists=True)
     assert found.classes == tuple(reversed(class_names("pacs")))
     assert found.sizes == {"art_painting": 6, "cartoon": 6, "photo": 7, "sketch": 6}
-    assert found.files[0].labels.tolist() == [6, 5, 4, 3, 2, 1]
+    assert found.parts[0].labels.tolist() == [6, 5, 4, 3, 2, 1]
     by_folders = load_domains("pacs", tmp_path)
     assert by_folders.classes == tuple(class_names("pacs")) and by_folders.sizes["cartoon"] == 7
 

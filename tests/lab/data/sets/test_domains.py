@@ -49,7 +49,7 @@ def test_classes_are_those_of_all_domains(tree: Path) -> None:
     assert found.domains == ("line", "paint", "photo") and found.classes == ("cat", "dog", "emu")
     assert found.counts.tolist() == [[0, 2, 0], [2, 1, 0], [1, 0, 3]]
     assert found.sizes == {"line": 2, "paint": 3, "photo": 4}
-    photo = found.files[2]
+    photo = found.parts[2]
     assert photo.paths == ("photo/cat/0.jpg", *(f"photo/emu/{n}.jpg" for n in range(3)))
     assert photo.labels.tolist() == [0, 2, 2, 2] and photo.root == found.root == tree
     two = domain_folders("two", tree, {"b": "line", "a": "photo"})
@@ -70,7 +70,7 @@ def test_what_is_no_domain_is_passed_over(tree: Path) -> None:
         (tree / domain / "ant").mkdir()  # a folder that is empty in every domain is no class
     found = domain_tree(tree)
     assert found.sizes == {"line": 2, "paint": 3, "photo": 4}
-    assert found.classes == ("cat", "dog", "emu") and found.files[1].labels.tolist() == [0, 0, 1]
+    assert found.classes == ("cat", "dog", "emu") and found.parts[1].labels.tolist() == [0, 0, 1]
 
 
 def test_missing_files_are_found(tree: Path) -> None:
@@ -105,7 +105,7 @@ def test_rows_of_some_domains_joined(tree: Path) -> None:
 
 
 def test_files_that_are_not_of_one_set(tree: Path) -> None:
-    line, paint, _ = domain_tree(tree).files
+    line, paint, _ = domain_tree(tree).parts
     classes = line.classes
     with pytest.raises(ValueError, match="sorted and differ, got b, a"):
         DomainFiles("set", ("b", "a"), classes, (line, paint))
@@ -200,8 +200,8 @@ def test_labels_begin_at_0_or_1(root: Path, first: int) -> None:
     b = write(root, "b.txt", first, ("b c", "dog"), ("b c", "cat"))
     found = domain_lists("set", root, {"b": [b], "a": [a]}, classes=3)
     assert found.domains == ("a", "b") and found.classes == CLASSES and found.root == root
-    assert [part.labels.tolist() for part in found.files] == [[1, 2], [0, 1]]
-    assert found.files[1].paths == ("b c/dog/1.jpg", "b c/cat/1.jpg")
+    assert [part.labels.tolist() for part in found.parts] == [[1, 2], [0, 1]]
+    assert found.parts[1].paths == ("b c/dog/1.jpg", "b c/cat/1.jpg")
 
 
 def test_labels_from_0_that_lack_the_first_class(root: Path) -> None:
@@ -216,7 +216,7 @@ def test_parts_are_merged_and_repeated_images_counted_once(root: Path) -> None:
     val = write(root, "a_val.txt", 1, ("a", "ant"))
     every = write(root, "a_test.txt", 1, *(("a", own) for own in CLASSES))
     found = domain_lists("set", root, {"a": [train, val, every], "b": [every]}, classes=3)
-    assert found.files[0].labels.tolist() == [0, 1, 2] and len(found.files[1]) == 3
+    assert found.parts[0].labels.tolist() == [0, 1, 2] and len(found.parts[1]) == 3
     every.write_text("a/dog/1.jpg 2")
     with pytest.raises(ValueError, match=r"a_test.txt, line 1: a/dog/1.jpg has the label 2 here"):
         domain_lists("set", root, {"a": [train, every], "b": [every]}, classes=3)

@@ -41,7 +41,7 @@ def make_pairs(
         )
     found = domain_tree(root)
     members: dict[Pair, list[str]] = {}
-    for domain, part in zip(found.domains, found.files, strict=True):
+    for domain, part in zip(found.domains, found.parts, strict=True):
         for path, label in zip(part.paths, part.labels.tolist(), strict=True):
             members.setdefault((domain, found.classes[label]), []).append(path)
     pairs = sorted(members)
