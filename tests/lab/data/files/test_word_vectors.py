@@ -159,7 +159,7 @@ def test_names() -> None:
         "Faux.Fur": ("faux", "fur"),
         "Shoes.Shoes.Sneakers": ("shoes", "shoes", "sneakers"),
     }
-    assert made.missing == {} and made.random == () and made.names == (*names, "burnt")
+    assert made.missing == {} and made.random == ()
     assert embed([], vectors()).matrix.shape == (0, 2)
 
 

@@ -55,20 +55,12 @@ class WordVectors:
 
 @dataclass(frozen=True, eq=False)
 class Embedded:
-    """Vectors of n names, and how they were found.
+    """Vectors of n names, and how they were found."""
 
-    Args:
-        matrix: (n, D) float32.
-        composed: for each name without its own vector, the words whose mean it got.
-        missing: for each of these, its parts without a vector, which the mean leaves out.
-        random: names without a vector for any part, whose vectors were drawn.
-    """
-
-    names: tuple[str, ...]
-    matrix: Tensor
-    composed: Mapping[str, tuple[str, ...]]
-    missing: Mapping[str, tuple[str, ...]]
-    random: tuple[str, ...]
+    matrix: Tensor  # (n, D) float32
+    composed: Mapping[str, tuple[str, ...]]  # the words whose mean a name got
+    missing: Mapping[str, tuple[str, ...]]  # parts of it that the mean leaves out
+    random: tuple[str, ...]  # names without a vector for any part, whose vectors were drawn
 
 
 def read_vectors(files: Sequence[Path], words: Collection[str]) -> WordVectors:
@@ -153,7 +145,7 @@ def embed(
     for name in unknown:
         found[name] = _drawn(name, vectors)
     matrix = torch.stack([found[name] for name in names]) if names else vectors.matrix[:0]
-    return Embedded(tuple(names), matrix, composed, left_out, tuple(unknown))
+    return Embedded(matrix, composed, left_out, tuple(unknown))
 
 
 def _replaced(word: str, replacements: Mapping[str, str]) -> str:

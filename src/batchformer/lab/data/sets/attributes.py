@@ -81,22 +81,18 @@ class AttributeFeatures:
 
     @cached_property
     def _scale(self) -> tuple[Tensor, Tensor]:
-        """(D,) minimum and (D,) divisor, from the training rows."""
+        """(D,) minimum and (D,) range over the training rows; a range of 0 counts as 1."""
         training = self.features[self.trainval]
         low, high = training.amin(0), training.amax(0)
-        # A channel that never changes has no range; it becomes 0 in every training row.
-        span = torch.where(high > low, high - low, torch.ones_like(low))
-        largest = ((high - low) / span).max()
-        return low, span * torch.where(largest > 0, largest, torch.ones_like(largest))
+        return low, torch.where(high > low, high - low, torch.ones_like(low))
 
     def scaled(self, rows: Tensor) -> Tensor:
-        """Features (n, D) of rows (n,): each channel to [0, 1], then over the training maximum.
+        """Features (n, D) of rows (n,): each channel to [0, 1] over the training rows.
 
-        Ranges and maximum are those of the training rows, so other rows may leave [0, 1]. The
-        maximum is 1 unless no channel of the training rows changes.
+        Other rows may leave [0, 1]. A channel that is constant in training becomes 0 there.
         """
-        low, divisor = self._scale
-        return (self.features[rows] - low) / divisor
+        low, span = self._scale
+        return (self.features[rows] - low) / span
 
     def for_selection(self, fraction: float = 0.2, seed: int = 0) -> AttributeFeatures:
         """The same task inside the training rows, for choosing settings without the test rows.

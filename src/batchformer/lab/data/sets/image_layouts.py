@@ -52,7 +52,7 @@ def cifar_layout(name: str) -> CifarLayout:
     return CIFAR_SETS[name]
 
 
-def find_cifar(name: Name, root: Path | None = None) -> Path | None:
+def find_cifar(name: str, root: str | Path | None = None) -> Path | None:
     """The `.npz` file or official folder that `cifar_lt` would read, or None if there is none.
 
     Looks at file names only: nothing is opened, and torchvision is not imported.
@@ -68,7 +68,7 @@ def find_cifar(name: Name, root: Path | None = None) -> Path | None:
     return npz if npz.is_file() else None
 
 
-def ensure_cifar(name: Name, root: Path | None = None) -> None:
+def ensure_cifar(name: str, root: str | Path | None = None) -> None:
     """Raise a FileNotFoundError that says what to do unless CIFAR is here or its host answers."""
     if find_cifar(name, root) is not None:
         return
