@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from batchformer.lab.data.sets.pairs import Pair, pair_table, write_pair_table
 from batchformer.lab.data.sets.pairs_from_tree import draw_unseen, make_pairs, split_images
+from empty_files import touch
 
 GRID = [(a, o) for a, o in product("abcd", "tuvwxyz")]
 some_pairs = st.sets(st.tuples(st.sampled_from("abc"), st.sampled_from("xyz")), min_size=1).map(
@@ -70,12 +71,10 @@ def test_images_are_split(
 
 def tree(root: Path, pairs: list[Pair] = GRID) -> dict[Pair, int]:
     """Empty files stand for 1 to 12 images of each pair."""
-    chance, counts = random.Random(0), {}
-    for attribute, thing in pairs:
-        counts[attribute, thing] = chance.randint(1, 12)
-        (root / attribute / thing).mkdir(parents=True)
-        for number in range(counts[attribute, thing]):
-            (root / attribute / thing / f"{number}.jpg").touch()
+    chance = random.Random(0)
+    counts = {pair: chance.randint(1, 12) for pair in pairs}
+    for (attribute, thing), count in counts.items():
+        touch(root / attribute / thing, *(f"{number}.jpg" for number in range(count)))
     return counts
 
 
