@@ -109,9 +109,6 @@ class AttributeFeatures:
             )
         if not 0 < fraction < 1:
             raise ValueError(f"fraction must be between 0 and 1, got {fraction}")
-        number = torch.full((len(self.classes),), -1).index_copy(
-            0, self.seen, torch.arange(len(self.seen))
-        )
         labels = self.labels[self.trainval]
         chosen = torch.isin(labels, self.val_classes)
         held = torch.zeros_like(chosen)
@@ -122,7 +119,7 @@ class AttributeFeatures:
         return AttributeFeatures(
             name=f"{self.name}, classes of validation unseen",
             features=self.features[self.trainval],
-            labels=number[labels],
+            labels=torch.searchsorted(self.seen, labels),
             attributes=self.attributes[self.seen],
             classes=tuple(self.classes[c] for c in self.seen.tolist()),
             trainval=(~chosen & ~held).nonzero().flatten(),
@@ -170,24 +167,20 @@ class AttributeFeatures:
         self._require(once, problem.format(", ".join(parts)))
 
     def _check_classes(self) -> None:
-        both = self.seen[torch.isin(self.seen, self.unseen)]
-        problem = f"classes {_shortened(both)} are tested as unseen but have training rows"
-        self._require(not len(both), problem)
-        covered = torch.cat((self.seen, self.unseen))
-        neither = torch.arange(len(self.classes))
-        neither = neither[~torch.isin(neither, covered)]
-        problem = f"classes {_shortened(neither)} have no training row and no unseen test row"
-        self._require(not len(neither), problem)
-        stray = classes_of(self.labels, self.test_seen)
-        stray = stray[~torch.isin(stray, self.seen)]
-        problem = f"test_seen has rows of classes {_shortened(stray)}, which have no training rows"
-        self._require(not len(stray), problem)
+        seen, unseen = {*self.seen.tolist()}, {*self.unseen.tolist()}
+        both, neither = seen & unseen, {*range(len(self.classes))} - seen - unseen
+        stray = {*self.labels[self.test_seen].tolist()} - seen
+        for classes, problem in (
+            (both, "classes {} are tested as unseen but have training rows"),
+            (neither, "classes {} have no training row and no unseen test row"),
+            (stray, "test_seen has rows of classes {}, which have no training rows"),
+        ):
+            self._require(not classes, problem.format(shorten([str(c) for c in sorted(classes)])))
         if self.val_classes is not None:
-            chosen = self.val_classes
-            right = len(chosen) > 0 and bool(torch.isin(chosen, self.seen).all())
+            chosen = {*self.val_classes.tolist()}
+            right = bool(chosen) and chosen <= seen
             self._require(right, "val_classes must be one or more seen classes")
-            left = not bool(torch.isin(self.seen, chosen).all())
-            self._require(left, "val_classes leave no seen class to train on")
+            self._require(chosen != seen, "val_classes leave no seen class to train on")
 
 
 def classes_of(labels: Tensor, rows: Tensor) -> Tensor:
@@ -197,10 +190,6 @@ def classes_of(labels: Tensor, rows: Tensor) -> Tensor:
     tensor([3, 7])
     """
     return torch.bincount(labels[rows]).nonzero().flatten()
-
-
-def _shortened(numbers: Tensor) -> str:
-    return shorten(list(map(str, numbers.tolist())))
 
 
 # Readers: the benchmark's pairs of `.mat` files, or one `.npz`.
@@ -265,14 +254,9 @@ def read_mat(features: Path, splits: Path, name: str) -> AttributeFeatures:
     vectors = _mat(features, ("features", "labels"))
     attributes = _mat(splits, ("att", *_ROWS))
     labels = _integers(vectors["labels"]) - 1
-    rows = {
-        key: _integers(attributes[key]) - 1
-        for key in (*_ROWS, "train_loc", "val_loc")
-        if key in attributes
-    }
-    classes = attributes.get("allclasses_names")
-    if classes is None:
-        classes = np.arange(attributes["att"].shape[1])
+    keys = [key for key in (*_ROWS, "train_loc", "val_loc") if key in attributes]
+    rows = {key: _integers(attributes[key]) - 1 for key in keys}
+    classes = attributes.get("allclasses_names", np.arange(attributes["att"].shape[1]))
     return AttributeFeatures(
         name=f"{name} ({splits.name})",
         features=_numbers(vectors["features"].T),

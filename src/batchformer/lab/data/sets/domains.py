@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor
 
-from batchformer.lab.data.files.file_lists import Entries, read_list, shorten
+from batchformer.lab.data.files.file_lists import read_list, shorten
 from batchformer.lab.data.files.image_files import ImageFiles, torchvision_folder, without_images
 from batchformer.lab.data.sets.images import (
     ImageSplit,
@@ -215,58 +215,52 @@ def domain_lists(
     Args:
         classes: K.
     """
-    entries = {domain: _merged(lists[domain]) for domain in sorted(lists)}
-    values = [int(value) for own in entries.values() for value in own.values]
-    if not values:
-        raise ValueError(f"{name}: the lists in {root} name no images")
+    found = {domain: _merged(lists[domain]) for domain in sorted(lists)}
+    values = [value for own in found.values() for value in own.values()]
     first = 1 if (min(values), max(values)) == (1, classes) else 0
-    labels = {domain: [int(v) - first for v in own.values] for domain, own in entries.items()}
-    for domain, own in entries.items():
-        for path, label in zip(own.paths, labels[domain], strict=True):
-            if label >= classes:  # then labels count from 0
+    for domain, own in found.items():
+        for path, value in own.items():
+            if value - first >= classes:
                 raise ValueError(
-                    f"{own.source}: {path} has the label {label}, but the {classes} classes are "
-                    f"0..{classes - 1}"
+                    f"{_joined(lists[domain])}: {path} has the label {value}, but the {classes} "
+                    f"classes are 0..{classes - 1}"
                 )
-    names = _class_names(entries, labels, classes)
+    images = [(path, value - first) for own in found.values() for path, value in own.items()]
+    names = _class_names(images, classes)
     parts = (
-        ImageFiles(tuple(own.paths), torch.tensor(labels[domain]), names, root)
-        for domain, own in entries.items()
+        ImageFiles(tuple(own), torch.tensor([*own.values()]) - first, names, root)
+        for own in found.values()
     )
-    return DomainFiles(name, tuple(entries), names, tuple(parts))
+    return DomainFiles(name, tuple(found), names, tuple(parts))
 
 
-def _merged(files: Sequence[Path]) -> Entries:
-    """All lists of one domain as one; an image that is named again is skipped."""
-    merged = Entries(", ".join(map(str, files)))
-    seen: dict[str, str] = {}
+def _joined(files: Sequence[Path]) -> str:
+    return ", ".join(map(str, files))
+
+
+def _merged(files: Sequence[Path]) -> dict[str, int]:
+    """The images of one domain and their labels as written; lists may repeat an image."""
+    merged: dict[str, int] = {}
     for file in files:
         own = read_list(file)
         for path, value, line in zip(own.paths, own.values, own.lines, strict=True):
-            if path not in seen:
-                merged.add(path, value, line)
-            elif seen[path] != value:
+            if merged.setdefault(path, int(value)) != int(value):
                 raise ValueError(
-                    f"{file}, line {line}: {path} has the label {value} here and {seen[path]} "
+                    f"{file}, line {line}: {path} has the label {value} here and {merged[path]} "
                     "before; correct one of the lines"
                 )
-            seen[path] = value
-    if not merged.paths:
-        raise ValueError(f"{merged.source} names no images")
+    if not merged:
+        raise ValueError(f"{_joined(files)} names no images")
     return merged
 
 
-def _class_names(
-    entries: Mapping[str, Entries], labels: Mapping[str, list[int]], classes: int
-) -> tuple[str, ...]:
+def _class_names(images: Sequence[tuple[str, int]], classes: int) -> tuple[str, ...]:
     """K names from the folders ``<domain>/<class>/<image>``, which must agree between domains."""
-    every = [label for own in labels.values() for label in own]
-    paths = [path for own in entries.values() for path in own.paths]
-    folders = [path.split("/")[-2] if path.count("/") > 1 else "" for path in paths]
+    folders = [path.split("/")[-2] if path.count("/") > 1 else "" for path, _ in images]
     if len(set(folders)) != classes or "" in folders:
         return tuple(map(str, range(classes)))
     names: dict[int, str] = {}
-    for label, path, folder in zip(every, paths, folders, strict=True):
+    for (path, label), folder in zip(images, folders, strict=True):
         if names.setdefault(label, folder) != folder:
             raise ValueError(
                 f"{path} has the label {label} (from 0), which images of {names[label]} have as "
