@@ -57,7 +57,7 @@ def cifar_lt(
     title = f"{name}_lt_{profile}_{ratio:g}"
     if source is not None and source.suffix == ".npz":
         return read_long_tail(source, layout.num_classes, ratio, profile, seed, title)
-    folder = _absent_or_download(name, root, download) if source is None else source.parent
+    folder = _download_or_raise(name, root, download) if source is None else source.parent
     train = _read_official(folder, layout, train=True)
     test = _read_official(folder, layout, train=False)
     labels = np.asarray(train.targets, dtype=np.int64)
@@ -109,7 +109,7 @@ def _damaged(folder: Path, reader: Any) -> list[str]:
     return [file for file, md5 in expected if not check_integrity(str(base / file), md5)]
 
 
-def _absent_or_download(name: Name, root: Path, download: bool) -> Path:
+def _download_or_raise(name: Name, root: Path, download: bool) -> Path:
     """Download into `root` and return it; raises FileNotFoundError if that is not possible."""
     layout = cifar_layout(name)
     reason = "downloading is off (download=False)"

@@ -263,10 +263,6 @@ def _has_a_class(folder: Path) -> bool:
 
 # Images with boxes: Pascal VOC, and COCO with all annotations of a list in one file.
 
-#: Lists of images that the paper's detectors are trained and scored on.
-VOC_LISTS = ("2007/trainval", "2012/trainval", "2007/test")
-COCO_LISTS = ("train2017", "val2017")
-
 
 def voc_folder(root: str | None) -> Path:
     """The folder of ``VOC2007`` and others."""

@@ -158,8 +158,8 @@ def state_of(data: Any) -> State:
 def places() -> Iterator[tuple[str, State, str]]:
     """Every named set: its state in its usual place, and that place or what was looked for."""
     lists = {
-        "voc": (image_layouts.VOC_LISTS[:2], image_layouts.VOC_LISTS[2:]),
-        "coco": (image_layouts.COCO_LISTS[:1], image_layouts.COCO_LISTS[1:]),
+        "voc": (("2007/trainval", "2012/trainval"), ("2007/test",)),
+        "coco": (("train2017",), ("val2017",)),
     }
     for name, family in FAMILIES.items():
         trained_on, scored_on = lists.get(name, ((), "test"))
