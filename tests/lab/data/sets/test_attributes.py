@@ -21,12 +21,7 @@ from batchformer.lab.data.sets.attribute_sets import (
     ensure_present,
     files_of,
 )
-from batchformer.lab.data.sets.attributes import (
-    AttributeFeatures,
-    load_attribute_features,
-    read_mat,
-    read_npz,
-)
+from batchformer.lab.data.sets.attributes import AttributeFeatures, load_attribute_features
 from empty_files import touch
 
 #: Rows of each class: 0, 2, 3, 5 are seen; 1 and 4 are not.
@@ -244,8 +239,7 @@ def test_validation_that_is_not_of_classes_is_none(tmp_path: Path) -> None:
         [{"val_loc": rows[::2], "train_loc": rows[1::2]}, {"val_loc": None}, {"train_loc": None}]
     ):
         folder = write_mat(tmp_path / str(number), given, **changes)
-        found = read_mat(folder / "res101.mat", folder / "att_splits.mat", "x")
-        assert found.val_classes is None
+        assert load_attribute_features("apy", folder).val_classes is None
 
 
 def test_names_and_validation_may_be_left_out(tmp_path: Path) -> None:
@@ -285,7 +279,7 @@ def test_missing_arrays_and_pickles_are_named(tmp_path: Path) -> None:
     (tmp_path / "c.npz").write_bytes(b"no archive")
     for name, words in (("a.npz", ".*lacks labels"), ("b.npz", ""), ("c.npz", "")):
         with pytest.raises(ValueError, match=f"{name} is not a file of features{words}"):
-            read_npz(tmp_path / name, "own")
+            load_attribute_features("npz", tmp_path / name)
 
 
 def test_another_set_under_a_known_name_is_refused(tmp_path: Path) -> None:

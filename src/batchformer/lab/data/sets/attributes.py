@@ -209,40 +209,36 @@ def load_attribute_features(name: str, root: str | Path | None = None) -> Attrib
     """
     files = ensure_present(name, root)
     title = files.features.stem if name == OWN else ATTRIBUTE_SETS[name].title
-    if files.splits is None:
-        found = read_npz(files.features, title)
-    else:
-        found = read_mat(files.features, files.splits, title)
-    if name != OWN:
-        _require_known(ATTRIBUTE_SETS[name], found, files.features)
-    return found
-
-
-def read_npz(path: Path, name: str) -> AttributeFeatures:
-    """Read features (N, D), labels (N,), `att` (K, A) and rows, all counted from 0, from one file.
-
-    The rows are `trainval_loc`, `test_seen_loc` and `test_unseen_loc`; `class_names` (K,) and
-    `val_classes` are optional.
-    """
-    optional = ("class_names", "val_classes")
-    arrays = read_arrays(path, "a file of features and attributes", _NPZ, optional)
-    names = arrays.get("class_names", np.arange(len(arrays["att"])))
+    arrays = _read_mat(files.features, files.splits) if files.splits else _read_npz(files.features)
     val = arrays.get("val_classes")
-    return AttributeFeatures(
-        name=f"{name} ({path.name})",
+    found = AttributeFeatures(
+        name=f"{title} ({(files.splits or files.features).name})",
         features=_numbers(arrays["features"]),
         labels=_integers(arrays["labels"]),
         attributes=_numbers(arrays["att"]),
-        classes=tuple(str(c) for c in names),
+        classes=tuple(map(str, arrays.get("class_names", range(len(arrays["att"]))))),
         trainval=_integers(arrays["trainval_loc"]),
         test_seen=_integers(arrays["test_seen_loc"]),
         test_unseen=_integers(arrays["test_unseen_loc"]),
         val_classes=None if val is None else _integers(val),
     )
+    if name != OWN:
+        _require_known(ATTRIBUTE_SETS[name], found, files.features)
+    return found
 
 
-def read_mat(features: Path, splits: Path, name: str) -> AttributeFeatures:
-    """Read the benchmark's two files, in which samples are columns and counting begins at 1.
+def _read_npz(path: Path) -> dict[str, Array]:
+    """Features (N, D), labels (N,), `att` (K, A) and rows, all counted from 0, from one file.
+
+    The rows are `trainval_loc`, `test_seen_loc` and `test_unseen_loc`; `class_names` (K,) and
+    `val_classes` are optional.
+    """
+    optional = ("class_names", "val_classes")
+    return read_arrays(path, "a file of features and attributes", _NPZ, optional)
+
+
+def _read_mat(features: Path, splits: Path) -> dict[str, Array]:
+    """The same arrays from the benchmark's two files: samples are columns, and count from 1.
 
     Validation classes are those of `val_loc`, if `train_loc` has none of them. Only the classes
     are used: in the published files these two lists also name test rows of the seen classes.
@@ -251,31 +247,20 @@ def read_mat(features: Path, splits: Path, name: str) -> AttributeFeatures:
         features: `features` (D, N) and `labels` (N, 1).
         splits: `att` (A, K), `allclasses_names` and the rows.
     """
-    vectors = _mat(features, ("features", "labels"))
-    attributes = _mat(splits, ("att", *_ROWS))
-    labels = _integers(vectors["labels"]) - 1
+    vectors, attributes = _mat(features, ("features", "labels")), _mat(splits, ("att", *_ROWS))
     keys = [key for key in (*_ROWS, "train_loc", "val_loc") if key in attributes]
-    rows = {key: _integers(attributes[key]) - 1 for key in keys}
-    classes = attributes.get("allclasses_names", np.arange(attributes["att"].shape[1]))
-    return AttributeFeatures(
-        name=f"{name} ({splits.name})",
-        features=_numbers(vectors["features"].T),
-        labels=labels,
-        attributes=_numbers(attributes["att"].T),
-        classes=tuple(_word(c) for c in classes.ravel()),
-        trainval=rows["trainval_loc"],
-        test_seen=rows["test_seen_loc"],
-        test_unseen=rows["test_unseen_loc"],
-        val_classes=_validation(labels, rows),
-    )
-
-
-def _validation(labels: Tensor, rows: dict[str, Tensor]) -> Tensor | None:
-    """Validation classes, or None if validation shares classes with training or has no rows."""
-    if "val_loc" not in rows or "train_loc" not in rows or not len(rows["val_loc"]):
-        return None
-    chosen, others = (classes_of(labels, rows[key]) for key in ("val_loc", "train_loc"))
-    return None if bool(torch.isin(chosen, others).any()) else chosen
+    arrays = {key: attributes[key].astype(np.int64).ravel() - 1 for key in keys}
+    labels = vectors["labels"].astype(np.int64).ravel() - 1
+    arrays |= {"features": vectors["features"].T, "labels": labels, "att": attributes["att"].T}
+    if "allclasses_names" in attributes:
+        # A name is in a cell, which is read as an array.
+        cells = attributes["allclasses_names"].ravel()
+        arrays["class_names"] = np.array([np.asarray(cell).item() for cell in cells])
+    if "val_loc" in arrays and "train_loc" in arrays:
+        chosen, others = (np.unique(labels[arrays[key]]) for key in ("val_loc", "train_loc"))
+        if len(chosen) and not np.isin(chosen, others).any():
+            arrays["val_classes"] = chosen
+    return arrays
 
 
 def _mat(path: Path, keys: tuple[str, ...]) -> dict[str, Array]:
@@ -317,8 +302,3 @@ def _numbers(array: Array) -> Tensor:
 
 def _integers(array: Array) -> Tensor:
     return torch.from_numpy(array.ravel().astype(np.int64))
-
-
-def _word(cell: Any) -> str:
-    """A name from a MATLAB cell, which is read as an array."""
-    return str(cell.item() if isinstance(cell, np.ndarray) else cell)
