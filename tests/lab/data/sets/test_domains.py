@@ -216,7 +216,7 @@ def test_labels_outside(root: Path) -> None:
     empty = root / "empty.txt"
     empty.touch()
     for own, words in (
-        (file, r"a/ant/1.jpg has the label 2, .* 2 classes are 0..1"),
+        (file, r"a.txt: a/ant/1.jpg has the label 2, .* 2 classes are 0..1"),
         (empty, r"empty.txt names no images"),
     ):
         with pytest.raises(ValueError, match=words):

@@ -185,3 +185,6 @@ def test_the_hash_tells_annotations_apart(tmp_path: Path) -> None:
         for n, lists in enumerate((USUAL, USUAL, moved, easy))
     )
     assert first == second and len({first, *others}) == 3
+    both = str(tree(tmp_path / "both", {**USUAL, "2012/trainval": USUAL["2007/trainval"]}))
+    years = (load_voc(both, (f"{year}/trainval",), LISTS[1]) for year in (2007, 2012))
+    assert [data.split_sha256 == first for data in years] == [True, False]
