@@ -32,7 +32,7 @@ def three_of_the_angles() -> DomainImages:
     """60 of the rotated digits at 0, 45 and 75 degrees."""
     whole = rotated_digits()
     names = ("r0", "r45", "r75")
-    kept = [whole.images[whole.domains.index(name)] for name in names]
+    kept = [whole.parts[whole.domains.index(name)] for name in names]
     parts = tuple(ImageSplit(part.x[:60], part.y[:60]) for part in kept)
     return DomainImages(whole.name, names, whole.classes, parts)
 

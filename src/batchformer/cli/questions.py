@@ -87,10 +87,12 @@ def _write_long_tail(options: LongTailOptions) -> None:
 
 
 def _make_pairs(options: PairsOptions) -> None:
-    from batchformer.lab.data.sets.pairs_from_tree import write_pairs
+    from batchformer.lab.data.sets.pairs import write_pair_table
+    from batchformer.lab.data.sets.pairs_from_tree import make_pairs
 
     numbers = (options.unseen_val, options.unseen_test, options.seed, options.fractions)
-    images = write_pairs(options.to, options.root, *numbers)
+    images = make_pairs(options.root, *numbers)
+    write_pair_table(options.to, images)
     seen = {image.pair for image in images if image.split == "train"}
     for phase in ("val", "test"):
         own = sorted({image.pair for image in images if image.split == phase} - seen)

@@ -70,7 +70,7 @@ def read_domains(name: str, root: str | None, lists: bool, memory: bool) -> Doma
     files.check_all()
     if not memory:
         return files
-    images = tuple(read_all(part) for part in files.files)
+    images = tuple(read_all(part) for part in files.parts)
     return DomainImages(files.name, files.domains, files.classes, images)
 
 

@@ -111,6 +111,6 @@ def test_tasks_of_domains_show_the_target() -> None:
     rows = torch.tensor([5, 0])
     (x,) = shown.batches(rows, 2)
     kept = task.split.target_all if config.scored_on == "all" else task.split.target_in
-    images = task.data.images[target]
+    images = task.data.parts[target]
     assert torch.equal(x, digits_test()(images.x[kept[rows]]))
     assert torch.equal(shown.labels, images.y[kept])

@@ -68,17 +68,21 @@ def test_a_table(tmp_path: Path) -> None:
     assert entries.lines == [2, 3]
 
 
-def test_columns_and_cells_that_are_not_there(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            "path,kind\na.jpg,0\n",
+            r"no column 'label'; .* are: path, kind\. Begin .* line path,label",
+        ),
+        ("path,label\na.jpg,0\nb.jpg\n", "line 3: path or label is empty"),
+        ("", "its columns are: none"),
+    ],
+)
+def test_columns_and_cells_that_are_not_there(tmp_path: Path, text: str, words: str) -> None:
     file = tmp_path / "table.csv"
-    file.write_text("path,kind\na.jpg,0\n")
-    words = r"no column 'label'; its columns are: path, kind\. Begin .* with the line path,label"
+    file.write_text(text)
     with pytest.raises(ValueError, match=words):
-        read_table(file)
-    file.write_text("path,label\na.jpg,0\nb.jpg\n")
-    with pytest.raises(ValueError, match="line 3: path or label is empty"):
-        read_table(file)
-    file.write_text("")
-    with pytest.raises(ValueError, match="its columns are: none"):
         read_table(file)
 
 
@@ -86,28 +90,22 @@ def entries(*values: str) -> Entries:
     return Entries("it.txt", ["x"] * len(values), list(values), list(range(2, len(values) + 2)))
 
 
-def test_numbers_are_labels_and_classes_name_them() -> None:
-    assert by_number(entries("1", "0"), ["b", "a"]) == ([1, 0], ("b", "a"))
-    assert by_number(entries("1", "0"), ["1", "0"]) == ([1, 0], ("1", "0")), "numbers, not names"
-    with pytest.raises(ValueError, match=r"it.txt, line 3: the label 2 is outside the 2 classes 0"):
-        by_number(entries("1", "2"), ["b", "a"])
-
-
 def test_names_or_numbers() -> None:
+    assert by_number(entries("1", "0"), ["1", "0"]) == ([1, 0], ("1", "0")), "numbers, not names"
     assert by_name_or_number(entries("10", "9"), None)[0] == [10, 9], "not sorted as words"
     assert by_name_or_number(entries("1", "0"), ["b", "a"]) == ([1, 0], ("b", "a"))
     assert by_name_or_number(entries("7", "5"), ["5", "6", "7"]) == ([2, 0], ("5", "6", "7"))
     assert by_name_or_number(entries("b", "3"), None) == ([1, 0], ("3", "b"))
-
-
-def test_names_that_no_class_has() -> None:
-    with pytest.raises(ValueError, match=r"it.txt, line 3: 'dog' is none of the 2 classes"):
-        by_name_or_number(entries("cat", "dog"), ["cat", "ant"])
     many = [f"c{number}" for number in range(30)]
-    with pytest.raises(ValueError, match="c9 and 20 more"):
-        by_name_or_number(entries("dog"), many)
-    with pytest.raises(ValueError, match="same name cannot be told apart: crane"):
-        by_name_or_number(entries("crane"), ["crane", "bird", "crane"])
+    for values, classes, words in (
+        (("1", "2"), ["b", "a"], "it.txt, line 3: the label 2 is outside the 2 classes 0"),
+        (("cat", "dog"), ["cat", "ant"], "it.txt, line 3: 'dog' is none of the 2 classes"),
+        (("dog",), many, "c9 and 20 more"),
+        (("crane",), ["crane", "bird", "crane"], "same name cannot be told apart: crane"),
+        (("1000000",), None, "line 2: the label 1000000 is no class"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            by_name_or_number(entries(*values), classes)
 
 
 def test_annotations_in_the_manner_of_coco(tmp_path: Path) -> None:

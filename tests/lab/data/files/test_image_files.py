@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -13,13 +12,7 @@ from torchvision.datasets import ImageFolder
 
 from batchformer.lab.data.files import image_files
 from batchformer.lab.data.files.image_files import ImageFiles
-
-
-def touch(root: Path, *paths: str) -> None:
-    for path in paths:
-        (root / path).parent.mkdir(parents=True, exist_ok=True)
-        (root / path).touch()
-
+from empty_files import touch
 
 TREE = ("b/2.JPG", "b/10.png", "b/deep/er/1.jpeg", "a b/x y.webp", "B/z.tif", "é/a.jpg")
 
@@ -46,24 +39,20 @@ def test_without_torchvision_the_extra_is_named(
         ImageFiles.from_folder(tmp_path)
 
 
-def test_a_folder_that_is_none(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"away is not a folder. Expected: .*<class>"):
-        ImageFiles.from_folder(tmp_path / "away")
-    touch(tmp_path, "1.jpg")
-    with pytest.raises(FileNotFoundError, match="has no folders in it"):
-        ImageFiles.from_folder(tmp_path)
-    touch(tmp_path, "a/1.txt", "b/2.txt")
-    with pytest.raises(FileNotFoundError, match=r"no image in any of its folders \(a, b\).*\.jpeg"):
-        ImageFiles.from_folder(tmp_path)
-
-
-def test_empty_classes_are_named(tmp_path: Path) -> None:
-    touch(tmp_path, "a/1.jpg", "b/none.txt", "c/none.txt", "d/1.jpg")
+def test_folders_without_classes_or_images_are_refused(tmp_path: Path) -> None:
+    for files, place, words in (
+        ((), "away", r"away is not a folder. Expected: .*<class>"),
+        (("1.jpg",), "", "has no folders in it"),
+        (("a/1.txt", "b/2.txt"), "", r"no image in any of its folders \(a, b\).*\.jpeg"),
+    ):
+        touch(tmp_path, *files)
+        with pytest.raises(FileNotFoundError, match=words):
+            ImageFiles.from_folder(tmp_path / place)
+    touch(tmp_path, "a/1.jpg", "c/none.txt", "d/1.jpg")
     words = r"2 of 4 classes have no image: b, c\. Put images into these folders, or take the fold"
     with pytest.raises(ValueError, match=words):
         ImageFiles.from_folder(tmp_path)
-    files = ImageFiles.from_folder(tmp_path, allow_empty=True)
-    assert files.counts.tolist() == [1, 0, 0, 1]
+    assert ImageFiles.from_folder(tmp_path, allow_empty=True).counts.tolist() == [1, 0, 0, 1]
 
 
 def test_a_list(tmp_path: Path) -> None:
@@ -77,8 +66,6 @@ def test_a_list(tmp_path: Path) -> None:
     assert named.classes == ("ant", "bee")
     with pytest.raises(ValueError, match=r"list\.txt: 1 of 3 classes have no image: cat"):
         ImageFiles.from_list(tmp_path / "list.txt", tmp_path, ["ant", "bee", "cat"])
-    with pytest.raises(ValueError, match=r"list\.txt, line 1: the label 1 is outside"):
-        ImageFiles.from_list(tmp_path / "list.txt", tmp_path, ["ant"])
     (tmp_path / "list.txt").write_text("\n")
     with pytest.raises(ValueError, match="names no images"):
         ImageFiles.from_list(tmp_path / "list.txt", tmp_path)
@@ -114,48 +101,35 @@ def test_a_wrong_root_is_found_at_once_and_a_missing_file_on_request(tmp_path: P
 @pytest.mark.parametrize(
     ("labels", "words"),
     [
-        ((1, 2, 2), r"1 of 3 .* image: 0\. Labels count from 0, and these begin with 1"),
-        ((1, 3, 3), r"2 of 4 classes have no image: 0, 2\. List images of these classes, or n"),
-        ((0, 2, 2), r"1 of 3 classes have no image: 1\. List images of these classes, or numb"),
+        ("122", r"1 of 3 .* image: 0\. Labels count from 0, and these begin with 1"),
+        ("133", r"2 of 4 classes have no image: 0, 2\. List images of these classes, or n"),
+        ("022", r"1 of 3 classes have no image: 1\. List images of these classes, or numb"),
     ],
 )
-def test_lists_with_gaps_are_told_what_to_do(
-    tmp_path: Path, labels: tuple[int, ...], words: str
-) -> None:
+def test_lists_with_gaps_are_told_what_to_do(tmp_path: Path, labels: str, words: str) -> None:
     touch(tmp_path, "1.jpg")
     table, lines = tmp_path / "t.csv", tmp_path / "list.txt"
     table.write_text("path,label\n" + "".join(f"1.jpg,{label}\n" for label in labels))
     lines.write_text("".join(f"1.jpg {label}\n" for label in labels))
-    with pytest.raises(ValueError, match=words):
-        ImageFiles.from_csv(table, tmp_path)
-    with pytest.raises(ValueError, match=words):
-        ImageFiles.from_list(lines, tmp_path)
+    for read, file in ((ImageFiles.from_csv, table), (ImageFiles.from_list, lines)):
+        with pytest.raises(ValueError, match=words):
+            read(file, tmp_path)
 
 
 def test_parts_that_do_not_belong_together(tmp_path: Path) -> None:
     touch(tmp_path, "1.jpg", "2.jpg")
-    paths, classes = ("1.jpg", "2.jpg"), ("a", "b")
-    with pytest.raises(ValueError, match="2 paths but 1 labels"):
-        ImageFiles(paths, torch.tensor([0]), classes, tmp_path)
-    with pytest.raises(ValueError, match=r"2\.jpg has the label 2, but the 2 classes are 0\.\.1"):
-        ImageFiles(paths, torch.tensor([0, 2]), classes, tmp_path)
-    with pytest.raises(ValueError, match="must be int64"):
-        ImageFiles(paths, torch.tensor([0.0, 1.0]), classes, tmp_path)
+    for labels, words in (
+        ([0], "2 paths but 1 labels"),
+        ([0, 2], r"2\.jpg has the label 2, but the 2 classes are 0\.\.1"),
+        ([0.0, 1.0], "must be int64"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            ImageFiles(("1.jpg", "2.jpg"), torch.tensor(labels), ("a", "b"), tmp_path)
 
 
 @pytest.fixture
 def paths() -> list[str]:
     return [f"train/{number % 7}/image {number}.jpg" for number in range(500)]
-
-
-@pytest.mark.parametrize("row", [0, 499])
-def test_the_first_and_the_last_are_looked_for(tmp_path: Path, paths: list[str], row: int) -> None:
-    touch(tmp_path, *paths)
-    (tmp_path / paths[row]).unlink()
-    with pytest.raises(
-        FileNotFoundError, match=rf"^1 of the 64 images looked for \(out of 500\) .*\n.*{row}"
-    ):
-        image_files.check_some(tmp_path, paths)
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 64, 65, 200])
@@ -205,10 +179,10 @@ def test_one_folder_too_deep_or_too_high(tmp_path: Path, paths: list[str]) -> No
         assert f"found from {tmp_path / 'data'}: name that folder" in str(caught.value)
 
 
-@pytest.mark.parametrize("check", [image_files.check_some, image_files.check_all])
-def test_no_such_root(tmp_path: Path, check: Callable[[Path, Sequence[str]], None]) -> None:
+def test_no_such_root(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(FileNotFoundError, match="away, does not exist"):
-        check(tmp_path / "away", ["a.jpg"])
-    with pytest.raises(FileNotFoundError, match="is a file, not a folder"):
-        check(tmp_path / "file", ["a.jpg"])
+    for check in (image_files.check_some, image_files.check_all):
+        with pytest.raises(FileNotFoundError, match="away, does not exist"):
+            check(tmp_path / "away", ["a.jpg"])
+        with pytest.raises(FileNotFoundError, match="is a file, not a folder"):
+            check(tmp_path / "file", ["a.jpg"])

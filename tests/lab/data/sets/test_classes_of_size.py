@@ -13,6 +13,7 @@ from batchformer.lab.data.sets.images import ImageSplit, LongTailedData, only_cl
 from batchformer.lab.data.sets.long_tailed_files import LongTailedFiles, only_classes_of_files
 from batchformer.lab.runs.source_runs import training_hash
 from batchformer.lab.tasks.base import split_facts
+from empty_files import touch
 
 LABELS = torch.tensor([3, 0, 0, 2, 0, 0, 2, 3, 1, 0])  # 5, 1, 2 and 2 images
 
@@ -36,9 +37,8 @@ def test_images_in_memory_are_numbered_anew() -> None:
 
 
 def test_files_as_images_in_memory(tmp_path: Path) -> None:
-    for row in range(len(LABELS)):
-        (tmp_path / f"{row}.png").touch()
     paths = tuple(f"{row}.png" for row in range(len(LABELS)))
+    touch(tmp_path, *paths)
     files = ImageFiles(paths, LABELS, ("x", "x", "y", "x"), tmp_path)  # names may repeat
     test = files.subset(torch.tensor([8, 3, 0]))
     part = only_classes_of_files(LongTailedFiles(files, test, "toy", val=test), 2, 4)
@@ -48,13 +48,9 @@ def test_files_as_images_in_memory(tmp_path: Path) -> None:
     assert part.val is not None and part.val.paths == part.test.paths
 
 
-def test_without_bounds_nothing_changes() -> None:
-    data = whole()
-    assert only_classes(data, 0, 0) is data and "part_of_sha256" not in split_facts(data)
-
-
 def test_a_run_on_the_whole_accepts_the_network_of_a_part() -> None:
     data = whole()
+    assert only_classes(data, 0, 0) is data and "part_of_sha256" not in split_facts(data)
     part = split_facts(only_classes(data, 0, 2))
     assert part["train_sha256"] != data.train_sha256
     assert training_hash(part) == training_hash(split_facts(data)) == data.train_sha256

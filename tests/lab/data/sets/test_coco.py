@@ -6,12 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from PIL import Image
 from pycocotools.coco import COCO
 
 from batchformer.lab.data.sets.coco import load_coco
+from empty_files import touch
 
 LISTS = (("train",), ("val",))
 CATEGORIES = [{"id": 7, "name": "cat"}, {"id": 3, "name": "dog"}]
@@ -34,19 +33,16 @@ OBJECTS: dict[str, list[dict[str, Any]]] = {
 
 
 def tree(root: Path, **changes: Any) -> Path:
-    """Two lists of three grey images; `changes` replace parts of the list train."""
-    (root / "annotations").mkdir(exist_ok=True)
+    """Two lists of three images; `changes` replace parts of the list train."""
     for name, objects in OBJECTS.items():
-        (root / name).mkdir(exist_ok=True)
-        for number in (1, 2, 3):
-            pixels = np.full((30, 40, 3), 128, np.uint8)
-            Image.fromarray(pixels).save(root / name / f"{number}.jpg")
+        touch(root, *(f"{name}/{number}.jpg" for number in (1, 2, 3)))
         content: dict[str, Any] = {
             "images": [{"id": n, "file_name": f"{n}.jpg", "area": 1} for n in (1, 2, 3)],
             "annotations": objects,
             "categories": CATEGORIES,
         }
         content |= changes if name == "train" else {}
+        (root / "annotations").mkdir(exist_ok=True)
         (root / "annotations" / f"instances_{name}.json").write_text(json.dumps(content))
     return root
 
@@ -73,13 +69,10 @@ def test_what_is_trained_on_has_an_object_that_is_no_crowd(tmp_path: Path) -> No
 
 
 def test_the_hash_is_of_the_lists_and_not_of_their_folder(tmp_path: Path) -> None:
-    places = [tmp_path / name for name in ("one", "two", "three")]
-    for place in places:
-        place.mkdir()
     moved = [{**OBJECTS["train"][0], "bbox": [3, 3, 10, 17]}, *OBJECTS["train"][1:]]
     hashes = [
-        load_coco(str(tree(place, **change)), *LISTS).split_sha256
-        for place, change in zip(places, ({}, {}, {"annotations": moved}), strict=True)
+        load_coco(str(tree(tmp_path / place, **change)), *LISTS).split_sha256
+        for place, change in (("one", {}), ("two", {}), ("three", {"annotations": moved}))
     ]
     assert hashes[0] == hashes[1] != hashes[2]
 

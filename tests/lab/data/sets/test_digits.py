@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import ndimage
@@ -21,9 +20,10 @@ from batchformer.lab.data.sets.digits import (
     rotated_digits,
     split_evenly,
 )
-from batchformer.lab.data.sets.images import LongTailedData, split_hash
-from batchformer.lab.data.transforms import digits_test, digits_train
-from batchformer.lab.models.networks import digits_net
+from batchformer.lab.data.sets.images import split_hash
+
+SOURCE = load_digits()
+LABELS = torch.from_numpy(SOURCE.target)
 
 
 def _rows(x: torch.Tensor) -> set[bytes]:
@@ -36,24 +36,18 @@ def test_sizes() -> None:
     assert torch.bincount(data.test.y).tolist() == [TEST_PER_CLASS] * 10
     assert data.train.x.shape == (342, 1, 8, 8)
     assert data.classes == tuple("0123456789")
+    recorded = "90c6592d87a0f5d1b232bb6464a88c539d392a5d89239ac40a7719a21373b4b6"
+    assert data.split_sha256 == recorded != digits_lt(seed=1).split_sha256
     assert _rows(digits_lt(ratio=100).train.x) < _rows(data.train.x), "a steeper tail lies inside"
     with pytest.raises(ValueError, match=f"at most {LARGEST_CLASS}"):
         digits_lt(ratio=125)
 
 
-def test_split_is_fixed() -> None:
-    recorded = "90c6592d87a0f5d1b232bb6464a88c539d392a5d89239ac40a7719a21373b4b6"
-    assert digits_lt().split_sha256 == recorded
-    assert digits_lt(seed=1).split_sha256 != recorded
-    assert digits_lt(ratio=20).split_sha256 != recorded
-
-
 def test_training_and_test_images_are_distinct_images_of_the_set() -> None:
     data = digits_lt()
-    source = load_digits()
     # 16 grey levels to 0..255: 16 becomes 255 and 8 becomes 127.5, rounded to even.
-    scaled = np.rint(source.images * 255 / 16).astype(np.uint8)
-    label_of = {image.tobytes(): label for image, label in zip(scaled, source.target, strict=True)}
+    scaled = np.rint(SOURCE.images * 255 / 16).astype(np.uint8)
+    label_of = {image.tobytes(): label for image, label in zip(scaled, SOURCE.target, strict=True)}
     assert len(label_of) == len(scaled), "all images of the set differ"
     assert not _rows(data.train.x) & _rows(data.test.x)
     for part in (data.train, data.test):
@@ -61,39 +55,6 @@ def test_training_and_test_images_are_distinct_images_of_the_set() -> None:
         for image, label in zip(part.x, part.y.tolist(), strict=True):
             assert label_of[image.numpy().tobytes()] == label
     assert int(data.train.x.max()) == 255
-
-
-def _mean_per_class_accuracy(data: LongTailedData, steps: int) -> float:
-    """A plain cross-entropy baseline."""
-    torch.manual_seed(0)
-    generator = torch.Generator().manual_seed(0)
-    net, transform = digits_net(10), digits_train()
-    optimizer = torch.optim.AdamW(net.parameters(), weight_decay=0.05)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.01, steps)
-    for _ in range(steps):
-        batch = torch.randperm(len(data.train), generator=generator)[:128]
-        logits = net(
-            transform(
-                data.train.x[batch],
-                torch.rand(len(batch), transform.draws, generator=generator, dtype=torch.float64),
-            )
-        )
-        optimizer.zero_grad()
-        F.cross_entropy(logits, data.train.y[batch]).backward()
-        optimizer.step()
-        schedule.step()
-    net.eval()
-    with torch.no_grad():
-        correct = (net(digits_test()(data.test.x)).argmax(1) == data.test.y).float()
-    return torch.stack([correct[data.test.y == c].mean() for c in range(10)]).mean().item()
-
-
-def test_baseline_reaches_85_percent() -> None:
-    assert _mean_per_class_accuracy(digits_lt(), steps=150) >= 0.85
-
-
-SOURCE = load_digits()
-LABELS = torch.from_numpy(SOURCE.target)
 
 
 def enlarged(rows: torch.Tensor) -> np.ndarray:
@@ -111,7 +72,7 @@ def test_what_the_domains_hold() -> None:
     assert sorted(data.sizes.values()) == [299] * 3 + [300] * 3
     assert int((data.counts.amax(0) - data.counts.amin(0)).max()) == 1
     assert data.counts.sum(0).tolist() == LABELS.bincount().tolist()
-    for part in data.images:
+    for part in data.parts:
         assert part.x.shape[1:] == (1, SIDE, SIDE) and part.x.dtype == torch.uint8
 
 
@@ -129,21 +90,18 @@ def test_splitting(labels: list[int], domains: int) -> None:
     assert all(rows.tolist() == sorted(rows.tolist()) for rows in parts)
 
 
-def test_the_split_is_fixed() -> None:
+def test_the_split_is_fixed_and_the_first_domain_upright() -> None:
     recorded = "8b360f9f60d1d5bec51ce080f9e479e243a43fcfcff60b73b8c271b0d3a82213"
-    assert split_hash(torch.cat(split_evenly(LABELS, len(ANGLES)))) == recorded
-
-
-def test_the_first_domain_is_upright() -> None:
-    expected = enlarged(split_evenly(LABELS, len(ANGLES))[0])
-    got = rotated_digits().images[0].x[:, 0].numpy().astype(float)
-    assert np.abs(got - expected).max() <= 0.5 + 1e-6
+    split = split_evenly(LABELS, len(ANGLES))
+    assert split_hash(torch.cat(split)) == recorded
+    got = rotated_digits().parts[0].x[:, 0].numpy().astype(float)
+    assert np.abs(got - enlarged(split[0])).max() <= 0.5 + 1e-6
 
 
 @pytest.mark.parametrize("domain", [1, 5])
 def test_digits_are_turned_as_scipy_does(domain: int) -> None:
     rows = split_evenly(LABELS, len(ANGLES))[domain]
-    part = rotated_digits().images[domain]
+    part = rotated_digits().parts[domain]
     assert torch.equal(part.y, LABELS[rows])
     angle = ANGLES[domain]
     expected = ndimage.rotate(enlarged(rows), angle, axes=(2, 1), reshape=False, order=1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from batchformer.lab.data.sets.domain_layouts import (
     load_domains,
     place_of,
 )
+from empty_files import one_of_each, touch
 
 TERRA = [
     *("bird", "bobcat", "cat", "coyote", "dog"),
@@ -40,36 +40,27 @@ def class_names(name: str) -> list[str]:
     return TERRA if name == "terra_incognita" else [f"c{n:02}" for n in range(PUBLISHED[name][0])]
 
 
-def make(place: Path, domains: Sequence[str], classes: Sequence[str]) -> None:
-    """An empty file stands for an image of each class."""
-    for domain in domains:
-        for name in classes:
-            (place / domain / name).mkdir(parents=True)
-            (place / domain / name / "1.jpg").touch()
-
-
 @pytest.mark.parametrize("name", DOMAIN_SETS)
 def test_the_published_layout(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     classes, folder, domains = PUBLISHED[name]
     monkeypatch.setenv("BATCHFORMER_DATA", str(tmp_path))
     with pytest.raises(FileNotFoundError):
         ensure_present(name)
-    make(tmp_path / folder, list(domains.values()), class_names(name))
-    (tmp_path / folder / "image_list").mkdir()
-    (tmp_path / folder / "test/other").mkdir(parents=True)
-    (tmp_path / folder / "test/other/1.jpg").touch()
+    one_of_each(tmp_path / folder, list(domains.values()), class_names(name))
+    touch(tmp_path / folder, "image_list/readme", "test/other/1.jpg")
     for place in (None, tmp_path, tmp_path / folder):
-        ensure_present(name, place)
-    found = load_domains(name)
+        found = load_domains(name, place)
+        assert found.root == tmp_path / folder
     assert found.domains == tuple(sorted(domains)) and found.classes == tuple(class_names(name))
     assert found.counts.tolist() == [[1] * classes] * len(domains)
-    for domain, part in zip(found.domains, found.files, strict=True):
+    for domain, part in zip(found.domains, found.parts, strict=True):
         assert part.paths[0] == f"{domains[domain]}/{class_names(name)[0]}/1.jpg"
-    assert load_domains(name, tmp_path / folder).root == tmp_path / folder
 
 
 def test_other_spellings(tmp_path: Path) -> None:
-    make(tmp_path / "OfficeHome", ("Art", "Clipart", "Product", "Real_World"), class_names("pacs"))
+    one_of_each(
+        tmp_path / "OfficeHome", ("Art", "Clipart", "Product", "Real_World"), class_names("pacs")
+    )
     assert place_of("office_home", tmp_path) == tmp_path / "OfficeHome"
     ensure_present("office_home", tmp_path)
     with pytest.raises(ValueError, match=r"not Office-Home .* has 7 classes, instead of 65"):
@@ -77,7 +68,7 @@ def test_other_spellings(tmp_path: Path) -> None:
 
 
 def test_a_missing_domain_is_described(tmp_path: Path) -> None:
-    make(tmp_path / "PACS", ("art_painting", "photo", "sketch"), class_names("pacs"))
+    one_of_each(tmp_path / "PACS", ("art_painting", "photo", "sketch"), class_names("pacs"))
     with pytest.raises(FileNotFoundError) as caught:
         ensure_present("pacs", tmp_path)
     words = str(caught.value)
@@ -89,7 +80,7 @@ def test_a_missing_domain_is_described(tmp_path: Path) -> None:
 
 def test_classes_that_are_not_used_are_named(tmp_path: Path) -> None:
     _, folder, domains = PUBLISHED["terra_incognita"]
-    make(tmp_path / folder, list(domains.values()), [*TERRA[1:], "fox"])
+    one_of_each(tmp_path / folder, list(domains.values()), [*TERRA[1:], "fox"])
     with pytest.raises(ValueError, match="10 classes, among them fox, instead of bird, bobcat"):
         load_domains("terra_incognita", tmp_path)
 
@@ -97,7 +88,7 @@ def test_classes_that_are_not_used_are_named(tmp_path: Path) -> None:
 def pacs_lists(place: Path, lists: dict[str, slice]) -> None:
     """Lists of slices of each domain's classes, with labels from 1 and in reversed order."""
     domains = PUBLISHED["pacs"][2]
-    make(place, list(domains), class_names("pacs"))
+    one_of_each(place, list(domains), class_names("pacs"))
     (place / "image_list").mkdir()
     for domain in domains:
         lines = [f"{domain}/{own}/1.jpg {7 - n}" for n, own in enumerate(class_names("pacs"))]
@@ -123,7 +114,7 @@ def test_lists_are_taken_where_they_are_wanted(tmp_path: Path, lists: dict[str, 
     found = load_domains("pacs", tmp_path, lists=True)
     assert found.classes == tuple(reversed(class_names("pacs")))
     assert found.sizes == {"art_painting": 6, "cartoon": 6, "photo": 7, "sketch": 6}
-    assert found.files[0].labels.tolist() == [6, 5, 4, 3, 2, 1]
+    assert found.parts[0].labels.tolist() == [6, 5, 4, 3, 2, 1]
     by_folders = load_domains("pacs", tmp_path)
     assert by_folders.classes == tuple(class_names("pacs")) and by_folders.sizes["cartoon"] == 7
 
@@ -138,13 +129,15 @@ def test_lists_that_are_missing_are_described(tmp_path: Path) -> None:
 
 
 def test_a_tree_of_ones_own(tmp_path: Path) -> None:
-    make(tmp_path / "mine", ("day", "night"), ("car", "bus"))
+    one_of_each(tmp_path / "mine", ("day", "night"), ("car", "bus"))
     found = load_domains("tree", tmp_path / "mine")
     assert found.domains == ("day", "night") and found.classes == ("bus", "car")
-    with pytest.raises(FileNotFoundError, match=r"Whose images\? .* --data.root"):
-        load_domains("tree")
-    with pytest.raises(FileNotFoundError, match=r"none is not a folder.*<domain>/<class>"):
-        load_domains("tree", tmp_path / "none")
+    for place, words in (
+        (None, r"Whose images\? .* --data.root"),
+        (tmp_path / "none", r"none is not a folder.*<domain>/<class>"),
+    ):
+        with pytest.raises(FileNotFoundError, match=words):
+            load_domains("tree", place)
     with pytest.raises(ValueError, match="lists are for the known sets"):
         load_domains("tree", tmp_path / "mine", lists=True)
     with pytest.raises(ValueError, match=r"unknown set of domains 'pax'; choose one of pacs"):

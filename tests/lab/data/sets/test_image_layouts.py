@@ -19,19 +19,7 @@ from batchformer.lab.data.sets.image_layouts import (
     voc_folder,
     voc_list,
 )
-
-#: Training images, classes, most, fewest and test images, from the papers of the data sets.
-KNOWN = {
-    "imagenet_lt": (115_846, 1000, 1280, 5, 50_000),
-    "inaturalist18": (437_513, 8142, 1000, 2, 24_426),
-    "places_lt": (62_500, 365, 4980, 5, 36_500),
-}
-
-
-def touch(root: Path, *names: str) -> None:
-    for name in names:
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).touch()
+from empty_files import touch
 
 
 def test_the_order_of_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,8 +58,12 @@ def test_official_files_of_cifar_must_be_complete_and_come_before_an_npz(tmp_pat
 
 
 def test_what_is_known_of_the_listed_sets() -> None:
-    found = {n: (k.images, k.classes, k.most, k.fewest, k.tested) for n, k in ANNOTATED.items()}
-    assert found == KNOWN
+    """Training images, classes, most, fewest and test images, from the papers of the data sets."""
+    assert {n: (k.images, k.classes, k.most, k.fewest, k.tested) for n, k in ANNOTATED.items()} == {
+        "imagenet_lt": (115_846, 1000, 1280, 5, 50_000),
+        "inaturalist18": (437_513, 8142, 1000, 2, 24_426),
+        "places_lt": (62_500, 365, 4980, 5, 36_500),
+    }
 
 
 def test_a_folder_of_the_name_comes_before_the_root(
@@ -87,9 +79,6 @@ def test_a_folder_of_the_name_comes_before_the_root(
     assert found.test == tmp_path / "places_lt/Places_LT_test.txt"
     assert lists_of("places_lt", part="val").test.name == "Places_LT_val.txt"
     assert lists_of("places_lt", tmp_path / "places_lt").root == tmp_path / "places_lt"
-
-
-def test_lists_in_another_place(tmp_path: Path) -> None:
     other = lists_of("imagenet_lt", tmp_path, "~/train.txt", str(tmp_path / "test.txt"))
     assert other.root == tmp_path and other.test == tmp_path / "test.txt"
     assert other.train == Path.home() / "train.txt"
@@ -118,22 +107,15 @@ def test_published_annotations_serve_where_there_is_no_list(tmp_path: Path) -> N
 def test_both_parts_of_imagenet_need_a_class(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="and train and val is missing"):
         ensure_imagenet(str(tmp_path))
-    (tmp_path / "train" / "n01440764").mkdir(parents=True)
-    touch(tmp_path, "val/ILSVRC2012_val_00000001.JPEG")  # not sorted into classes
-    with pytest.raises(FileNotFoundError, match=r"and val is missing or has no class folder") as e:
+    touch(tmp_path, "train/n01440764/1.JPEG", "val/ILSVRC2012_val_00000001.JPEG")  # not in classes
+    with pytest.raises(FileNotFoundError, match=rf"{tmp_path}, and val is missing or has no class"):
         ensure_imagenet(str(tmp_path))
-    assert str(tmp_path) in str(e.value)
-    (tmp_path / "val" / "n01440764").mkdir()
-    ensure_imagenet(str(tmp_path))
 
 
-def test_every_list_of_voc_has_to_be_there(tmp_path: Path) -> None:
+def test_missing_lists_of_voc_are_named_and_others_are_not(tmp_path: Path) -> None:
     root, lists = str(tmp_path), ("2007/trainval", "2012/trainval")
     first, second = (voc_list(root, name) for name in lists)
     touch(tmp_path, str(first))
-    ensure_voc(root, lists[:1])
     with pytest.raises(FileNotFoundError, match="Lists of images not found") as error:
         ensure_voc(root, lists)
     assert str(second) in str(error.value) and str(first) not in str(error.value)
-    touch(tmp_path, str(second))
-    ensure_voc(root, lists)

@@ -19,16 +19,10 @@ from batchformer.lab.data.sets.long_tailed_files import (
     own_files,
     with_at_most,
 )
+from empty_files import touch
 
 TRAIN = ["train/ant hill/1.jpg 0", "train/ant hill/2.jpg 0", "train/bee/1.jpg 1"]
 TEST = ["val/ant hill/7.jpg 0", "val/bee/7.jpg 1"]
-
-
-def touch(root: Path, *paths: str) -> None:
-    """Files of these names; nothing here opens an image."""
-    for path in paths:
-        (root / path).parent.mkdir(parents=True, exist_ok=True)
-        (root / path).touch()
 
 
 @pytest.fixture
@@ -59,6 +53,10 @@ def test_a_known_data_set(places: Path) -> None:
     val = annotated("places_lt", lists_of("places_lt", places, part="val"))
     assert len(val.test) == 1 and val.untested == ["bee"]
     assert val.train_sha256 == found.train_sha256 and val.split_sha256 != found.split_sha256
+    found.check_all()
+    (places / "val/bee/7.jpg").unlink()
+    with pytest.raises(FileNotFoundError, match=r"val/bee/7\.jpg"):
+        found.check_all()
 
 
 @pytest.mark.parametrize(
@@ -97,14 +95,6 @@ def test_a_list_is_held_against_the_published_numbers_of_every_class(places: Pat
                 annotated("places_lt", own)
 
 
-def test_every_file_is_looked_for(places: Path) -> None:
-    found = annotated("places_lt", lists_of("places_lt", places))
-    found.check_all()
-    (places / "val/bee/7.jpg").unlink()
-    with pytest.raises(FileNotFoundError, match=r"val/bee/7\.jpg"):
-        found.check_all()
-
-
 def test_names_of_classes(tmp_path: Path) -> None:
     paths = ("a/b/c/1.jpg", "a/d/1.jpg", "1.jpg")
     touch(tmp_path, *paths)
@@ -129,26 +119,25 @@ def test_folders_of_classes(tmp_path: Path, part: str) -> None:
 
 
 def test_folders_that_are_wrong(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"--data\.root"):
-        own_files()
-    with pytest.raises(FileNotFoundError, match=r"away is not a folder.*<class>/<image>"):
-        own_files(tmp_path / "away")
-    touch(tmp_path, "own.csv")
-    with pytest.raises(FileNotFoundError, match=r"is a file.*--data\.train-list .*own\.csv, one"):
-        own_files(tmp_path / "own.csv")
-    touch(tmp_path / "tree", "a/1.jpg", "b/1.jpg")
+    """Each after some more files are there."""
     neither = r"no folder of training images and none of test images.*tree/train/<class>.*tree/test"
-    with pytest.raises(FileNotFoundError, match=neither + r".*--data\.train-list and.*test-list"):
-        own_files(tmp_path / "tree")
-    touch(tmp_path / "one", "a/1.jpg", "a/2.jpg")  # one class teaches nothing
-    with pytest.raises(FileNotFoundError, match=r"none of test images.*with two classes or more"):
-        own_files(tmp_path / "one")
-    touch(tmp_path / "tree", "test/a/1.jpg")
-    with pytest.raises(FileNotFoundError, match=r"no folder of training images\. Expected"):
-        own_files(tmp_path / "tree")
-    touch(tmp_path, "train/a/1.jpg")
-    with pytest.raises(FileNotFoundError, match=r"no folder of test images\..*test/<class>"):
-        own_files(tmp_path)
+    for files, place, words in (
+        ((), None, r"--data\.root"),
+        ((), "away", r"away is not a folder.*<class>/<image>"),
+        (("own.csv",), "own.csv", r"is a file.*--data\.train-list .*own\.csv, one"),
+        (
+            ("tree/a/1.jpg", "tree/b/1.jpg"),
+            "tree",
+            neither + r".*--data\.train-list and.*test-list",
+        ),
+        # One class teaches nothing.
+        (("one/a/1.jpg", "one/a/2.jpg"), "one", "none of test images.*with two classes or more"),
+        (("tree/test/a/1.jpg",), "tree", r"no folder of training images\. Expected"),
+        (("train/a/1.jpg",), "", r"no folder of test images\..*test/<class>"),
+    ):
+        touch(tmp_path, *files)
+        with pytest.raises(FileNotFoundError, match=words):
+            own_files(None if place is None else tmp_path / place)
     touch(tmp_path, "test/a/1.jpg", "test/z/1.jpg")
     with pytest.raises(ValueError, match="1 folders are no classes of the training images: z"):
         own_files(tmp_path)
@@ -156,24 +145,21 @@ def test_folders_that_are_wrong(tmp_path: Path) -> None:
 
 def test_one_tree_is_divided_class_by_class_by_a_seed(tmp_path: Path) -> None:
     sizes = {"ant": 1, "bee": 2, "cow": 7, "dog": 30}
-    for name, size in sizes.items():
-        touch(tmp_path / "tree", *(f"{name}/{i}.jpg" for i in range(size)))
+    every = [f"{name}/{i}.jpg" for name, size in sizes.items() for i in range(size)]
+    touch(tmp_path / "tree", *every)
     found = own_files(tmp_path / "tree", seed=3)
     assert found.classes == found.test.classes == tuple(sizes)
     assert found.test.counts.tolist() == [0, 1, 1, 6]
     assert found.train_counts.tolist() == [1, 1, 6, 24]
-    both = [*found.train.paths, *found.test.paths]
-    assert sorted(both) == sorted(f"{n}/{i}.jpg" for n, size in sizes.items() for i in range(size))
+    assert sorted([*found.train.paths, *found.test.paths]) == sorted(every)
     for part in (found.train, found.test):
         labels = [found.classes.index(path.split("/")[0]) for path in part.paths]
         assert part.labels.tolist() == labels
-        part.check_all()
     said, untested = found.remarks
     assert "8 of 40 images, drawn by data.seed 3" in said and found.split_sha256[:12] in said
     assert untested.endswith("no score speaks of them: ant")
     again, other = own_files(tmp_path / "tree", seed=3), own_files(tmp_path / "tree", seed=4)
     assert again.split_sha256 == found.split_sha256 != other.split_sha256
-    assert again.test.paths == found.test.paths != other.test.paths
     touch(tmp_path / "tree", "dog/new.jpg")  # the same images are tested, or one of them is not
     assert len({*found.test.paths} - {*own_files(tmp_path / "tree", seed=3).test.paths}) <= 1
 

@@ -11,13 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchformer.lab.data.sets.pairs import Pair, pair_table, read_pairs
-from batchformer.lab.data.sets.pairs_from_tree import (
-    draw_unseen,
-    make_pairs,
-    split_images,
-    write_pairs,
-)
+from batchformer.lab.data.sets.pairs import Pair, pair_table, write_pair_table
+from batchformer.lab.data.sets.pairs_from_tree import draw_unseen, make_pairs, split_images
+from empty_files import touch
 
 GRID = [(a, o) for a, o in product("abcd", "tuvwxyz")]
 some_pairs = st.sets(st.tuples(st.sampled_from("abc"), st.sampled_from("xyz")), min_size=1).map(
@@ -75,12 +71,10 @@ def test_images_are_split(
 
 def tree(root: Path, pairs: list[Pair] = GRID) -> dict[Pair, int]:
     """Empty files stand for 1 to 12 images of each pair."""
-    chance, counts = random.Random(0), {}
-    for attribute, thing in pairs:
-        counts[attribute, thing] = chance.randint(1, 12)
-        (root / attribute / thing).mkdir(parents=True)
-        for number in range(counts[attribute, thing]):
-            (root / attribute / thing / f"{number}.jpg").touch()
+    chance = random.Random(0)
+    counts = {pair: chance.randint(1, 12) for pair in pairs}
+    for (attribute, thing), count in counts.items():
+        touch(root / attribute / thing, *(f"{number}.jpg" for number in range(count)))
     return counts
 
 
@@ -107,12 +101,10 @@ def test_a_tree(tmp_path: Path) -> None:
 
 def test_what_is_written_is_a_table(tmp_path: Path) -> None:
     tree(tmp_path / "tree")
-    for name in ("1.csv", "2.csv"):
-        images = write_pairs(tmp_path / name, tmp_path / "tree", 4, 6, seed=3)
-    text = (tmp_path / "1.csv").read_bytes()
-    assert text.startswith(b"image,attribute,object,split\na/t/0.jpg,a,t,")
-    assert text == (tmp_path / "2.csv").read_bytes() and read_pairs(tmp_path / "1.csv") == images
-    made = pair_table(tmp_path / "1.csv", tmp_path / "tree")
+    table = tmp_path / "pairs.csv"
+    write_pair_table(table, make_pairs(tmp_path / "tree", 4, 6, seed=3))
+    assert table.read_bytes().startswith(b"image,attribute,object,split\na/t/0.jpg,a,t,")
+    made = pair_table(table, tmp_path / "tree")
     assert made.remarks == () and len(made.compositions) == 28
     assert int(made.compositions.seen.sum()) == 18
     made.check_all()

@@ -1,7 +1,8 @@
+"""Images with boxes in the folders of Pascal VOC, against torchvision and by hand."""
+
 from __future__ import annotations
 
 import shutil
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
-from batchformer.lab.data.sets.voc import VOC_CLASSES, BoxedImages, load_voc, read_annotation
+from batchformer.lab.data.sets.voc import VOC_CLASSES, load_voc, read_annotation
 
 #: Name, box as VOC writes it, difficult.
 Written = tuple[str, tuple[float, float, float, float], int]
@@ -119,8 +120,7 @@ def test_agrees_with_torchvisions_reading(tmp_path: Path) -> None:
 def test_parts_of_objects_are_no_objects(tmp_path: Path) -> None:
     file = tmp_path / "a.xml"
     part = "<part><name>hand</name><bndbox><xmin>1</xmin></bndbox></part>"
-    whole = annotation([("person", BOX, 0)]).replace("</object>", f"{part}</object>")
-    file.write_text(whole)
+    file.write_text(annotation([("person", BOX, 0)]).replace("</object>", f"{part}</object>"))
     (found,) = read_annotation(file)
     assert found.name == "person" and found.box == (2, 3, 12, 20)
 
@@ -128,12 +128,11 @@ def test_parts_of_objects_are_no_objects(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("<annotation><object>", "no element found"),
         ("", "no element found"),
         ("<annotation><object></object></annotation>", "an object has no name"),
         (
             "<annotation><object><name>dog</name></object></annotation>",
-            "an object 'dog' has nothing for xmin",
+            "dog' has nothing for xmin",
         ),
         (annotation([("dog", BOX, 0)]).replace(">20<", ">low<"), "has 'low' for ymax"),
     ],
@@ -141,9 +140,8 @@ def test_parts_of_objects_are_no_objects(tmp_path: Path) -> None:
 def test_a_bad_annotation_is_named(text: str, words: str, tmp_path: Path) -> None:
     file = tmp_path / "bad.xml"
     file.write_text(text)
-    with pytest.raises(ValueError, match=r"bad\.xml is no annotation") as raised:
+    with pytest.raises(ValueError, match=rf"bad\.xml is no annotation.*{words}"):
         read_annotation(file)
-    assert words in str(raised.value)
 
 
 def test_missing_files_are_named(tmp_path: Path) -> None:
@@ -170,24 +168,23 @@ def test_images_of_other_formats(tmp_path: Path) -> None:
 
 
 def test_nothing_to_train_on_or_to_score(tmp_path: Path) -> None:
-    root = tree(tmp_path / "train", {**USUAL, "2007/trainval": {"a": []}})
-    with pytest.raises(ValueError, match="No image of 2007/trainval has an object to train on"):
-        load_voc(str(root), *LISTS)
-    root = tree(tmp_path / "test", {**USUAL, "2007/test": {"b": [("dog", BOX, 1)], "c": []}})
-    with pytest.raises(ValueError, match="No image of 2007/test has an object to score"):
-        load_voc(str(root), *LISTS)
+    for name, images, words in (
+        ("2007/trainval", {"a": []}, "has an object to train on"),
+        ("2007/test", {"b": [("dog", BOX, 1)], "c": []}, "has an object to score"),
+    ):
+        root = tree(tmp_path / name, {**USUAL, name: images})
+        with pytest.raises(ValueError, match=f"No image of {name} {words}"):
+            load_voc(str(root), *LISTS)
 
 
 def test_the_hash_tells_annotations_apart(tmp_path: Path) -> None:
-    def hashed(place: str, lists: Lists) -> str:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            data: BoxedImages = load_voc(str(tree(tmp_path / place, lists)), *LISTS)
-        return data.split_sha256
-
-    first = hashed("one", USUAL)
-    assert first == hashed("two", USUAL)
     moved = {**USUAL, "2007/trainval": {"a": [("dog", (3, 4, 12, 21), 0), ("cat", BOX, 1)]}}
-    assert first != hashed("three", moved)
     easy = {**USUAL, "2007/test": {"b": [("person", BOX, 0), ("dog", BOX, 0)], "none": []}}
-    assert first != hashed("four", easy)
+    first, second, *others = (
+        load_voc(str(tree(tmp_path / str(n), lists)), *LISTS).split_sha256
+        for n, lists in enumerate((USUAL, USUAL, moved, easy))
+    )
+    assert first == second and len({first, *others}) == 3
+    both = str(tree(tmp_path / "both", {**USUAL, "2012/trainval": USUAL["2007/trainval"]}))
+    years = (load_voc(both, (f"{year}/trainval",), LISTS[1]) for year in (2007, 2012))
+    assert [data.split_sha256 == first for data in years] == [True, False]

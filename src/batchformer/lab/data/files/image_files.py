@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from batchformer.lab.data.files.file_lists import (
+    Entries,
     by_name_or_number,
     by_number,
     one_per_line,
@@ -82,9 +83,8 @@ class ImageFiles:
         paths = (path.removeprefix(start).replace(os.sep, "/") for path, _ in found)
         labels = [label for _, label in found]
         advice = "Put images into these folders, or take the folders away"
-        return cls._checked(
-            paths, labels, classes, root, str(root), None if allow_empty else advice
-        )
+        told = None if allow_empty else advice
+        return cls._checked(paths, labels, classes, root, str(root), told)
 
     @classmethod
     def from_list(
@@ -104,9 +104,7 @@ class ImageFiles:
         """
         file = Path(list_file).expanduser()
         entries = (read_annotations if file.suffix == ".json" else read_list)(file)
-        labels, names = by_number(entries, classes)
-        advice = None if allow_empty else _on_listed(labels)
-        return cls._checked(entries.paths, labels, names, root, entries.source, advice)
+        return cls._listed(entries, by_number(entries, classes), root, allow_empty)
 
     @classmethod
     def from_csv(
@@ -126,9 +124,7 @@ class ImageFiles:
                 to the largest label.
         """
         entries = read_table(Path(table).expanduser())
-        labels, names = by_name_or_number(entries, classes)
-        advice = None if allow_empty else _on_listed(labels)
-        return cls._checked(entries.paths, labels, names, root, entries.source, advice)
+        return cls._listed(entries, by_name_or_number(entries, classes), root, allow_empty)
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -152,6 +148,23 @@ class ImageFiles:
     def check_all(self) -> None:
         """Look for every file; raises FileNotFoundError with how many are missing."""
         check_all(self.root, self.paths)
+
+    @classmethod
+    def _listed(
+        cls,
+        entries: Entries,
+        labelled: tuple[Sequence[int], tuple[str, ...]],
+        root: str | Path,
+        allow_empty: bool,
+    ) -> ImageFiles:
+        labels, names = labelled
+        advice = "List images of these classes, or number the others 0, 1, 2, ... without a gap"
+        if set(labels) == set(range(1, max(labels, default=0) + 1)):
+            advice = (
+                "Labels count from 0, and these begin with 1: subtract 1 from each, in every list"
+            )
+        told = None if allow_empty else advice
+        return cls._checked(entries.paths, labels, names, root, entries.source, told)
 
     @classmethod
     def _checked(
@@ -196,13 +209,6 @@ def torchvision_folder() -> tuple[tuple[str, ...], Callable[..., list[tuple[str,
     return IMG_EXTENSIONS, make_dataset
 
 
-def _on_listed(labels: Sequence[int]) -> str:
-    """What to do about classes without an image in a list."""
-    if set(labels) == set(range(1, max(labels, default=0) + 1)):
-        return "Labels count from 0, and these begin with 1: subtract 1 from each, in every list"
-    return "List images of these classes, or number the others 0, 1, 2, ... without a gap"
-
-
 def check_some(root: Path, paths: Sequence[str]) -> None:
     """Look for the first, the last and evenly spaced paths between them under `root`."""
     _check_root(root)
@@ -245,23 +251,15 @@ def _check_root(root: Path) -> None:
 
 
 def _not_found(root: Path, missing: Sequence[str], looked: str) -> FileNotFoundError:
-    better = _where_it_is(root, missing[0])
-    if better is not None:
-        advice = f"The first of them is found from {better}: name that folder"
-    else:
-        advice = (
-            "Name the folder that these paths start from; if it is this one, unpack the rest of "
-            "the data set there or leave these lines out of the list"
-        )
+    advice = (
+        "Name the folder that these paths start from; if it is this one, unpack the rest of the "
+        "data set there or leave these lines out of the list"
+    )
+    below = (folder for folder in sorted(root.iterdir()) if folder.is_dir())
+    for folder in (root.absolute().parent, *islice(below, _SUBFOLDERS)):
+        if (folder / missing[0]).is_file():
+            advice = f"The first of them is found from {folder}: name that folder"
+            break
     return FileNotFoundError(
         f"{len(missing)} of {looked} are not in {root}:\n{one_per_line(missing)}\n{advice}"
     )
-
-
-def _where_it_is(root: Path, path: str) -> Path | None:
-    """A neighbouring folder in which the path exists."""
-    below = (folder for folder in sorted(root.iterdir()) if folder.is_dir())
-    for folder in (root.absolute().parent, *islice(below, _SUBFOLDERS)):
-        if (folder / path).is_file():
-            return folder
-    return None

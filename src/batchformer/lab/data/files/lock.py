@@ -55,7 +55,7 @@ def locked(
     """
     key = os.getpid(), os.path.realpath(lock)
     end = time.monotonic() + patience
-    while (taken := _taken(key)) is None:
+    while (taken := _acquire(key)) is None:
         left = end - time.monotonic()
         if left <= 0:
             raise LockHeldError(refusal or f"Another process holds {lock}.")
@@ -66,7 +66,7 @@ def locked(
     try:
         yield taken
     finally:
-        _left(key)
+        _release(key)
 
 
 def as_only_trainer(folder: Path, patience: float = KILLED_S) -> AbstractContextManager[bool]:
@@ -104,7 +104,7 @@ _guard = threading.Lock()
 _without_locks: set[int] = set()
 
 
-def _taken(key: Key) -> bool | None:
+def _acquire(key: Key) -> bool | None:
     """Take a lock, as :func:`locked` says; None if another process holds it."""
     with _guard:
         if hold := _holds.get(key):
@@ -112,16 +112,16 @@ def _taken(key: Key) -> bool | None:
             hold.blocks += 1
             return False
         lock = Path(key[1])
-        handle, made = _opened(lock)
-        locked = _locked(handle, lock)
-        if locked is None or (locked and not _has_its_name(handle, lock)):
+        handle, made = _open(lock)
+        taken = _lock_file(handle, lock)
+        if taken is None or (taken and not _still_named(handle, lock)):
             os.close(handle)
             return None
         _holds[key] = _Hold(handle, made)
-        return locked
+        return taken
 
 
-def _opened(lock: Path) -> tuple[int, list[Path]]:
+def _open(lock: Path) -> tuple[int, list[Path]]:
     """The open file, and the folders that were made for it.
 
     Raises:
@@ -146,7 +146,8 @@ def _opened(lock: Path) -> tuple[int, list[Path]]:
             time.sleep(AGAIN_S)
 
 
-def _left(key: Key) -> None:
+def _release(key: Key) -> None:
+    """Leave one block; the last one frees the lock and removes what was made for it."""
     with _guard:
         hold, lock = _holds[key], Path(key[1])
         hold.blocks -= 1
@@ -161,7 +162,7 @@ def _left(key: Key) -> None:
                 folder.rmdir()
 
 
-def _has_its_name(handle: int, lock: Path) -> bool:
+def _still_named(handle: int, lock: Path) -> bool:
     """Whether the open file is still the one of this name, and was not removed meanwhile."""
     try:
         return os.path.samestat(os.fstat(handle), lock.stat())
@@ -169,7 +170,7 @@ def _has_its_name(handle: int, lock: Path) -> bool:
         return False
 
 
-def _locked(handle: int, lock: Path) -> bool | None:
+def _lock_file(handle: int, lock: Path) -> bool | None:
     """Lock an open file: None if another process has locked it, False if there are no locks."""
     try:
         import fcntl

@@ -55,20 +55,12 @@ class WordVectors:
 
 @dataclass(frozen=True, eq=False)
 class Embedded:
-    """Vectors of n names, and how they were found.
+    """Vectors of n names, and how they were found."""
 
-    Args:
-        matrix: (n, D) float32.
-        composed: for each name without its own vector, the words whose mean it got.
-        missing: for each of these, its parts without a vector, which the mean leaves out.
-        random: names without a vector for any part, whose vectors were drawn.
-    """
-
-    names: tuple[str, ...]
-    matrix: Tensor
-    composed: Mapping[str, tuple[str, ...]]
-    missing: Mapping[str, tuple[str, ...]]
-    random: tuple[str, ...]
+    matrix: Tensor  # (n, D) float32
+    composed: Mapping[str, tuple[str, ...]]  # the words whose mean a name got
+    missing: Mapping[str, tuple[str, ...]]  # parts of it that the mean leaves out
+    random: tuple[str, ...]  # names without a vector for any part, whose vectors were drawn
 
 
 def read_vectors(files: Sequence[Path], words: Collection[str]) -> WordVectors:
@@ -104,7 +96,7 @@ def words_of(names: Collection[str], replacements: Mapping[str, str] = _NOTHING)
     """All words that `embed` may look for: each name and its parts, also in small letters."""
     words: set[str] = set()
     for name in names:
-        own = _replaced(name, replacements)
+        own = _replace(name, replacements)
         words |= {own, *_pieces(own, replacements)}
     return words | {word.lower() for word in words}
 
@@ -134,13 +126,13 @@ def embed(
     left_out: dict[str, tuple[str, ...]] = {}
     unknown: list[str] = []
     for name in dict.fromkeys(names):
-        own = _replaced(name, replacements)
-        whole = _spelt(own, vectors)
+        own = _replace(name, replacements)
+        whole = _known_spelling(own, vectors)
         if whole is not None:
             found[name] = vectors[whole]
             continue
         pieces = _pieces(own, replacements)
-        spelt = [(piece, _spelt(piece, vectors)) for piece in pieces]
+        spelt = [(piece, _known_spelling(piece, vectors)) for piece in pieces]
         words = tuple(word for _, word in spelt if word is not None)
         if not words:
             unknown.append(name)
@@ -151,12 +143,12 @@ def embed(
     if unknown and (missing == "raise" or not vectors.words):
         raise ValueError(_no_vector(unknown, vectors))
     for name in unknown:
-        found[name] = _drawn(name, vectors)
+        found[name] = _random_vector(name, vectors)
     matrix = torch.stack([found[name] for name in names]) if names else vectors.matrix[:0]
-    return Embedded(tuple(names), matrix, composed, left_out, tuple(unknown))
+    return Embedded(matrix, composed, left_out, tuple(unknown))
 
 
-def _replaced(word: str, replacements: Mapping[str, str]) -> str:
+def _replace(word: str, replacements: Mapping[str, str]) -> str:
     return replacements.get(word, replacements.get(word.lower(), word))
 
 
@@ -164,17 +156,17 @@ def _pieces(name: str, replacements: Mapping[str, str]) -> list[str]:
     """Parts of a name; a part that has a replacement is replaced by the parts of that."""
     pieces: list[str] = []
     for part in parts_of(name):
-        other = _replaced(part, replacements)
+        other = _replace(part, replacements)
         pieces += [part] if other == part else parts_of(other)
     return pieces
 
 
-def _spelt(word: str, vectors: WordVectors) -> str | None:
+def _known_spelling(word: str, vectors: WordVectors) -> str | None:
     """The spelling that has a vector."""
     return next((way for way in (word, word.lower()) if way in vectors), None)
 
 
-def _drawn(name: str, vectors: WordVectors) -> Tensor:
+def _random_vector(name: str, vectors: WordVectors) -> Tensor:
     number = int.from_bytes(hashlib.sha256(name.encode()).digest()[:7], "big")
     drawn = torch.randn(vectors.dim, generator=generator(0, "weights", number))
     length: Tensor = torch.linalg.vector_norm(vectors.matrix, dim=1).mean()
@@ -200,7 +192,7 @@ def _read(file: Path, words: Collection[str]) -> tuple[int, dict[str, list[float
     begins = {word.split(None, 1)[0] for word in wanted}
     found: dict[str, list[float]] = {}
     with file.open("rb") as stream:
-        dim, lines = _opened(file, stream)
+        dim, lines = _read_header(file, stream)
         for number, line in lines:
             if line.count(b" ") < dim and len(line.split()) <= dim:
                 raise _damaged(file, number, line, f"expected a word and {dim} numbers")
@@ -220,7 +212,7 @@ def _read(file: Path, words: Collection[str]) -> tuple[int, dict[str, list[float
     return dim, found
 
 
-def _opened(file: Path, stream: BinaryIO) -> tuple[int, Iterator[tuple[int, bytes]]]:
+def _read_header(file: Path, stream: BinaryIO) -> tuple[int, Iterator[tuple[int, bytes]]]:
     """D, and the lines of words with their numbers from 1."""
     first, second = stream.readline(), stream.readline()
     if first.startswith(_PACKED):

@@ -81,22 +81,18 @@ class AttributeFeatures:
 
     @cached_property
     def _scale(self) -> tuple[Tensor, Tensor]:
-        """(D,) minimum and (D,) divisor, from the training rows."""
+        """(D,) minimum and (D,) range over the training rows; a range of 0 counts as 1."""
         training = self.features[self.trainval]
         low, high = training.amin(0), training.amax(0)
-        # A channel that never changes has no range; it becomes 0 in every training row.
-        span = torch.where(high > low, high - low, torch.ones_like(low))
-        largest = ((high - low) / span).max()
-        return low, span * torch.where(largest > 0, largest, torch.ones_like(largest))
+        return low, torch.where(high > low, high - low, torch.ones_like(low))
 
     def scaled(self, rows: Tensor) -> Tensor:
-        """Features (n, D) of rows (n,): each channel to [0, 1], then over the training maximum.
+        """Features (n, D) of rows (n,): each channel to [0, 1] over the training rows.
 
-        Ranges and maximum are those of the training rows, so other rows may leave [0, 1]. The
-        maximum is 1 unless no channel of the training rows changes.
+        Other rows may leave [0, 1]. A channel that is constant in training becomes 0 there.
         """
-        low, divisor = self._scale
-        return (self.features[rows] - low) / divisor
+        low, span = self._scale
+        return (self.features[rows] - low) / span
 
     def for_selection(self, fraction: float = 0.2, seed: int = 0) -> AttributeFeatures:
         """The same task inside the training rows, for choosing settings without the test rows.
@@ -113,9 +109,6 @@ class AttributeFeatures:
             )
         if not 0 < fraction < 1:
             raise ValueError(f"fraction must be between 0 and 1, got {fraction}")
-        number = torch.full((len(self.classes),), -1).index_copy(
-            0, self.seen, torch.arange(len(self.seen))
-        )
         labels = self.labels[self.trainval]
         chosen = torch.isin(labels, self.val_classes)
         held = torch.zeros_like(chosen)
@@ -126,7 +119,7 @@ class AttributeFeatures:
         return AttributeFeatures(
             name=f"{self.name}, classes of validation unseen",
             features=self.features[self.trainval],
-            labels=number[labels],
+            labels=torch.searchsorted(self.seen, labels),
             attributes=self.attributes[self.seen],
             classes=tuple(self.classes[c] for c in self.seen.tolist()),
             trainval=(~chosen & ~held).nonzero().flatten(),
@@ -174,24 +167,20 @@ class AttributeFeatures:
         self._require(once, problem.format(", ".join(parts)))
 
     def _check_classes(self) -> None:
-        both = self.seen[torch.isin(self.seen, self.unseen)]
-        problem = f"classes {_shortened(both)} are tested as unseen but have training rows"
-        self._require(not len(both), problem)
-        covered = torch.cat((self.seen, self.unseen))
-        neither = torch.arange(len(self.classes))
-        neither = neither[~torch.isin(neither, covered)]
-        problem = f"classes {_shortened(neither)} have no training row and no unseen test row"
-        self._require(not len(neither), problem)
-        stray = classes_of(self.labels, self.test_seen)
-        stray = stray[~torch.isin(stray, self.seen)]
-        problem = f"test_seen has rows of classes {_shortened(stray)}, which have no training rows"
-        self._require(not len(stray), problem)
+        seen, unseen = {*self.seen.tolist()}, {*self.unseen.tolist()}
+        both, neither = seen & unseen, {*range(len(self.classes))} - seen - unseen
+        stray = {*self.labels[self.test_seen].tolist()} - seen
+        for classes, problem in (
+            (both, "classes {} are tested as unseen but have training rows"),
+            (neither, "classes {} have no training row and no unseen test row"),
+            (stray, "test_seen has rows of classes {}, which have no training rows"),
+        ):
+            self._require(not classes, problem.format(shorten([str(c) for c in sorted(classes)])))
         if self.val_classes is not None:
-            chosen = self.val_classes
-            right = len(chosen) > 0 and bool(torch.isin(chosen, self.seen).all())
+            chosen = {*self.val_classes.tolist()}
+            right = bool(chosen) and chosen <= seen
             self._require(right, "val_classes must be one or more seen classes")
-            left = not bool(torch.isin(self.seen, chosen).all())
-            self._require(left, "val_classes leave no seen class to train on")
+            self._require(chosen != seen, "val_classes leave no seen class to train on")
 
 
 def classes_of(labels: Tensor, rows: Tensor) -> Tensor:
@@ -201,10 +190,6 @@ def classes_of(labels: Tensor, rows: Tensor) -> Tensor:
     tensor([3, 7])
     """
     return torch.bincount(labels[rows]).nonzero().flatten()
-
-
-def _shortened(numbers: Tensor) -> str:
-    return shorten(list(map(str, numbers.tolist())))
 
 
 # Readers: the benchmark's pairs of `.mat` files, or one `.npz`.
@@ -224,40 +209,36 @@ def load_attribute_features(name: str, root: str | Path | None = None) -> Attrib
     """
     files = ensure_present(name, root)
     title = files.features.stem if name == OWN else ATTRIBUTE_SETS[name].title
-    if files.splits is None:
-        found = read_npz(files.features, title)
-    else:
-        found = read_mat(files.features, files.splits, title)
-    if name != OWN:
-        _require_known(ATTRIBUTE_SETS[name], found, files.features)
-    return found
-
-
-def read_npz(path: Path, name: str) -> AttributeFeatures:
-    """Read features (N, D), labels (N,), `att` (K, A) and rows, all counted from 0, from one file.
-
-    The rows are `trainval_loc`, `test_seen_loc` and `test_unseen_loc`; `class_names` (K,) and
-    `val_classes` are optional.
-    """
-    optional = ("class_names", "val_classes")
-    arrays = read_arrays(path, "a file of features and attributes", _NPZ, optional)
-    names = arrays.get("class_names", np.arange(len(arrays["att"])))
+    arrays = _read_mat(files.features, files.splits) if files.splits else _read_npz(files.features)
     val = arrays.get("val_classes")
-    return AttributeFeatures(
-        name=f"{name} ({path.name})",
+    found = AttributeFeatures(
+        name=f"{title} ({(files.splits or files.features).name})",
         features=_numbers(arrays["features"]),
         labels=_integers(arrays["labels"]),
         attributes=_numbers(arrays["att"]),
-        classes=tuple(str(c) for c in names),
+        classes=tuple(map(str, arrays.get("class_names", range(len(arrays["att"]))))),
         trainval=_integers(arrays["trainval_loc"]),
         test_seen=_integers(arrays["test_seen_loc"]),
         test_unseen=_integers(arrays["test_unseen_loc"]),
         val_classes=None if val is None else _integers(val),
     )
+    if name != OWN:
+        _require_known(ATTRIBUTE_SETS[name], found, files.features)
+    return found
 
 
-def read_mat(features: Path, splits: Path, name: str) -> AttributeFeatures:
-    """Read the benchmark's two files, in which samples are columns and counting begins at 1.
+def _read_npz(path: Path) -> dict[str, Array]:
+    """Features (N, D), labels (N,), `att` (K, A) and rows, all counted from 0, from one file.
+
+    The rows are `trainval_loc`, `test_seen_loc` and `test_unseen_loc`; `class_names` (K,) and
+    `val_classes` are optional.
+    """
+    optional = ("class_names", "val_classes")
+    return read_arrays(path, "a file of features and attributes", _NPZ, optional)
+
+
+def _read_mat(features: Path, splits: Path) -> dict[str, Array]:
+    """The same arrays from the benchmark's two files: samples are columns, and count from 1.
 
     Validation classes are those of `val_loc`, if `train_loc` has none of them. Only the classes
     are used: in the published files these two lists also name test rows of the seen classes.
@@ -266,36 +247,20 @@ def read_mat(features: Path, splits: Path, name: str) -> AttributeFeatures:
         features: `features` (D, N) and `labels` (N, 1).
         splits: `att` (A, K), `allclasses_names` and the rows.
     """
-    vectors = _mat(features, ("features", "labels"))
-    attributes = _mat(splits, ("att", *_ROWS))
-    labels = _integers(vectors["labels"]) - 1
-    rows = {
-        key: _integers(attributes[key]) - 1
-        for key in (*_ROWS, "train_loc", "val_loc")
-        if key in attributes
-    }
-    classes = attributes.get("allclasses_names")
-    if classes is None:
-        classes = np.arange(attributes["att"].shape[1])
-    return AttributeFeatures(
-        name=f"{name} ({splits.name})",
-        features=_numbers(vectors["features"].T),
-        labels=labels,
-        attributes=_numbers(attributes["att"].T),
-        classes=tuple(_word(c) for c in classes.ravel()),
-        trainval=rows["trainval_loc"],
-        test_seen=rows["test_seen_loc"],
-        test_unseen=rows["test_unseen_loc"],
-        val_classes=_validation(labels, rows),
-    )
-
-
-def _validation(labels: Tensor, rows: dict[str, Tensor]) -> Tensor | None:
-    """Validation classes, or None if validation shares classes with training or has no rows."""
-    if "val_loc" not in rows or "train_loc" not in rows or not len(rows["val_loc"]):
-        return None
-    chosen, others = (classes_of(labels, rows[key]) for key in ("val_loc", "train_loc"))
-    return None if bool(torch.isin(chosen, others).any()) else chosen
+    vectors, attributes = _mat(features, ("features", "labels")), _mat(splits, ("att", *_ROWS))
+    keys = [key for key in (*_ROWS, "train_loc", "val_loc") if key in attributes]
+    arrays = {key: attributes[key].astype(np.int64).ravel() - 1 for key in keys}
+    labels = vectors["labels"].astype(np.int64).ravel() - 1
+    arrays |= {"features": vectors["features"].T, "labels": labels, "att": attributes["att"].T}
+    if "allclasses_names" in attributes:
+        # A name is in a cell, which is read as an array.
+        cells = attributes["allclasses_names"].ravel()
+        arrays["class_names"] = np.array([np.asarray(cell).item() for cell in cells])
+    if "val_loc" in arrays and "train_loc" in arrays:
+        chosen, others = (np.unique(labels[arrays[key]]) for key in ("val_loc", "train_loc"))
+        if len(chosen) and not np.isin(chosen, others).any():
+            arrays["val_classes"] = chosen
+    return arrays
 
 
 def _mat(path: Path, keys: tuple[str, ...]) -> dict[str, Array]:
@@ -337,8 +302,3 @@ def _numbers(array: Array) -> Tensor:
 
 def _integers(array: Array) -> Tensor:
     return torch.from_numpy(array.ravel().astype(np.int64))
-
-
-def _word(cell: Any) -> str:
-    """A name from a MATLAB cell, which is read as an array."""
-    return str(cell.item() if isinstance(cell, np.ndarray) else cell)

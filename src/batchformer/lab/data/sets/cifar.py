@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,14 +57,7 @@ def cifar_lt(
     title = f"{name}_lt_{profile}_{ratio:g}"
     if source is not None and source.suffix == ".npz":
         return read_long_tail(source, layout.num_classes, ratio, profile, seed, title)
-    folder = _absent_or_download(name, root, download) if source is None else source.parent
-    return _from_official(folder, layout, ratio, profile, seed, title)
-
-
-def _from_official(
-    folder: Path, layout: CifarLayout, ratio: float, profile: Profile, seed: int, title: str
-) -> LongTailedData:
-    """Long tail of the official files; `folder` holds `layout.folder`."""
+    folder = _download_or_raise(name, root, download) if source is None else source.parent
     train = _read_official(folder, layout, train=True)
     test = _read_official(folder, layout, train=False)
     labels = np.asarray(train.targets, dtype=np.int64)
@@ -117,7 +109,7 @@ def _damaged(folder: Path, reader: Any) -> list[str]:
     return [file for file, md5 in expected if not check_integrity(str(base / file), md5)]
 
 
-def _absent_or_download(name: Name, root: Path, download: bool) -> Path:
+def _download_or_raise(name: Name, root: Path, download: bool) -> Path:
     """Download into `root` and return it; raises FileNotFoundError if that is not possible."""
     layout = cifar_layout(name)
     reason = "downloading is off (download=False)"
@@ -193,7 +185,15 @@ def read_long_tail(
     labels = arrays["y_train"].astype(np.int64)
     present = np.bincount(labels, minlength=num_classes)
     counts = class_counts(int(present.max()), num_classes, ratio, profile)
-    _check_steep_enough(path, arrays["classes"], present, counts, ratio, profile)
+    short = [c for c, wanted in enumerate(counts) if wanted > present[c]]
+    if short:
+        c = short[0]
+        raise ValueError(
+            f"{path} is a long tail of ratio {present.max() / max(present.min(), 1):g}, too steep "
+            f"for ratio {ratio:g} ({profile}): {len(short)} classes have too few images, first "
+            f"{arrays['classes'][c]} (class {c}) with {counts[c]} wanted and {present[c]} present. "
+            "Ask for a steeper tail, or use the official files"
+        )
     kept = np.flatnonzero(arrays["rank_in_class"] < np.asarray(counts)[labels])
     return LongTailedData(
         train=ImageSplit.from_channels_last(arrays["x_train"][kept], labels[kept]),
@@ -205,54 +205,29 @@ def read_long_tail(
 
 def _read(path: Path, num_classes: int) -> dict[str, npt.NDArray[Any]]:
     arrays = read_arrays(path, "a long-tailed image set", _ARRAYS)
-    for key in ("x_train", "x_test"):
-        if arrays[key].ndim != 4 or arrays[key].dtype != np.uint8:
-            raise ValueError(
-                f"{path}: {key} must be uint8 of shape (N, H, W, C), got {arrays[key].dtype} "
-                f"of shape {arrays[key].shape}"
-            )
     if len(arrays["classes"]) != num_classes:
         raise ValueError(
             f"{path} has {len(arrays['classes'])} classes instead of {num_classes}; name "
             "another file"
         )
-    for images, labels in (("x_train", "y_train"), ("x_test", "y_test")):
-        _check_labels(path, arrays[images], labels, arrays[labels], num_classes)
-    if arrays["rank_in_class"].shape != arrays["y_train"].shape:
-        ranks = arrays["rank_in_class"].shape
+    for part in ("train", "test"):
+        x, y = arrays[f"x_{part}"], arrays[f"y_{part}"]
+        if x.ndim != 4 or x.dtype != np.uint8:
+            raise ValueError(
+                f"{path}: x_{part} must be uint8 of shape (N, H, W, C), got {x.dtype} of shape "
+                f"{x.shape}"
+            )
+        if not len(x):
+            raise ValueError(f"{path} has no images for y_{part}")
+        if y.shape != x.shape[:1] or y.dtype.kind not in "iu":
+            raise ValueError(
+                f"{path}: y_{part} must be whole numbers of shape ({len(x)},), one for each image, "
+                f"got {y.dtype} of shape {y.shape}"
+            )
+        require_labels(f"{path}: y_{part} runs", y, num_classes)
+    ranks = arrays["rank_in_class"].shape
+    if ranks != arrays["y_train"].shape:
         raise ValueError(
             f"{path}: rank_in_class is of shape {ranks}, but must hold a rank for each image"
         )
     return arrays
-
-
-def _check_labels(
-    path: Path, images: npt.NDArray[Any], name: str, labels: npt.NDArray[Any], num_classes: int
-) -> None:
-    if not len(images):
-        raise ValueError(f"{path} has no images for {name}")
-    if labels.shape != images.shape[:1] or labels.dtype.kind not in "iu":
-        raise ValueError(
-            f"{path}: {name} must be whole numbers of shape ({len(images)},), one for each image, "
-            f"got {labels.dtype} of shape {labels.shape}"
-        )
-    require_labels(f"{path}: {name} runs", labels, num_classes)
-
-
-def _check_steep_enough(
-    path: Path,
-    classes: npt.NDArray[np.str_],
-    present: npt.NDArray[np.int64],
-    counts: Sequence[int],
-    ratio: float,
-    profile: str,
-) -> None:
-    short = [c for c, wanted in enumerate(counts) if wanted > present[c]]
-    if short:
-        c = short[0]
-        raise ValueError(
-            f"{path} is a long tail of ratio {present.max() / max(present.min(), 1):g}, too steep "
-            f"for ratio {ratio:g} ({profile}): {len(short)} classes have too few images, first "
-            f"{classes[c]} (class {c}) with {counts[c]} wanted and {present[c]} present. Ask for "
-            "a steeper tail, or use the official files"
-        )

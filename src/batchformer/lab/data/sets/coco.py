@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from batchformer.lab.data.sets.image_layouts import coco_folder, coco_list, ensure_coco
-from batchformer.lab.data.sets.voc import BoxedImage, BoxedImages, require_files, split_hash
+from batchformer.lab.data.sets.voc import BoxedImage, BoxedImages, boxed_images, require_files
 
 #: Keys of an annotation that are read.
 KEYS = {
@@ -34,21 +34,13 @@ def load_coco(root: str | None, trained_on: Sequence[str], scored_on: Sequence[s
     ensure_coco(root, names)
     read = {name: read_annotations(coco_list(root, name)) for name in names}
     categories = _categories(read)
-    numbers = {number: place for place, number in enumerate(sorted(categories))}
-    classes = tuple(categories[number] for number in sorted(categories))
-    images = {
-        name: _images(content, coco_folder(root) / name, numbers) for name, content in read.items()
-    }
+    numbers = {number: place for place, number in enumerate(categories)}
+    classes = tuple(categories.values())
+    images = {name: _images(read[name], coco_folder(root) / name, numbers) for name in names}
     require_files(image.path for listed in images.values() for image in listed)
     train = [_without_crowds(image) for name in trained_on for image in images[name]]
-    train = [image for image in train if len(image.labels)]
     test = [image for name in scored_on for image in images[name]]
-    if not train:
-        raise ValueError(f"No image of {', '.join(trained_on)} has an object to train on.")
-    if all(image.difficult.all() for image in test):
-        raise ValueError(f"No image of {', '.join(scored_on)} has an object to score.")
-    hashed = split_hash(classes, train, test, folders=1)
-    return BoxedImages(classes, tuple(train), tuple(test), hashed)
+    return boxed_images(classes, train, test, trained_on, scored_on, folders=1)
 
 
 def read_annotations(file: Path) -> dict[str, list[dict[str, Any]]]:
@@ -78,7 +70,7 @@ def read_annotations(file: Path) -> dict[str, list[dict[str, Any]]]:
 
 
 def _categories(read: Mapping[str, Mapping[str, list[dict[str, Any]]]]) -> dict[int, str]:
-    """Names by number; lists must agree."""
+    """Names by number, in the order of the numbers; lists must agree."""
     found: dict[int, str] = {}
     for name, content in read.items():
         for entry in content["categories"]:
@@ -87,7 +79,7 @@ def _categories(read: Mapping[str, Mapping[str, list[dict[str, Any]]]]) -> dict[
                     f"Category {entry['id']} is {entry['name']!r} in {name} and "
                     f"{found[entry['id']]!r} in another list. Number categories alike in all lists."
                 )
-    return found
+    return dict(sorted(found.items()))
 
 
 def _images(

@@ -73,12 +73,12 @@ def rotated_digits() -> DomainImages:
     y = torch.from_numpy(labels).to(torch.int64)
     levels = torch.from_numpy(images).double() * (255 / _GREY_LEVELS)
     large = F.interpolate(levels[:, None], (SIDE, SIDE), mode="bilinear", align_corners=False)
-    parts = zip(split_evenly(y, len(ANGLES)), ANGLES, strict=True)
+    split = zip(split_evenly(y, len(ANGLES)), ANGLES, strict=True)
     return DomainImages(
         name="rotated_digits",
         domains=tuple(f"r{angle}" for angle in ANGLES),
         classes=tuple(str(digit) for digit in range(NUM_CLASSES)),
-        images=tuple(ImageSplit(rotated(large[rows], angle), y[rows]) for rows, angle in parts),
+        parts=tuple(ImageSplit(rotated(large[rows], angle), y[rows]) for rows, angle in split),
     )
 
 

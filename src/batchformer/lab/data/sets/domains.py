@@ -8,11 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
 
-from batchformer.lab.data.files.file_lists import Entries, read_list, shorten
+from batchformer.lab.data.files.file_lists import read_list, shorten
 from batchformer.lab.data.files.image_files import ImageFiles, torchvision_folder, without_images
 from batchformer.lab.data.sets.images import (
     ImageSplit,
@@ -23,122 +24,140 @@ from batchformer.lab.data.sets.images import (
 )
 from batchformer.nn.randomness import generator
 
+Part = TypeVar("Part", ImageFiles, ImageSplit)
+
 
 @dataclass(frozen=True, eq=False)
-class DomainFiles:
-    """The image files of D domains."""
+class _Domains(Generic[Part]):
+    """Images of D domains that share their classes."""
 
     name: str
     domains: tuple[str, ...]  # D names, sorted
     classes: tuple[str, ...]  # K class names in label order; each has an image in some domain
-    files: tuple[ImageFiles, ...]  # one part for each domain, all from one root
+    parts: tuple[Part, ...]  # the images of each domain
 
     def __post_init__(self) -> None:
-        _check(self.name, self.domains, len(self.files))
-        for domain, part in zip(self.domains, self.files, strict=True):
-            if part.classes != self.classes:
-                raise ValueError(f"{self.name}: the classes of {domain} are not those of the set")
-            if part.root != self.root:
-                raise ValueError(
-                    f"{self.name}: the paths of {domain} start from {part.root}, those of "
-                    f"{self.domains[0]} from {self.root}; give paths from one folder"
-                )
-        _check_classes(self.name, self.classes, self.counts)
-
-    @property
-    def root(self) -> Path:
-        """Folder that all paths start from."""
-        return self.files[0].root
-
-    @property
-    def counts(self) -> Tensor:
-        """(D, K) int64 number of images of each domain and class."""
-        return torch.stack([part.counts for part in self.files])
-
-    @cached_property
-    def split_sha256(self) -> str:
-        """Hash of the domains, the classes, and the path and label of every image."""
-        lists = (value for part in self.files for value in ("\n".join(part.paths), part.labels))
-        return content_hash("\n".join(self.domains), "\n".join(self.classes), *lists)
-
-    @property
-    def sizes(self) -> dict[str, int]:
-        """Number of images of each domain."""
-        return {domain: len(part) for domain, part in zip(self.domains, self.files, strict=True)}
-
-    def check_all(self) -> None:
-        """Look for every file; raises FileNotFoundError with how many are missing."""
-        for part in self.files:
-            part.check_all()
-
-    def joined(self, rows: Mapping[str, Tensor]) -> tuple[ImageFiles, Tensor]:
-        """Rows of some domains one after the other: M files and (M,) int64 domain numbers.
-
-        Args:
-            rows: int64 positions in each domain; domains are numbered in the order given.
-        """
-        domain = _numbers(self.domains, rows)
-        taken = [(self.files[self.domains.index(own)], rows[own]) for own in rows]
-        paths = tuple(part.paths[row] for part, own in taken for row in own.tolist())
-        labels = torch.cat([part.labels[own] for part, own in taken])
-        return ImageFiles(paths, labels, self.classes, self.root), domain
-
-
-@dataclass(frozen=True, eq=False)
-class DomainImages:
-    """Images of D domains, in memory."""
-
-    name: str
-    domains: tuple[str, ...]  # D names, sorted
-    classes: tuple[str, ...]  # K class names in label order; each has an image in some domain
-    images: tuple[ImageSplit, ...]  # one part for each domain, all of one shape (C, H, W)
-
-    def __post_init__(self) -> None:
-        _check(self.name, self.domains, len(self.images))
-        for domain, part in zip(self.domains, self.images, strict=True):
-            shape, first = (tuple(p.x.shape[1:]) for p in (part, self.images[0]))
-            if shape != first:
-                raise ValueError(
-                    f"{self.name}: images of {domain} are {shape}, those of {self.domains[0]} "
-                    f"{first} (C, H, W)"
-                )
-            require_labels(f"{self.name}: labels of {domain} run", part.y, len(self.classes))
-        _check_classes(self.name, self.classes, self.counts)
+        if list(self.domains) != sorted(set(self.domains)):
+            got = ", ".join(self.domains)
+            raise ValueError(f"{self.name}: domains must be sorted and differ, got {got}")
+        if len(self.domains) != len(self.parts) or not self.parts:
+            raise ValueError(
+                f"{self.name}: {len(self.domains)} domains but {len(self.parts)} parts"
+            )
+        for domain, part in zip(self.domains, self.parts, strict=True):
+            self._check_part(domain, part)
+        absent = without_images(self.counts.sum(0), self.classes)
+        if absent:
+            raise ValueError(
+                f"{self.name}: {len(absent)} of {len(self.classes)} classes have no image in any "
+                f"domain: {shorten(absent)}"
+            )
 
     @property
     def counts(self) -> Tensor:
         """(D, K) int64 number of images of each domain and class."""
         every = len(self.classes)
-        return torch.stack([torch.bincount(part.y, minlength=every) for part in self.images])
-
-    @cached_property
-    def split_sha256(self) -> str:
-        """Hash of the domains, the classes, and every image and label."""
-        arrays = (value for part in self.images for value in (part.x, part.y))
-        return content_hash("\n".join(self.domains), "\n".join(self.classes), *arrays)
+        return torch.stack([torch.bincount(_labels(own), minlength=every) for own in self.parts])
 
     @property
     def sizes(self) -> dict[str, int]:
         """Number of images of each domain."""
-        return {domain: len(part) for domain, part in zip(self.domains, self.images, strict=True)}
+        return {domain: len(part) for domain, part in zip(self.domains, self.parts, strict=True)}
 
-    def joined(self, rows: Mapping[str, Tensor]) -> tuple[ImageSplit, Tensor]:
+    @cached_property
+    def split_sha256(self) -> str:
+        """Hash of the domains, the classes, and each image (of files: its path) and label."""
+        content = (value for own in self.parts for value in (self._content(own), _labels(own)))
+        return content_hash("\n".join(self.domains), "\n".join(self.classes), *content)
+
+    def joined(self, rows: Mapping[str, Tensor]) -> tuple[Part, Tensor]:
         """Rows of some domains one after the other: M images and (M,) int64 domain numbers.
 
         Args:
             rows: int64 positions in each domain; domains are numbered in the order given.
         """
-        domain = _numbers(self.domains, rows)
-        taken = [(self.images[self.domains.index(own)], rows[own]) for own in rows]
-        x = torch.cat([part.x[own] for part, own in taken])
-        return ImageSplit(x, torch.cat([part.y[own] for part, own in taken])), domain
+        unknown = [domain for domain in rows if domain not in self.domains]
+        if unknown or not rows:
+            said = f"there is no domain {', '.join(unknown)}" if unknown else "no domain is named"
+            raise ValueError(f"{said}; choose of {', '.join(self.domains)}")
+        taken = [(self.parts[self.domains.index(domain)], own) for domain, own in rows.items()]
+        labels = torch.cat([_labels(part)[own] for part, own in taken])
+        sizes = torch.tensor([len(own) for own in rows.values()])
+        domain = torch.arange(len(rows)).repeat_interleave(sizes)
+        return self._concatenated(taken, labels), domain
+
+    def _check_part(self, domain: str, part: Part) -> None:
+        raise NotImplementedError
+
+    def _content(self, part: Part) -> Tensor | str:
+        raise NotImplementedError
+
+    def _concatenated(self, taken: Sequence[tuple[Part, Tensor]], labels: Tensor) -> Part:
+        raise NotImplementedError
+
+
+class DomainFiles(_Domains[ImageFiles]):
+    """The image files of D domains, all from one root."""
+
+    @property
+    def root(self) -> Path:
+        """Folder that all paths start from."""
+        return self.parts[0].root
+
+    def check_all(self) -> None:
+        """Look for every file; raises FileNotFoundError with how many are missing."""
+        for part in self.parts:
+            part.check_all()
+
+    def _check_part(self, domain: str, part: ImageFiles) -> None:
+        if part.classes != self.classes:
+            raise ValueError(f"{self.name}: the classes of {domain} are not those of the set")
+        if part.root != self.root:
+            raise ValueError(
+                f"{self.name}: the paths of {domain} start from {part.root}, those of "
+                f"{self.domains[0]} from {self.root}; give paths from one folder"
+            )
+
+    def _content(self, part: ImageFiles) -> str:
+        return "\n".join(part.paths)
+
+    def _concatenated(
+        self, taken: Sequence[tuple[ImageFiles, Tensor]], labels: Tensor
+    ) -> ImageFiles:
+        paths = tuple(part.paths[row] for part, rows in taken for row in rows.tolist())
+        return ImageFiles(paths, labels, self.classes, self.root)
+
+
+class DomainImages(_Domains[ImageSplit]):
+    """Images of D domains in memory, all of one shape (C, H, W)."""
+
+    def _check_part(self, domain: str, part: ImageSplit) -> None:
+        shape, first = (tuple(p.x.shape[1:]) for p in (part, self.parts[0]))
+        if shape != first:
+            raise ValueError(
+                f"{self.name}: images of {domain} are {shape}, those of {self.domains[0]} "
+                f"{first} (C, H, W)"
+            )
+        require_labels(f"{self.name}: labels of {domain} run", part.y, len(self.classes))
+
+    def _content(self, part: ImageSplit) -> Tensor:
+        return part.x
+
+    def _concatenated(
+        self, taken: Sequence[tuple[ImageSplit, Tensor]], labels: Tensor
+    ) -> ImageSplit:
+        return ImageSplit(torch.cat([part.x[rows] for part, rows in taken]), labels)
+
+
+def _labels(part: ImageFiles | ImageSplit) -> Tensor:
+    return part.y if isinstance(part, ImageSplit) else part.labels
 
 
 def domain_tree(root: str | Path) -> DomainFiles:
     """One domain for each folder in `root` that has folders of images, which are its classes.
 
-    The classes are those of all domains; a domain may lack some. Files, and folders without
-    images such as those of lists, are skipped.
+    The classes are those of all domains; a domain may lack some. Other files and folders are
+    skipped.
     """
     place = Path(root).expanduser()
     expected = f"Expected: {place}/<domain>/<class>/<image>, with two domains or more"
@@ -181,32 +200,6 @@ def _has_classes(folder: Path) -> bool:
     return any(name.lower().endswith(extensions) for names in walks for name in names)
 
 
-def _check(name: str, domains: tuple[str, ...], parts: int) -> None:
-    if list(domains) != sorted(set(domains)):
-        raise ValueError(f"{name}: domains must be sorted and differ, got {', '.join(domains)}")
-    if len(domains) != parts or not parts:
-        raise ValueError(f"{name}: {len(domains)} domains but {parts} parts")
-
-
-def _check_classes(name: str, classes: tuple[str, ...], counts: Tensor) -> None:
-    absent = without_images(counts.sum(0), classes)
-    if absent:
-        raise ValueError(
-            f"{name}: {len(absent)} of {len(classes)} classes have no image in any domain: "
-            f"{shorten(absent)}"
-        )
-
-
-def _numbers(domains: tuple[str, ...], rows: Mapping[str, Tensor]) -> Tensor:
-    """(M,) 0 for each row of the first domain in `rows`, 1 for each of the second, ..."""
-    unknown = [domain for domain in rows if domain not in domains]
-    if unknown or not rows:
-        said = f"there is no domain {', '.join(unknown)}" if unknown else "no domain is named"
-        raise ValueError(f"{said}; choose of {', '.join(domains)}")
-    sizes = torch.tensor([len(own) for own in rows.values()])
-    return torch.arange(len(sizes)).repeat_interleave(sizes)
-
-
 # Lists of images, with labels that begin at 0 or at 1.
 
 
@@ -222,66 +215,52 @@ def domain_lists(
     Args:
         classes: K.
     """
-    entries = {domain: _merged(lists[domain]) for domain in sorted(lists)}
-    values = [int(value) for own in entries.values() for value in own.values]
-    if not values:
-        raise ValueError(f"{name}: the lists in {root} name no images")
+    found = {domain: _merged(lists[domain]) for domain in sorted(lists)}
+    values = [value for own in found.values() for value in own.values()]
     first = 1 if (min(values), max(values)) == (1, classes) else 0
-    labels = {domain: _labels(own, classes, first) for domain, own in entries.items()}
-    names = _class_names(entries, labels, classes)
+    for domain, own in found.items():
+        for path, value in own.items():
+            if value - first >= classes:
+                raise ValueError(
+                    f"{_joined(lists[domain])}: {path} has the label {value}, but the {classes} "
+                    f"classes are 0..{classes - 1}"
+                )
+    images = [(path, value - first) for own in found.values() for path, value in own.items()]
+    names = _class_names(images, classes)
     parts = (
-        ImageFiles(tuple(own.paths), torch.tensor(labels[domain]), names, root)
-        for domain, own in entries.items()
+        ImageFiles(tuple(own), torch.tensor([*own.values()]) - first, names, root)
+        for own in found.values()
     )
-    return DomainFiles(name, tuple(entries), names, tuple(parts))
+    return DomainFiles(name, tuple(found), names, tuple(parts))
 
 
-def _merged(files: Sequence[Path]) -> Entries:
-    """All lists of one domain as one; an image that is named again is skipped."""
-    merged = Entries(", ".join(map(str, files)))
-    seen: dict[str, str] = {}
+def _joined(files: Sequence[Path]) -> str:
+    return ", ".join(map(str, files))
+
+
+def _merged(files: Sequence[Path]) -> dict[str, int]:
+    """The images of one domain and their labels as written; lists may repeat an image."""
+    merged: dict[str, int] = {}
     for file in files:
         own = read_list(file)
         for path, value, line in zip(own.paths, own.values, own.lines, strict=True):
-            if path not in seen:
-                merged.add(path, value, line)
-            elif seen[path] != value:
+            if merged.setdefault(path, int(value)) != int(value):
                 raise ValueError(
-                    f"{file}, line {line}: {path} has the label {value} here and {seen[path]} "
+                    f"{file}, line {line}: {path} has the label {value} here and {merged[path]} "
                     "before; correct one of the lines"
                 )
-            seen[path] = value
-    if not merged.paths:
-        raise ValueError(f"{merged.source} names no images")
+    if not merged:
+        raise ValueError(f"{_joined(files)} names no images")
     return merged
 
 
-def _labels(entries: Entries, classes: int, first: int) -> list[int]:
-    """Labels from 0, of labels that begin at `first`."""
-    labels = [int(value) - first for value in entries.values]
-    for path, label in zip(entries.paths, labels, strict=True):
-        if not 0 <= label < classes:
-            raise ValueError(
-                f"{entries.source}: {path} has the label {label + first}, but the {classes} "
-                f"classes are {first}..{classes - 1 + first}"
-            )
-    return labels
-
-
-def _class_names(
-    entries: Mapping[str, Entries], labels: Mapping[str, list[int]], classes: int
-) -> tuple[str, ...]:
+def _class_names(images: Sequence[tuple[str, int]], classes: int) -> tuple[str, ...]:
     """K names from the folders ``<domain>/<class>/<image>``, which must agree between domains."""
-    images = [
-        (label, path)
-        for domain, own in entries.items()
-        for path, label in zip(own.paths, labels[domain], strict=True)
-    ]
-    folders = [path.split("/")[-2] if path.count("/") > 1 else "" for _, path in images]
+    folders = [path.split("/")[-2] if path.count("/") > 1 else "" for path, _ in images]
     if len(set(folders)) != classes or "" in folders:
         return tuple(map(str, range(classes)))
     names: dict[int, str] = {}
-    for (label, path), folder in zip(images, folders, strict=True):
+    for (path, label), folder in zip(images, folders, strict=True):
         if names.setdefault(label, folder) != folder:
             raise ValueError(
                 f"{path} has the label {label} (from 0), which images of {names[label]} have as "

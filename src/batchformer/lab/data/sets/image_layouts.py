@@ -52,7 +52,7 @@ def cifar_layout(name: str) -> CifarLayout:
     return CIFAR_SETS[name]
 
 
-def find_cifar(name: Name, root: Path | None = None) -> Path | None:
+def find_cifar(name: str, root: str | Path | None = None) -> Path | None:
     """The `.npz` file or official folder that `cifar_lt` would read, or None if there is none.
 
     Looks at file names only: nothing is opened, and torchvision is not imported.
@@ -68,7 +68,7 @@ def find_cifar(name: Name, root: Path | None = None) -> Path | None:
     return npz if npz.is_file() else None
 
 
-def ensure_cifar(name: Name, root: Path | None = None) -> None:
+def ensure_cifar(name: str, root: str | Path | None = None) -> None:
     """Raise a FileNotFoundError that says what to do unless CIFAR is here or its host answers."""
     if find_cifar(name, root) is not None:
         return
@@ -100,36 +100,23 @@ Part = Literal["test", "val"]
 
 @dataclass(frozen=True)
 class Annotated:
-    """One data set: its lists, and how many images they name.
-
-    Args:
-        train: file name of the list of training images.
-        test: that of the images that scores are measured on.
-        val: that of a third list, for choosing settings.
-        frequencies: that of a .json list of the training images of every class, which some
-            publish with the lists; if it lies beside the training list or in the folder of the
-            data, the training list must agree with it.
-        images: images in the training list.
-        most: images of its largest class.
-        fewest: images of its smallest class.
-        tested: images in the test list.
-        validated: images in the third list.
-        published: file names of the training and test lists as published in .json; used if the
-            others do not exist.
-    """
+    """One data set: its lists, and how many images they name."""
 
     title: str
-    train: str
-    test: str
-    val: str
+    train: str  # file name of the list of training images
+    test: str  # that of the images that scores are measured on
+    val: str  # that of a third list, for choosing settings
+    # That of a .json list of the training images of every class, which some publish with the lists.
+    # If it lies beside the training list or in the folder of the data, the list must agree with it.
     frequencies: str
     classes: int
-    images: int
-    most: int
-    fewest: int
-    tested: int
-    validated: int
+    images: int  # in the training list
+    most: int  # images of its largest class
+    fewest: int  # images of its smallest class
+    tested: int  # images in the test list
+    validated: int  # images in the third list
     source: str
+    # Training and test lists as published in .json; used if the others do not exist.
     published: tuple[str, str] | None = None
 
 
@@ -245,9 +232,14 @@ def ensure_lists(name: str, lists: Lists) -> None:
 # ImageNet.
 
 
+def _folder(root: str | None, usual: str) -> Path:
+    """`root`, or the folder of the usual name where data is looked for."""
+    return Path(root).expanduser() if root else looked_in() / usual
+
+
 def imagenet_folder(root: str | None) -> Path:
-    """The folder of ``train`` and ``val``: `root`, or ``imagenet`` where data is looked for."""
-    return Path(root).expanduser() if root else looked_in() / "imagenet"
+    """The folder of ``train`` and ``val``."""
+    return _folder(root, "imagenet")
 
 
 def ensure_imagenet(root: str | None) -> None:
@@ -269,15 +261,12 @@ def _has_a_class(folder: Path) -> bool:
     return folder.is_dir() and any(entry.is_dir() for entry in folder.iterdir())
 
 
-# Pascal VOC: images with boxes.
-
-#: Lists of images that the paper's detectors are trained and scored on.
-VOC_LISTS = ("2007/trainval", "2012/trainval", "2007/test")
+# Images with boxes: Pascal VOC, and COCO with all annotations of a list in one file.
 
 
 def voc_folder(root: str | None) -> Path:
-    """The folder of ``VOC2007`` and others: `root`, or ``VOCdevkit`` where data is looked for."""
-    return Path(root).expanduser() if root else looked_in() / "VOCdevkit"
+    """The folder of ``VOC2007`` and others."""
+    return _folder(root, "VOCdevkit")
 
 
 def voc_list(root: str | None, name: str) -> Path:
@@ -290,30 +279,9 @@ def voc_list(root: str | None, name: str) -> Path:
     return voc_folder(root) / f"VOC{year}" / "ImageSets" / "Main" / f"{part}.txt"
 
 
-def ensure_voc(root: str | None, lists: Sequence[str]) -> None:
-    """Raise a FileNotFoundError that says what to do unless these lists of images exist."""
-    missing = [voc_list(root, name) for name in lists if not voc_list(root, name).is_file()]
-    if missing:
-        raise not_found(
-            f"Lists of images not found:\n{one_per_line(missing)}",
-            "VOC<year>/JPEGImages/<image>.jpg, VOC<year>/Annotations/<image>.xml and "
-            "VOC<year>/ImageSets/Main/<list>.txt",
-            "unpack the archives of http://host.robots.ox.ac.uk/pascal/VOC there; your own lists "
-            "are named with --data.trained-on and --data.scored-on",
-            "folder VOCdevkit",
-            where=f"in {voc_folder(root)}",
-        )
-
-
-# COCO: images with boxes, all annotations of a list in one file.
-
-#: The usual lists of images.
-COCO_LISTS = ("train2017", "val2017")
-
-
 def coco_folder(root: str | None) -> Path:
-    """The folder of ``annotations``: `root`, or ``coco`` where data is looked for."""
-    return Path(root).expanduser() if root else looked_in() / "coco"
+    """The folder of ``annotations``."""
+    return _folder(root, "coco")
 
 
 def coco_list(root: str | None, name: str) -> Path:
@@ -325,15 +293,41 @@ def coco_list(root: str | None, name: str) -> Path:
     return coco_folder(root) / "annotations" / f"instances_{name}.json"
 
 
+def ensure_voc(root: str | None, lists: Sequence[str]) -> None:
+    """Raise a FileNotFoundError that says what to do unless these lists of images exist."""
+    _ensure_files(
+        [voc_list(root, name) for name in lists],
+        "Lists of images",
+        voc_folder(root),
+        "VOCdevkit",
+        "VOC<year>/JPEGImages/<image>.jpg, VOC<year>/Annotations/<image>.xml and "
+        "VOC<year>/ImageSets/Main/<list>.txt",
+        "http://host.robots.ox.ac.uk/pascal/VOC",
+    )
+
+
 def ensure_coco(root: str | None, lists: Sequence[str]) -> None:
     """Raise a FileNotFoundError that says what to do unless these annotations exist."""
-    missing = [coco_list(root, name) for name in lists if not coco_list(root, name).is_file()]
+    _ensure_files(
+        [coco_list(root, name) for name in lists],
+        "Annotations",
+        coco_folder(root),
+        "coco",
+        "annotations/instances_<list>.json and <list>/<image>.jpg",
+        "https://cocodataset.org",
+    )
+
+
+def _ensure_files(
+    files: Sequence[Path], what: str, folder: Path, usual: str, expected: str, source: str
+) -> None:
+    missing = [file for file in files if not file.is_file()]
     if missing:
         raise not_found(
-            f"Annotations not found:\n{one_per_line(missing)}",
-            "annotations/instances_<list>.json and <list>/<image>.jpg",
-            "unpack the archives of https://cocodataset.org there; your own lists are named with "
+            f"{what} not found:\n{one_per_line(missing)}",
+            expected,
+            f"unpack the archives of {source} there; your own lists are named with "
             "--data.trained-on and --data.scored-on",
-            "folder coco",
-            where=f"in {coco_folder(root)}",
+            f"folder {usual}",
+            where=f"in {folder}",
         )

@@ -23,7 +23,7 @@ METADATA = f"metadata_{SPLIT}.t7"
 CONVERTED = f"metadata_{SPLIT}.csv"
 _KEYS = ("image", "attr", "obj", "set")
 _PARTS = ("train", "val", "test")
-_NOT_SAID = "NA"
+_UNKNOWN = "NA"
 _LISTS = {part: f"{SPLIT}/{part}_pairs.txt" for part in _PARTS}
 _IMAGES = "images"
 #: Images that are looked for to find the form of their paths.
@@ -216,14 +216,14 @@ def read_metadata(file: Path) -> tuple[list[PairImage], Counter[str]]:
                 f"{', '.join(_KEYS)}, got {entry!r:.200}"
             )
         image, attribute, thing, split = cast("list[str]", values)
-        if attribute == _NOT_SAID:
+        if attribute == _UNKNOWN:
             skipped["attribute NA"] += 1
-        elif split == _NOT_SAID:
+        elif split == _UNKNOWN:
             skipped["set NA"] += 1
         elif split not in _PARTS:
             raise ValueError(
                 f"{file}, entry {number} (from 0): expected the set {', '.join(_PARTS)} or "
-                f"{_NOT_SAID}, got {split!r}"
+                f"{_UNKNOWN}, got {split!r}"
             )
         else:
             images.append(PairImage(image, attribute, thing, cast("Phase", split)))

@@ -115,13 +115,9 @@ def with_at_most(data: LongTailedFiles, per_class: int, seed: int) -> LongTailed
         return data
     train = data.train
     order = torch.randperm(len(train), generator=generator(seed, "split"))
-    labels = train.labels[order]
-    # How many images of the same class come earlier in the order.
-    by_class = labels.argsort(stable=True)
-    starts = train.counts.cumsum(0) - train.counts
-    earlier = torch.empty_like(by_class)
-    earlier[by_class] = torch.arange(len(train)) - starts[labels[by_class]]
-    rows = order[earlier < per_class].sort().values
+    by_class = order[train.labels[order].argsort(stable=True)]
+    classes = torch.split(by_class, train.counts.tolist())
+    rows = torch.cat([own[:per_class] for own in classes]).sort().values
     return dataclasses.replace(data, train=train.subset(rows))
 
 
@@ -177,18 +173,17 @@ def annotated(name: str, lists: Lists, with_val: bool = False) -> LongTailedFile
 
 
 def class_names(files: ImageFiles) -> tuple[str, ...]:
-    """K names from the folders of each class's first image, below the folder of the part.
+    """K names, from the folders below the folder of the part that the first image lies in.
 
-    ``train/n01440764/n01440764_762.JPEG`` is of the class n01440764; a class whose image is in no
-    such folder keeps its name.
+    ``train/n01440764/n01440764_762.JPEG`` is of the class n01440764; a class without such an image
+    keeps its name.
     """
-    names = list(files.classes)
-    labels = files.labels.tolist()
-    for row in range(len(labels) - 1, -1, -1):
-        folders = files.paths[row].split("/")[1:-1]
+    found: dict[int, str] = {}
+    for path, label in zip(files.paths, files.labels.tolist(), strict=True):
+        folders = path.split("/")[1:-1]
         if folders:
-            names[labels[row]] = "/".join(folders)
-    return tuple(names)
+            found.setdefault(label, "/".join(folders))
+    return tuple(found.get(label, name) for label, name in enumerate(files.classes))
 
 
 def imagenet(root: str | None = None) -> LongTailedFiles:
@@ -294,14 +289,13 @@ def _part_folders(root: Path) -> tuple[Path, Path]:
     if not root.is_dir():
         raise FileNotFoundError(f"{root} is not a folder. {_expected(root)}")
     train = root / "train"
-    test = next((root / name for name in TEST_FOLDERS if (root / name).is_dir()), None)
-    lacking = [] if train.is_dir() else ["training images"]
-    lacking += [] if test else ["test images"]
-    if not test or lacking:
+    tests = [root / name for name in TEST_FOLDERS if (root / name).is_dir()]
+    lacking = ["training images"] * (not train.is_dir()) + ["test images"] * (not tests)
+    if lacking:
         raise FileNotFoundError(
             f"{root} has no folder of {' and none of '.join(lacking)}. {_expected(root)}"
         )
-    return train, test
+    return train, tests[0]
 
 
 def _expected(root: Path) -> str:

@@ -11,7 +11,7 @@ import torch
 
 from batchformer.lab.data.sets.domains import domain_tree
 from batchformer.lab.data.sets.images import exact_floor
-from batchformer.lab.data.sets.pairs import Pair, PairImage, Phase, write_pair_table
+from batchformer.lab.data.sets.pairs import Pair, PairImage, Phase
 from batchformer.nn.randomness import generator
 
 Fractions = tuple[float, float, float]
@@ -41,7 +41,7 @@ def make_pairs(
         )
     found = domain_tree(root)
     members: dict[Pair, list[str]] = {}
-    for domain, part in zip(found.domains, found.files, strict=True):
+    for domain, part in zip(found.domains, found.parts, strict=True):
         for path, label in zip(part.paths, part.labels.tolist(), strict=True):
             members.setdefault((domain, found.classes[label]), []).append(path)
     pairs = sorted(members)
@@ -59,20 +59,6 @@ def make_pairs(
             split = [phase] * len(paths)
         images += [PairImage(path, *pair, part) for path, part in zip(paths, split, strict=True)]
     return sorted(images)
-
-
-def write_pairs(
-    file: str | Path,
-    root: str | Path,
-    unseen_val: int,
-    unseen_test: int,
-    seed: int,
-    fractions: Fractions = (0.6, 0.2, 0.2),
-) -> list[PairImage]:
-    """Write what `make_pairs` makes as a table that `pair_table` reads, and return it."""
-    images = make_pairs(root, unseen_val, unseen_test, seed, fractions)
-    write_pair_table(file, images)
-    return images
 
 
 def draw_unseen(pairs: Sequence[Pair], count: int, seed: int) -> list[Pair]:

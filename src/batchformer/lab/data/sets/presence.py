@@ -52,10 +52,6 @@ class Family:
         return "present"
 
 
-def _root(data: Any) -> Path | None:
-    return None if data.root is None else Path(data.root)
-
-
 def _lists(data: Any) -> image_layouts.Lists:
     named = data.train_list, data.test_list, data.scored_on
     return image_layouts.lists_of(data.name, data.root, *named)
@@ -92,9 +88,9 @@ def _ensure_table(data: Any) -> None:
 
 _EMBEDDED = Family(place=lambda name: "scikit-learn", state="embedded")
 _CIFAR = Family(
-    ensure=lambda data: image_layouts.ensure_cifar(data.name, _root(data)),
-    present=lambda data: image_layouts.find_cifar(data.name, _root(data)) is not None,
-    place=lambda name: image_layouts.find_cifar(name),  # type: ignore[arg-type]
+    ensure=lambda data: image_layouts.ensure_cifar(data.name, data.root),
+    present=lambda data: image_layouts.find_cifar(data.name, data.root) is not None,
+    place=image_layouts.find_cifar,
     looked=lambda name: f"looked in {looked_in()}; downloaded at first use",
 )
 _LISTED = Family(
@@ -162,8 +158,8 @@ def state_of(data: Any) -> State:
 def places() -> Iterator[tuple[str, State, str]]:
     """Every named set: its state in its usual place, and that place or what was looked for."""
     lists = {
-        "voc": (image_layouts.VOC_LISTS[:2], image_layouts.VOC_LISTS[2:]),
-        "coco": (image_layouts.COCO_LISTS[:1], image_layouts.COCO_LISTS[1:]),
+        "voc": (("2007/trainval", "2012/trainval"), ("2007/test",)),
+        "coco": (("train2017",), ("val2017",)),
     }
     for name, family in FAMILIES.items():
         trained_on, scored_on = lists.get(name, ((), "test"))

@@ -36,10 +36,7 @@ class AnnotatedObject:
 
     @property
     def degenerate(self) -> bool:
-        """Whether the box as written is a point or a line, which is a mistake, or has a NaN.
-
-        VOC counts such a box as one pixel wide or high.
-        """
+        """Whether the box is a point or a line, one pixel in VOC's count, or has a NaN."""
         left, top, right, bottom = self.box
         return not (right - left > 1 and bottom - top > 1)
 
@@ -127,33 +124,43 @@ def load_voc(
     ensure_voc(root, (*trained_on, *scored_on))
     files = {name: _files(root, name) for name in dict.fromkeys((*trained_on, *scored_on))}
     require_files(path for pairs in files.values() for pair in pairs for path in pair)
-    things = {
-        annotation: read_annotation(annotation)
-        for pairs in files.values()
-        for _, annotation in pairs
-    }
+    things = {file: read_annotation(file) for pairs in files.values() for _, file in pairs}
     _warn_of_degenerate(things)
-    found = {thing.name for whole in things.values() for thing in whole}
+    found = {thing.name for own in things.values() for thing in own}
     classes = VOC_CLASSES if found <= set(VOC_CLASSES) else tuple(sorted(found))
 
-    def images(lists: Sequence[str], with_difficult: bool) -> list[BoxedImage]:
-        made = []
-        for image, annotation in (pair for name in lists for pair in files[name]):
-            kept = [
-                thing
-                for thing in things[annotation]
-                if not thing.degenerate and (with_difficult or not thing.difficult)
-            ]
-            made.append(_boxed(image, kept, classes))
-        return made
+    def kept(annotation: Path, with_difficult: bool) -> list[AnnotatedObject]:
+        whole = [thing for thing in things[annotation] if not thing.degenerate]
+        return [thing for thing in whole if with_difficult or not thing.difficult]
 
-    train = [image for image in images(trained_on, difficult) if len(image.labels)]
-    test = images(scored_on, with_difficult=True)
+    def images(lists: Sequence[str], with_difficult: bool) -> list[BoxedImage]:
+        pairs = (pair for name in lists for pair in files[name])
+        return [_boxed(image, kept(file, with_difficult), classes) for image, file in pairs]
+
+    train, test = images(trained_on, difficult), images(scored_on, with_difficult=True)
+    return boxed_images(classes, train, test, trained_on, scored_on, folders=2)
+
+
+def boxed_images(
+    classes: tuple[str, ...],
+    train: Sequence[BoxedImage],
+    test: Sequence[BoxedImage],
+    trained_on: Sequence[str],
+    scored_on: Sequence[str],
+    folders: int,
+) -> BoxedImages:
+    """A data set of images with boxes; training images without an object are left out.
+
+    Args:
+        folders: how many folders above an image the one is that tells its list, for the hash.
+    """
+    train = [image for image in train if len(image.labels)]
     if not train:
         raise ValueError(f"No image of {', '.join(trained_on)} has an object to train on.")
     if all(image.difficult.all() for image in test):
         raise ValueError(f"No image of {', '.join(scored_on)} has an object to score.")
-    return BoxedImages(classes, tuple(train), tuple(test), split_hash(classes, train, test))
+    hashed = _split_hash(classes, (train, test), folders)
+    return BoxedImages(classes, tuple(train), tuple(test), hashed)
 
 
 def _files(root: str | None, name: str) -> list[tuple[Path, Path]]:
@@ -180,13 +187,12 @@ def _files(root: str | None, name: str) -> list[tuple[Path, Path]]:
 
 def require_files(paths: Iterable[Path]) -> None:
     missing = [path for path in dict.fromkeys(paths) if not path.is_file()]
-    if not missing:
-        return
-    raise FileNotFoundError(
-        f"{len(missing)} files of images and annotations that the lists name do not exist:\n"
-        f"{one_per_line(missing)}\nUnpack the rest of the data set there, or leave these lines out "
-        "of the lists in ImageSets/Main."
-    )
+    if missing:
+        raise FileNotFoundError(
+            f"{len(missing)} files of images and annotations that the lists name do not exist:\n"
+            f"{one_per_line(missing)}\nUnpack the rest of the data set there, or leave these lines "
+            "out of the lists in ImageSets/Main."
+        )
 
 
 def _warn_of_degenerate(things: dict[Path, list[AnnotatedObject]]) -> None:
@@ -208,13 +214,8 @@ def _boxed(path: Path, things: Sequence[AnnotatedObject], classes: Sequence[str]
     )
 
 
-def split_hash(classes: Sequence[str], *parts: Sequence[BoxedImage], folders: int = 2) -> str:
-    """SHA-256 of the classes, and of the names and objects of all images.
-
-    Args:
-        parts: images that are trained on, and that are scored.
-        folders: how many folders above an image the one is that tells its list.
-    """
+def _split_hash(classes: Sequence[str], parts: Sequence[Sequence[BoxedImage]], folders: int) -> str:
+    """SHA-256 of the classes, and of the names and objects of all images."""
     total = hashlib.sha256("\n".join(classes).encode())
     for part in parts:
         total.update(b"\n\n")
