@@ -7,7 +7,7 @@ needs a module with one output where we have a function of images.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -63,7 +63,6 @@ def grad_cam(
         raise ValueError(
             f"{type(network).__name__} has no layer {', '.join(unknown)}; its parts are {known}"
         )
-    outputs: dict[str, Tensor] = {}
     with torch.enable_grad(), _recorded_calls({name: modules[name] for name in names}) as heard:
         # Frozen networks have a graph through their input alone.
         logits = classify(x.detach().requires_grad_())
@@ -125,28 +124,22 @@ def last_maps(network: nn.Module, run: Callable[[], Any]) -> list[str]:
     for place, (name, _, output) in enumerate(heard):
         if name.rpartition(".")[2] in TOKEN_NORMS and output.ndim == 3 and output.shape[1] > 3:
             tokens = place, name
-    block = tokens[1].rpartition(".")[0] + "." if tokens else None
+    block = _parent(tokens[1]) + "." if tokens else None
     for place, (name, source, output) in reversed(list(enumerate(heard))):
         if tokens and place <= tokens[0]:
             break
         # Queries, keys and values of several heads have four axes as well.
         inside = block is not None and name.startswith(block)
         if not inside and output.ndim == 4 and math.prod(as_maps(output).shape[2:]) > 1:
-            return _beside(network, name, source, heard)
+            parent = _parent(name)
+            if not isinstance(network.get_submodule(parent), nn.ModuleList):
+                return [name]
+            return [other for other, x, _ in heard if x is source and _parent(other) == parent]
     if tokens:
         return [tokens[1]]
     raise ValueError(
         f"{type(network).__name__} has no layer with maps for Grad-CAM: name one with layer="
     )
-
-
-def _beside(
-    network: nn.Module, name: str, source: Any, heard: Sequence[tuple[str, Any, Tensor]]
-) -> list[str]:
-    parent = name.rpartition(".")[0]
-    if not isinstance(network.get_submodule(parent), nn.ModuleList):
-        return [name]
-    return [other for other, read, _ in heard if read is source and _parent(other) == parent]
 
 
 def _parent(name: str) -> str:

@@ -44,3 +44,14 @@ def thumbnails(images: Tensor, side: int) -> Tensor:
         size = [max(1, round(length * scale)) for length in (height, width)]
         images = F.interpolate(images.float(), size, mode="area").round().to(torch.uint8)
     return images.expand(-1, 3, -1, -1).permute(0, 2, 3, 1).contiguous()
+
+
+def stretched_thumbnails(images: Tensor, side: int) -> Tensor:
+    """The same of float images (n, channels, H, W), from their darkest to their brightest value.
+
+    Of more than three channels, the first three are shown.
+    """
+    images = images.detach().cpu().float()
+    low, high = images.min(), images.max()
+    stretched = ((images - low) / (high - low).clamp_min(1e-12) * 255).round().to(torch.uint8)
+    return thumbnails(stretched[:, :3] if stretched.shape[1] > 3 else stretched, side)

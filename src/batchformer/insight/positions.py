@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from batchformer.insight.figures.canvas import INK, SMALL, WIDTH, bare, new_grid, title
-from batchformer.insight.images import thumbnails
+from batchformer.insight.images import stretched_thumbnails
 from batchformer.insight.optional import extra
 from batchformer.insight.page.explorer import data_uri, packed, page_file, policy_of
 from batchformer.insight.page.html import environment
@@ -169,7 +169,7 @@ def look_at_positions(model: nn.Module, batch: Any) -> list[PositionAttention]:
         places = [name.removesuffix(".batchformer") for name, *_ in calls]
         if record is not None and len(record.places) == len(calls):
             places = list(record.places)  # one encoder may stand at several places
-        small = _small(images)
+        small = stretched_thumbnails(images, SIDE)
         found = []
         for place, (_, encoder, x, visible) in zip(places, calls, strict=True):
             _, weights = encoder.mix(x, return_weights=True, visible=visible)
@@ -208,11 +208,3 @@ def _grid(shape: tuple[int, ...], image: torch.Size) -> tuple[int, tuple[int, in
         if about or (height % rows == 0 and height * columns == width * rows):
             return prefix, (rows, columns)
     return 0, None
-
-
-def _small(images: Tensor) -> Tensor:
-    """(N, height, width, 3) uint8, from the darkest to the brightest value of the batch."""
-    some = images.detach().cpu().float()
-    low, high = some.min(), some.max()
-    stretched = ((some - low) / (high - low).clamp_min(1e-12) * 255).round().to(torch.uint8)
-    return thumbnails(stretched[:, :3] if stretched.shape[1] > 3 else stretched, SIDE)

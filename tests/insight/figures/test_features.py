@@ -16,7 +16,6 @@ from batchformer.insight.figures import features as feature_space
 from batchformer.insight.figures.canvas import (
     CLASS_COLOURS,
     CLASS_MARKERS,
-    SHOT_COLOURS,
     SHOT_MARKS,
 )
 from batchformer.insight.figures.features import FeaturesOfArm, FeatureSpace, class_means, gather
@@ -186,10 +185,11 @@ def test_every_shot_group_has_its_colour_in_every_panel() -> None:
     data = known(gather(simulated_group("baseline", "batchformer")))
     figure = feature_space.draw(data)
     assert [axes.get_title(loc="left") for axes in figure.axes] == ["baseline", "batchformer"]
+    colours = [mark.colour for mark in SHOT_MARKS]
     for axes in figure.axes:
         samples: list[Any] = list(axes.collections[::2])
         means: list[Any] = list(axes.collections[1::2])
-        assert [to_hex(c.get_facecolor()[0]) for c in samples] == list(SHOT_COLOURS.values())
+        assert [to_hex(c.get_facecolor()[0]) for c in samples] == colours
         assert sum(len(c.get_offsets()) for c in samples) == 600
         assert sum(len(c.get_offsets()) for c in means) == 12
         assert all(c.get_rasterized() for c in samples + means)

@@ -38,10 +38,6 @@ SMALL = TEXT - 1
 DOTS = 220
 """Per inch, of what is kept as pixels inside a figure."""
 
-SHOT_COLOURS = dict(zip(SHOTS, ("#3d82c4", "#b07d00", "#cc4f6d"), strict=True))
-"""Blue, yellow and red stay apart for every kind of colour vision; at least 3:1 on both pages."""
-SHOT_MARKERS = dict(zip(SHOTS, ("o", "s", "^"), strict=True))
-
 CLASS_COLOURS = (
     *("#0096f0", "#a55a4b", "#e10078", "#0f8700", "#960fff"),
     *("#96964b", "#0f9696", "#964bb4", "#ff001e", "#ff2de1"),
@@ -67,7 +63,10 @@ class Mark:
     shape: str
 
 
-SHOT_MARKS = [Mark(name, SHOT_COLOURS[name], SHOT_MARKERS[name]) for name in SHOTS]
+SHOT_MARKS = [
+    Mark(*look) for look in zip(SHOTS, ("#3d82c4", "#b07d00", "#cc4f6d"), "os^", strict=True)
+]
+"""Blue, yellow and red stay apart for every kind of colour vision; at least 3:1 on both pages."""
 
 
 def new_figure(heights: Sequence[float]) -> tuple[Figure, list[Axes]]:

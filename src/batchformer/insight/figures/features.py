@@ -21,7 +21,12 @@ from batchformer.insight.figures.canvas import (
     title,
 )
 from batchformer.insight.figures.captioned import Caption, CaptionedFigure, FigureTable
-from batchformer.insight.figures.networks import NetworkGroup, arrays_by_arm
+from batchformer.insight.figures.networks import (
+    NetworkGroup,
+    arrays_by_arm,
+    class_names,
+    first_run,
+)
 from batchformer.insight.figures.text import mean_with_interval, number
 from batchformer.insight.intervals import Summary, summary_of_known
 from batchformer.insight.record import SHOTS
@@ -131,11 +136,8 @@ def gather(group: NetworkGroup) -> FeatureSpace | None:
         share = float(first["projection_share"][0]), float(first["projection_share"][1])
         points = first["projection"].astype(np.float64)
         by_arm[arm] = FeaturesOfArm(points, first["projection_labels"], share, measures, len(runs))
-    shots = next(iter(next(iter(found.values())).values()))["shot_of_class"]
-    named = (run.insight.get("classes") for run in group.of(next(iter(found))))
-    names = next((one for one in named if one is not None and one.shape == shots.shape), ())
-    known = tuple(map(str, names))
-    return FeatureSpace(shots.astype(np.int64), by_arm, seed, known)
+    shots = first_run(found)["shot_of_class"].astype(np.int64)
+    return FeatureSpace(shots, by_arm, seed, class_names(group, next(iter(found)), len(shots)))
 
 
 def class_means(points: NDArray[Any], labels: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:

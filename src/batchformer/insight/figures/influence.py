@@ -19,6 +19,7 @@ from batchformer.insight.figures.learning import Learning, learning
 from batchformer.insight.figures.networks import (
     NetworkGroup,
     arrays_by_arm,
+    first_run,
     image_count,
     mean_of_known,
     safe_divide,
@@ -151,7 +152,7 @@ def gather(
     found = arrays_by_arm(group, "train_counts", "gradient_samples", name)
     if not found:
         return None
-    first = next(iter(next(iter(found.values())).values()))
+    first = first_run(found)
     counts = first["train_counts"].astype(np.float64)
     order = np.argsort(-counts, kind="stable")
     controls = arrays_by_arm(group, "train_counts", "gradient_samples", before)

@@ -23,6 +23,7 @@ from batchformer.insight.figures.networks import (
     ImageCount,
     NetworkGroup,
     arrays_by_arm,
+    first_run,
     image_count,
     safe_divide,
 )
@@ -115,8 +116,7 @@ def gather(group: NetworkGroup, by_shots: bool = False) -> Reliability | None:
             len(runs),
             colours[arm],
         )
-    first = next(iter(next(iter(found.values())).values()))
-    seen = image_count(group, round(float(first["reliability_count"][0].sum())))
+    seen = image_count(group, round(float(first_run(found)["reliability_count"][0].sum())))
     return Reliability(by_arm, by_shots, seen, any("ece" in run.scores for run in group.runs))
 
 

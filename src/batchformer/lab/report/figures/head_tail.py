@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from batchformer.insight.classes import shot_groups, shots_of, third_groups
+from batchformer.insight.classes import shots_of
 from batchformer.insight.figures.canvas import (
     DIVERGING,
     INK,
@@ -137,8 +137,7 @@ def shot_of_class(run: RecordedRun, counts: NDArray[Any]) -> NDArray[Any]:
         return known.astype(np.int64)
     data = run.recipe.get("data")
     thirds = isinstance(data, dict) and data.get("shots") == "thirds"
-    groups = (third_groups if thirds else shot_groups)(counts.tolist())
-    shots: NDArray[Any] = shots_of(groups).numpy()
+    shots: NDArray[Any] = shots_of(counts.tolist(), "thirds" if thirds else "counts").numpy()
     return shots
 
 

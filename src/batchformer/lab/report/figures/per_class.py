@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from batchformer.insight.figures.canvas import INK, MARKERS, TEXT, legend, new_figure, title
 from batchformer.insight.figures.captioned import Caption, CaptionedFigure, FigureTable
+from batchformer.insight.figures.networks import main_arm
 from batchformer.insight.figures.text import number, over_seeds, seeds, signed
 from batchformer.insight.intervals import FEWEST_SEEDS
 from batchformer.lab.metrics.intervals import Paired, paired
@@ -67,9 +68,8 @@ class ByClass:
         """
         if len(self.accuracy) <= MOST_LINES:
             return list(self.accuracy)
-        others = list(self.differences)
-        main = "batchformer" if "batchformer" in others else next(iter(others), None)
-        return [arm for arm in self.accuracy if arm == main or arm not in others]
+        main = main_arm(self.differences)
+        return [arm for arm in self.accuracy if arm == main or arm not in self.differences]
 
 
 def make(group: RunGroup) -> CaptionedFigure | None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from batchformer.insight.figures.networks import main_arm
 from batchformer.insight.intervals import FEWEST_SEEDS, Summary, summary
 from batchformer.lab.metrics.intervals import (
     ImageInterval,
@@ -118,7 +119,7 @@ class RecipeComparison:
     @property
     def main_arm(self) -> str | None:
         """The arm that the headline is about."""
-        return "batchformer" if "batchformer" in self.others else next(iter(self.others), None)
+        return main_arm(self.others)
 
     @property
     def main_metric(self) -> str:
