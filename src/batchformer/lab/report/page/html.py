@@ -13,10 +13,9 @@ from batchformer.insight.page.explorer import script_policy
 from batchformer.insight.page.html import Section, typeset
 from batchformer.insight.page.html import environment as shared_environment
 from batchformer.lab.config.recipe import NOT_IN_THE_PAPER
-from batchformer.lab.report.page.sections import pooled_part, sections_of, sweep_section
+from batchformer.lab.report.page.sections import pooled_parts, sections_of, sweep_section
 from batchformer.lab.report.results import words
 from batchformer.lab.report.results.comparison import (
-    Comparison,
     Difference,
     RecipeComparison,
     compare_runs,
@@ -37,8 +36,12 @@ from batchformer.lab.report.results.pooling import pool_recipes
 from batchformer.lab.report.results.provenance import provenance
 from batchformer.lab.report.results.runs import RecordedRun
 from batchformer.lab.report.results.sweeps import SweepComparison, compare_sweep, split_sweeps
-from batchformer.lab.report.results.tables import level_name, sweep_headline, sweep_notes
-from batchformer.lab.report.results.words import Answer
+from batchformer.lab.report.results.tables import (
+    level_name,
+    pooled_notes,
+    sweep_headline,
+    sweep_notes,
+)
 from batchformer.plug.files import write_atomically
 
 if TYPE_CHECKING:
@@ -69,14 +72,11 @@ class Part:
 
     anchor: str
     comparison: RecipeComparison | SweepComparison
-    headline: str
     strips: Mapping[Any, Any]
     sections: list[Section]
     settings: dict[str, str]
     provenance: dict[str, list[str]]
     main_strip: Strip | None = None
-    answer: Answer | None = None
-    question: str = ""
 
 
 def write_page(
@@ -113,9 +113,7 @@ def render(
     sweeps, others = split_sweeps(runs)
     comparison = compare_runs(others, reference)
     main_reach = _reach(d for recipe in comparison.recipes if (d := _main(recipe)) is not None)
-    parts = [
-        _part(recipe, comparison, i, main_reach) for i, recipe in enumerate(comparison.recipes)
-    ]
+    parts = [_part(recipe, i, main_reach) for i, recipe in enumerate(comparison.recipes)]
     shown = [_sweep_part(compare_sweep(sweep), i) for i, sweep in enumerate(sweeps)]
     if title is None:
         title = TITLE if parts or not sweeps else SWEEPS_TITLE
@@ -130,9 +128,12 @@ def render(
             comparison=comparison,
             parts=parts,
             main_reach=main_reach,
-            pooled=pooled_part(effects) if effects else None,
+            pooled=pooled,
+            pooled_parts=pooled_parts(effects) if effects else [],
+            pooled_notes=pooled_notes(effects) if effects else [],
             sweeps=shown,
             level_name=level_name,
+            sweep_headline=sweep_headline,
             not_in_the_paper=NOT_IN_THE_PAPER,
             sweep_notes=sweep_notes,
             runs=runs,
@@ -183,7 +184,7 @@ def _main(recipe: RecipeComparison) -> Difference | None:
     return found if found is not None and found.outcome is not None else None
 
 
-def _part(recipe: RecipeComparison, comparison: Comparison, index: int, main_reach: float) -> Part:
+def _part(recipe: RecipeComparison, index: int, main_reach: float) -> Part:
     anchor = f"recipe-{index + 1}"
     # A descriptive metric is not in percent, so it gets no strip.
     differences = {key: d for key, d in recipe.differences.items() if d.outcome is not None}
@@ -192,14 +193,11 @@ def _part(recipe: RecipeComparison, comparison: Comparison, index: int, main_rea
     return Part(
         anchor,
         recipe,
-        typeset(words.headline(recipe, comparison.comparisons)),
         {key: _strip(difference, reach) for key, difference in differences.items()},
         sections_of(recipe.group, anchor),
         settings(recipe.group),
         provenance(recipe.group.runs),
         _strip(main, main_reach) if main and main.paired.low is not None else None,
-        words.answer(recipe, comparison.comparisons),
-        words.question(recipe),
     )
 
 
@@ -210,7 +208,6 @@ def _sweep_part(found: SweepComparison, index: int) -> Part:
     return Part(
         anchor,
         found,
-        typeset(sweep_headline(found)),
         {name: {cell: _strip(d, reach) for cell, d in each.items()} for name, each in to.items()},
         [] if figure is None else [figure],
         settings(RunGroup(found.sweep.name, runs)) if runs else {},

@@ -214,7 +214,8 @@ def difference_between(
 ) -> Difference | None:
     """``after - before`` over the seeds that both have; None if they share none.
 
-    ``before`` is the reference; ``paper`` has the paper's numbers of both.
+    ``before`` is the reference; ``paper`` has the paper's numbers of both. The outcome is that of
+    this comparison alone. A descriptive metric gets neither outcome nor p-value.
     """
     seeds = tuple(sorted(before.keys() & after.keys()))
     if not seeds:
@@ -222,16 +223,6 @@ def difference_between(
     start, end = paper
     effect = None if start is None or end is None else end - start
     result = paired([before[seed] for seed in seeds], [after[seed] for seed in seeds])
-    return difference_of(result, seeds, metric, effect)
-
-
-def difference_of(
-    result: Paired, seeds: tuple[int, ...], metric: str, effect: float | None
-) -> Difference:
-    """A comparison with its outcome, before correction; ``effect`` is the paper's difference.
-
-    A descriptive metric gets neither outcome nor p-value.
-    """
     if metric in DESCRIPTIVE:
         untested = replace(result, p_value=None)
         return Difference(untested, seeds, None, None, effect, None, decimals(metric))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from batchformer.insight.figures.captioned import without_empty
 from batchformer.insight.figures.text import interval, number, signed
@@ -39,6 +40,8 @@ WIDEST = 120
 LEFT = frozenset({"metric", "level", "arm", "recipe", "verdict"})
 Columns = tuple[str, ...]
 Rows = list[tuple[str, ...]]
+K = TypeVar("K")
+V = TypeVar("V", Difference, Effect)
 
 
 class Terminal:
@@ -244,22 +247,30 @@ def pooled_headline(arm: str, reference: str, effects: Mapping[str, Effect]) -> 
     widest = max((effect.pooled for effect in effects.values()), key=lambda found: found.setups)
     compared = "" if reference == "baseline" else f" compared with {in_words(reference)}"
     sentences = [f"{arm}{compared}, {widest.setups} recipes, {widest.seeds} paired seeds."]
+    by_verdict = _by_verdict(effects)
     for word in ("gain", "loss"):
-        found = {m: e for m, e in effects.items() if e.outcome == word and e.stands}
-        sentences += [f"A {word} on {_listed(found)}."] if found else []
-    undone = {m: e for m, e in effects.items() if e.outcome in ("gain", "loss") and not e.stands}
-    if undone:
+        if found := by_verdict[word]:
+            sentences.append(f"A {word} on {_listed(found)}.")
+    if undone := by_verdict["uncorrected"]:
         they = "it is" if len(undone) == 1 else "they are"
         sentences.append(
             f"Only without correction: {_listed(undone)}; after Holm's {they} not significant."
         )
-    noise = {m: e for m, e in effects.items() if e.outcome == "not reliable"}
-    sentences += [f"No reliable difference: {_listed(noise)}."] if noise else []
-    without = [metric_label(m) for m, e in effects.items() if e.outcome == "no spread"]
-    sentences += (
-        [f"Without spread, and so without verdict: {', '.join(without)}."] if without else []
-    )
+    if noise := by_verdict["not reliable"]:
+        sentences.append(f"No reliable difference: {_listed(noise)}.")
+    if without := by_verdict["no spread"]:
+        labels = ", ".join(map(metric_label, without))
+        sentences.append(f"Without spread, and so without verdict: {labels}.")
     return " ".join(sentences)
+
+
+def _by_verdict(found: Mapping[K, V]) -> dict[str, dict[K, V]]:
+    """Comparisons by their outcome; gains and losses that Holm undoes are ``uncorrected``."""
+    sorted_out: dict[str, dict[K, V]] = defaultdict(dict)
+    for key, one in found.items():
+        undone = one.outcome in ("gain", "loss") and not one.stands
+        sorted_out["uncorrected" if undone else str(one.outcome)][key] = one
+    return sorted_out
 
 
 def pooled_notes(found: PooledEffects) -> list[str]:
@@ -391,23 +402,19 @@ def sweep_headline(comparison: SweepComparison) -> str:
         return f"Too few seeds for a verdict on {sweep.factor}: an interval needs {FEWEST_SEEDS}."
     against = f"{sweep.factor} {sweep.reference}"
     sentences = []
+    by_verdict = _by_verdict(tested)
     standing = {cell: d for cell, d in tested.items() if d.outcome in ("gain", "loss") and d.stands}
-    undone = {
-        cell: d for cell, d in tested.items() if d.outcome in ("gain", "loss") and not d.stands
-    }
     if standing:
         sentences.append(f"Reliable after correction: {_listed_levels(standing)}.")
-    if undone:
+    if undone := by_verdict["uncorrected"]:
         they = "it is" if len(undone) == 1 else "they are"
         sentences.append(
             f"Reliable only without correction: {_listed_levels(undone)}; after Holm's correction "
             f"for the {comparison.tested} tests of the sweep, {they} not significant."
         )
-    noise = {cell: d for cell, d in tested.items() if d.outcome == "not reliable"}
-    if noise:
+    if noise := by_verdict["not reliable"]:
         sentences.append(f"No reliable difference: {_listed_levels(noise)}.")
-    flat = {cell: d for cell, d in tested.items() if d.outcome == "no spread"}
-    if flat:
+    if flat := by_verdict["no spread"]:
         sentences.append(f"Without spread, and so without verdict: {_listed_levels(flat)}.")
     return " ".join([*sentences, f"In percentage points of {label}, compared with {against}."])
 
