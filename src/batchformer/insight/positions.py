@@ -13,7 +13,7 @@ from batchformer.insight.figures.canvas import INK, SMALL, WIDTH, bare, new_grid
 from batchformer.insight.images import stretched_thumbnails
 from batchformer.insight.optional import extra
 from batchformer.insight.page.explorer import data_uri, packed, page_file, policy_of
-from batchformer.insight.page.html import environment
+from batchformer.insight.page.html import path_of_page, rendered
 from batchformer.nn.module import BatchFormer, without_exchange
 from batchformer.nn.streams import leaves
 from batchformer.plug.example import as_batch
@@ -95,6 +95,7 @@ class PositionAttention:
 
     def page(self, path: str | Path) -> Path:
         """Write a web page: click a patch to see what it gives to that patch of each image."""
+        target = path_of_page(path)
         with extra("report"):
             from markupsafe import Markup
         count = min(len(self.images), ON_PAGE)
@@ -102,24 +103,21 @@ class PositionAttention:
         rows, columns = maps.shape[2:]
         script = page_file("positions.js")
         _, height, width, _ = self.images.shape
-        page = (
-            environment()
-            .get_template("positions.html.jinja")
-            .render(
-                title="Which patches attend to which",
-                place=self.place,
-                images=[data_uri(image.numpy()) for image in self.images[:count]],
-                all=len(self.images),
-                even=f"{1 / len(self.images):.1%}",
-                height=height,
-                width=width,
-                data={"rows": rows, "columns": columns, "maps": packed(maps.numpy(), "f4")},
-                script=Markup(script),
-                policy=policy_of(script),
-            )
+        page = rendered(
+            "positions.html.jinja",
+            title="Which patches attend to which",
+            place=self.place,
+            images=[data_uri(image.numpy()) for image in self.images[:count]],
+            all=len(self.images),
+            even=f"{1 / len(self.images):.1%}",
+            height=height,
+            width=width,
+            data={"rows": rows, "columns": columns, "maps": packed(maps.numpy(), "f4")},
+            script=Markup(script),
+            policy=policy_of(script),
         )
-        write_atomically(Path(path), page.encode())
-        return Path(path)
+        write_atomically(target, page.encode())
+        return target
 
 
 def look_at_positions(model: nn.Module, batch: Any) -> list[PositionAttention]:

@@ -20,12 +20,13 @@ from batchformer.insight.figures.canvas import (
 )
 from batchformer.insight.figures.captioned import Caption, CaptionedFigure, FigureTable
 from batchformer.insight.figures.networks import safe_divide
-from batchformer.insight.figures.text import interval, number, over_seeds, signed
+from batchformer.insight.figures.text import number, over_seeds, signed
 from batchformer.insight.record import SHOTS
 from batchformer.lab.metrics.intervals import Paired, paired
 from batchformer.lab.report.results.configuration import RunGroup
 from batchformer.lab.report.results.names import in_words
 from batchformer.lab.report.results.runs import RecordedRun
+from batchformer.lab.report.results.words import with_interval
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -231,12 +232,8 @@ def tables(data: HeadTail) -> list[FigureTable]:
         made.append(FigureTable(f"{arm}, percent", (*columns, "right"), rows))
         if found.differences:
             rows = [
-                (name, *(f"{signed(d.difference)} {_interval(d)}".strip() for d in line))
+                (name, *map(with_interval, line))
                 for name, line in zip(data.groups, found.differences, strict=True)
             ]
             made.append(FigureTable(f"{arm} - {data.reference}, percentage points", columns, rows))
     return made
-
-
-def _interval(found: Paired) -> str:
-    return interval(found.low, found.high, sign=True)

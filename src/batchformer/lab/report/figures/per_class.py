@@ -6,6 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from batchformer.insight.figures.canvas import INK, MARKERS, TEXT, legend, new_figure, title
 from batchformer.insight.figures.captioned import Caption, CaptionedFigure, FigureTable
 from batchformer.insight.figures.networks import main_arm
@@ -19,7 +22,6 @@ from batchformer.lab.report.results.runs import RecordedRun
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from numpy.typing import NDArray
 
 MOST_POINTS = 100
 """More classes than this are averaged over neighbours in frequency."""
@@ -135,8 +137,6 @@ def draw(data: ByClass) -> Figure:
 
 def gather(group: RunGroup) -> ByClass | None:
     """What the figure shows, or None where no run kept its accuracy by class."""
-    import numpy as np
-
     kept = {run: array for run in group.runs if (array := _accuracy(run)) is not None}
     if not kept:
         return None
@@ -193,15 +193,11 @@ def _names(order: NDArray[Any], kept: Iterable[RecordedRun]) -> list[str]:
 
 def _mean(values: NDArray[Any]) -> float:
     """Mean over the classes that have test images, NaN where none has."""
-    import numpy as np
-
     tested = values[~np.isnan(values)]
     return float(tested.mean()) if tested.size else float("nan")
 
 
 def _paired(left: NDArray[Any], right: NDArray[Any]) -> Paired | None:
-    import numpy as np
-
     if np.isnan(left).any() or np.isnan(right).any():
         return None
     return paired(left.tolist(), right.tolist())

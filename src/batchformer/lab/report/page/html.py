@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from batchformer.insight.figures.text import number, seeds, signed
 from batchformer.insight.intervals import FEWEST_SEEDS
 from batchformer.insight.page.explorer import script_policy
-from batchformer.insight.page.html import Section, typeset
+from batchformer.insight.page.html import Section, path_of_page, typeset
 from batchformer.insight.page.html import environment as shared_environment
 from batchformer.lab.config.recipe import NOT_IN_THE_PAPER
 from batchformer.lab.report.page.sections import pooled_parts, sections_of, sweep_section
@@ -92,11 +92,7 @@ def write_page(
     Damaged and unfinished runs are named at its end. The ``reference`` is by default that of
     ``compare_runs``; ``pooled`` adds the effects over all recipes.
     """
-    path = Path(path)
-    if path.is_dir():
-        raise IsADirectoryError(
-            f"{path} is a folder. Give the name of a file, such as {path / 'report.html'}."
-        )
+    path = path_of_page(path)
     write_atomically(path, render(runs, title, reference, pooled=pooled).encode())
     return path
 

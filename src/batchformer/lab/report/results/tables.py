@@ -24,12 +24,12 @@ from batchformer.lab.report.results.words import (
     counted,
     differences_of,
     headline,
-    outcome_words,
     over_images_sentence,
     p_value,
     paper_sentence,
     short_verdict,
     values_of,
+    with_interval,
 )
 
 if TYPE_CHECKING:
@@ -211,7 +211,7 @@ def effect_cells(effect: Effect, wide: bool = False) -> tuple[str, ...]:
         p_value(effect.adjusted),
         "" if wide else p_value(found.alike),
         "" if effect.paper is None else signed(effect.paper, 1),
-        outcome_words(effect.outcome, effect.stands),
+        short_verdict(effect),
     )
 
 
@@ -295,8 +295,7 @@ def _counts_differ(found: PooledEffects) -> bool:
 
 def _listed(effects: Mapping[str, Effect]) -> str:
     return "; ".join(
-        f"{metric_label(metric)} {signed(effect.pooled.difference)} "
-        f"{interval(effect.pooled.low, effect.pooled.high, sign=True)}"
+        f"{metric_label(metric)} {with_interval(effect.pooled)}"
         + (", where lower is better" if metric in LOWER_IS_BETTER else "")
         for metric, effect in effects.items()
     )
@@ -334,9 +333,9 @@ def print_sweep(comparison: SweepComparison, console: Console | None = None) -> 
 def level_rows(comparison: SweepComparison) -> Rows:
     """One row per level and arm: level, arm, n, mean, sd, 95% interval, paper."""
     return [
-        (level_name(comparison, cell), cell[0], *score_cells(comparison.scores[cell, metric]))
-        for metric in [comparison.metric]
-        for cell in comparison.cells
+        (level_name(comparison, (arm, level)), arm, *score_cells(score))
+        for ((arm, level), metric), score in comparison.scores.items()
+        if metric == comparison.metric
     ]
 
 
@@ -421,8 +420,7 @@ def sweep_headline(comparison: SweepComparison) -> str:
 
 def _listed_levels(differences: Mapping[Cell, Difference]) -> str:
     return "; ".join(
-        f"{level}{'' if arm == 'batchformer' else f' ({arm})'} {signed(d.paired.difference)} "
-        f"{interval(d.paired.low, d.paired.high, sign=True)}".strip()
+        f"{level}{'' if arm == 'batchformer' else f' ({arm})'} {with_interval(d.paired)}"
         for (arm, level), d in differences.items()
     )
 
