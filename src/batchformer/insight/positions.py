@@ -179,9 +179,7 @@ def look_at_positions(model: nn.Module, batch: Any) -> list[PositionAttention]:
 
 
 def _position_axes(x: Tensor, encoder: BatchFormer) -> tuple[int, ...]:
-    axis = encoder.channel_axis
-    channels = (1 if x.ndim > 3 else -1) if axis is None else axis
-    taken = {encoder.batch_axis % x.ndim, channels % x.ndim}
+    taken = {axis % x.ndim for axis in encoder._axes(x)}
     return tuple(size for number, size in enumerate(x.shape) if number not in taken)
 
 

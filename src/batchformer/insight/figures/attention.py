@@ -122,7 +122,6 @@ class Attention:
 
 
 def make(group: NetworkGroup, arm: str | None = None) -> CaptionedFigure | None:
-    """The figure with its words and numbers."""
     data = gather(group, arm)
     if data is None:
         return None
@@ -132,10 +131,7 @@ def make(group: NetworkGroup, arm: str | None = None) -> CaptionedFigure | None:
 
 
 def gather(group: NetworkGroup, arm: str | None = None) -> Attention | None:
-    """What the figure shows, or None where no run kept its attention.
-
-    Maps are drawn of ``arm``, by default of batchformer, else of the first that has them.
-    """
+    """Maps are drawn of ``arm``, by default of batchformer, else of the first that has them."""
     found = arrays_by_arm(group, *NAMES)
     if not found or (arm is not None and arm not in found):
         return None
@@ -334,7 +330,6 @@ def beyond(ratio: NDArray[Any], reach: float) -> tuple[bool, bool]:
 
 
 def caption(data: Attention) -> Caption:
-    """What is plotted, and where attention goes."""
     found = data.by_arm[data.main]
     maps = "every class a row and a column"
     if data.together > 1:

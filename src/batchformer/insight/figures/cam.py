@@ -92,7 +92,6 @@ def make(
     arm: str | None = None,
     cam_layer: Callable[[TrainedNetwork], InsightArrays] | None = None,
 ) -> CaptionedFigure | None:
-    """The figure with its words and numbers."""
     data = gather(group, rule, shots, images, arm, cam_layer)
     if data is None:
         return None
@@ -244,7 +243,6 @@ def enlarged(pixels: NDArray[Any]) -> NDArray[Any]:
 
 
 def caption(data: Cams) -> Caption:
-    """What is plotted, and how the images were chosen."""
     pictures = [picture for group in data.by_shots.values() for picture in group]
     chosen = (
         f"the first{' of each shot group' if data.grouped else ''} among {data.candidates} drawn "
@@ -267,7 +265,6 @@ def caption(data: Cams) -> Caption:
 
 
 def tables(data: Cams) -> list[FigureTable]:
-    """Every image with the confidence of its class by arm."""
     rows = [
         (
             shots if data.grouped else "",

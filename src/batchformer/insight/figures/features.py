@@ -106,7 +106,6 @@ class FeatureSpace:
 
 
 def make(group: NetworkGroup) -> CaptionedFigure | None:
-    """The figure with its words and numbers."""
     data = gather(group)
     if data is None:
         return None
@@ -114,10 +113,7 @@ def make(group: NetworkGroup) -> CaptionedFigure | None:
 
 
 def gather(group: NetworkGroup) -> FeatureSpace | None:
-    """What the figure shows, or None where no run kept its features.
-
-    Points are of the first seed that all arms have, where there is one.
-    """
+    """Points are of the first seed that all arms have, where there is one."""
     found = arrays_by_arm(group, *NAMES)
     if not found:
         return None
@@ -194,7 +190,6 @@ def _scatter(axes: Axes, found: FeaturesOfArm, data: FeatureSpace) -> None:
 
 
 def caption(data: FeatureSpace) -> Caption:
-    """What is plotted, and how far classes lie apart."""
     samples = len(next(iter(data.by_arm.values())).points)
     which = "the first seed of each arm" if data.seed is None else f"seed {data.seed}"
     meant = " ".join(f"{name.capitalize()}: {MEASURES[name]}." for name in _measured(data))
@@ -227,7 +222,6 @@ def _measured(data: FeatureSpace) -> list[str]:
 
 
 def tables(data: FeatureSpace) -> list[FigureTable]:
-    """Separation and spread by shot group and arm."""
     columns = _columns(data)
     return [
         FigureTable(

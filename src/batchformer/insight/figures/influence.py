@@ -134,7 +134,6 @@ class InfluenceByClass:
 def make(
     group: NetworkGroup, measure: Measure = "abs", on: On = "features", cumulative: bool = False
 ) -> CaptionedFigure | None:
-    """The figure with its words and numbers."""
     data = gather(group, measure, on, cumulative)
     if data is None:
         return None
@@ -146,7 +145,6 @@ def make(
 def gather(
     group: NetworkGroup, measure: Measure = "abs", on: On = "features", cumulative: bool = False
 ) -> InfluenceByClass | None:
-    """What the figure shows, or None where no run kept these gradients."""
     name = f"gradient_{measure}" if on == "features" else f"gradient_images_{measure}"
     before = name.replace("gradient", "gradient_untrained")
     found = arrays_by_arm(group, "train_counts", "gradient_samples", name)
@@ -333,7 +331,6 @@ def _power(values: NDArray[Any]) -> int:
 
 
 def caption(data: InfluenceByClass) -> Caption:
-    """What is plotted, and whether the paper's claim holds, arm by arm."""
     measured = "mean absolute value" if data.measure == "abs" else "length"
     over = over_seeds({arm: found.seeds for arm, found in data.by_arm.items()})
     what = "the pooled features" if data.on == "features" else "the input images"

@@ -87,7 +87,6 @@ class Reliability:
 
 
 def make(group: NetworkGroup, by_shots: bool = False) -> CaptionedFigure | None:
-    """The figure with its words and numbers."""
     data = gather(group, by_shots)
     if data is None:
         return None
@@ -96,7 +95,6 @@ def make(group: NetworkGroup, by_shots: bool = False) -> CaptionedFigure | None:
 
 
 def gather(group: NetworkGroup, by_shots: bool = False) -> Reliability | None:
-    """What the figure shows, or None where no run kept its confidences."""
     found = arrays_by_arm(group, *NAMES)
     if not found:
         return None
@@ -178,7 +176,6 @@ def _dress(above: Axes, below: Axes, name: str) -> None:
 
 
 def caption(data: Reliability) -> Caption:
-    """What is plotted, and the expected calibration errors."""
     over = over_seeds({arm: found.seeds for arm, found in data.by_arm.items()})
     bins = next(iter(data.by_arm.values())).count.shape[1]
     note = (

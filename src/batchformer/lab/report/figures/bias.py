@@ -42,7 +42,6 @@ class BiasCurves:
 
 
 def make(group: RunGroup) -> CaptionedFigure | None:
-    """The figure of a group, where its runs swept a bias."""
     data = gather(group)
     if data is None:
         return None

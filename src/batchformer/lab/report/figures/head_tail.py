@@ -65,7 +65,6 @@ class HeadTail:
 
 
 def make(group: RunGroup) -> CaptionedFigure | None:
-    """The figure with its words and numbers."""
     data = gather(group)
     if data is None:
         return None
@@ -189,7 +188,6 @@ def _difference(found: Paired) -> str:
 
 
 def caption(data: HeadTail) -> Caption:
-    """What is plotted, and where the images of the rarest group go."""
     note = (
         "Test images of classes with many, medium and few training images (rows), by the group of "
         "the class they are taken for (columns), in percent."
@@ -221,7 +219,6 @@ def caption(data: HeadTail) -> Caption:
 
 
 def tables(data: HeadTail) -> list[FigureTable]:
-    """The rates and the differences of every arm."""
     made = []
     columns = ("image of", *(f"as {name}" for name in data.groups))
     for arm, found in data.by_arm.items():

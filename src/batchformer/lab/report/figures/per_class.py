@@ -75,7 +75,6 @@ class ByClass:
 
 
 def make(group: RunGroup) -> CaptionedFigure | None:
-    """The figure of a group, where its runs kept their accuracy by class."""
     data = gather(group)
     if data is None:
         return None
@@ -84,7 +83,6 @@ def make(group: RunGroup) -> CaptionedFigure | None:
 
 
 def caption(data: ByClass) -> Caption:
-    """What is plotted, over how many seeds, and what the intervals are."""
     points = "class" if data.together == 1 else f"group of up to {data.together} classes"
     note = (
         f"{data.classes:,} classes from the most to the fewest training images, one point for each "
@@ -136,7 +134,6 @@ def draw(data: ByClass) -> Figure:
 
 
 def gather(group: RunGroup) -> ByClass | None:
-    """What the figure shows, or None where no run kept its accuracy by class."""
     kept = {run: array for run in group.runs if (array := _accuracy(run)) is not None}
     if not kept:
         return None

@@ -19,6 +19,7 @@ from batchformer.lab.metrics.intervals import (
     paired,
     seeds_needed,
 )
+from batchformer.lab.report.results import notes
 from batchformer.lab.report.results.configuration import RunGroup, comparable
 from batchformer.lab.report.results.names import (
     DESCRIPTIVE,
@@ -29,17 +30,6 @@ from batchformer.lab.report.results.names import (
     main_metric,
     metric_label,
     sorted_metrics,
-)
-from batchformer.lab.report.results.notes import (
-    acting_notes,
-    arms_note,
-    data_notes,
-    left_out,
-    metric_notes,
-    remarks_on,
-    reweighting_note,
-    shots_note,
-    unmeasured_notes,
 )
 from batchformer.lab.report.results.runs import RecordedRun, headline
 
@@ -164,7 +154,7 @@ def compare_runs(runs: Iterable[RecordedRun], reference: str | None = None) -> C
     )
     tested = sum(p is not None for p in p_values)
     compared = sum(difference.outcome is not None for difference in differences)
-    return Comparison(corrected, compared, tested, left_out(runs), remarks_on(runs))
+    return Comparison(corrected, compared, tested, notes.left_out(runs), notes.remarks_on(runs))
 
 
 def over_images(group: RunGroup, arm: str) -> ImageInterval | None:
@@ -243,7 +233,7 @@ def _recipe(group: RunGroup) -> RecipeComparison:
         (arm, metric): by_seed(group.of(arm), metric) for arm in group.arms for metric in metrics
     }
     runs = [run for arm in group.arms for run in group.of(arm)]
-    warnings += unmeasured_notes(runs, metrics, group.name, "arm")
+    warnings += notes.unmeasured_notes(runs, metrics, group.name, "arm")
     paper = group.recipe.get("paper") or {}
     scores = {
         (arm, metric): score_of(own, metric, _number(paper, arm, metric))
@@ -259,10 +249,10 @@ def _recipe(group: RunGroup) -> RecipeComparison:
         if (found := difference_between(before, own, metric, printed)) is not None:
             differences[arm, metric] = found
     warnings += _seeds_warnings(group)
-    warnings += shots_note(group.recipe)
-    warnings += data_notes(group.runs)
-    warnings += arms_note(group.recipe, group.arms) + metric_notes(metrics)
-    warnings += reweighting_note(group.recipe, group.runs) + acting_notes(group)
+    warnings += notes.shots_note(group.recipe)
+    warnings += notes.data_notes(group.runs)
+    warnings += notes.arms_note(group.recipe, group.arms) + notes.metric_notes(metrics)
+    warnings += notes.reweighting_note(group.recipe, group.runs) + notes.acting_notes(group)
     if paper and "batchformer" in group.arms and not paper.get("batchformer"):
         warnings.append("The paper has no numbers of this recipe with BatchFormer")
     images = {arm: over_images(group, arm) for arm in group.arms if arm != group.reference}

@@ -10,6 +10,7 @@ from batchformer.insight.figures.captioned import without_empty
 from batchformer.insight.figures.text import interval, number, signed
 from batchformer.insight.intervals import FEWEST_SEEDS
 from batchformer.insight.optional import extra
+from batchformer.lab.report.results import words
 from batchformer.lab.report.results.comparison import (
     Comparison,
     Difference,
@@ -19,18 +20,6 @@ from batchformer.lab.report.results.comparison import (
 from batchformer.lab.report.results.names import BASELINE, LOWER_IS_BETTER, in_words, metric_label
 from batchformer.lab.report.results.pooling import Effect, PooledEffects
 from batchformer.lab.report.results.sweeps import Cell, SweepComparison
-from batchformer.lab.report.results.words import (
-    INTERVAL,
-    counted,
-    differences_of,
-    headline,
-    over_images_sentence,
-    p_value,
-    paper_sentence,
-    short_verdict,
-    values_of,
-    with_interval,
-)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -84,7 +73,7 @@ def print_table(comparison: Comparison, console: Console | None = None) -> None:
     out = Terminal(console)
     for recipe in comparison.recipes:
         out.say(f"\n{recipe.name}", "bold")
-        out.say(headline(recipe, comparison.comparisons))
+        out.say(words.headline(recipe, comparison.comparisons))
         out.show("Each arm", SCORE_COLUMNS, score_rows(recipe))
         for arm in recipe.others:
             caption = f"{arm} - {recipe.reference}"
@@ -117,7 +106,7 @@ def score_cells(score: Score) -> tuple[str, ...]:
     """Cells from ``n`` to ``paper`` of ``SCORE_COLUMNS``."""
     found, paper = score.summary, "" if score.paper is None else number(score.paper, 1)
     if found.n < FEWEST_SEEDS or found.sd is None:
-        return str(found.n), values_of(score), "", "", paper
+        return str(found.n), words.values_of(score), "", "", paper
     return (
         str(found.n),
         number(found.mean, score.decimals),
@@ -132,26 +121,27 @@ def difference_cells(difference: Difference) -> tuple[str, ...]:
     result, effect = difference.paired, difference.paper_effect
     paper = "" if effect is None else signed(effect, 1)
     if result.n < FEWEST_SEEDS:
-        return differences_of(difference), "", "", "", paper, short_verdict(difference)
+        return words.differences_of(difference), "", "", "", paper, words.short_verdict(difference)
     return (
         signed(result.difference, difference.decimals),
         interval(result.low, result.high, sign=True, decimals=difference.decimals),
-        p_value(result.p_value),
-        p_value(difference.adjusted),
+        words.p_value(result.p_value),
+        words.p_value(difference.adjusted),
         paper,
-        short_verdict(difference),
+        words.short_verdict(difference),
     )
 
 
 def _below(recipe: RecipeComparison) -> list[str]:
-    lines = [paper_sentence(recipe, arm) for arm in recipe.others] + [over_images_sentence(recipe)]
+    lines = [words.paper_sentence(recipe, arm) for arm in recipe.others]
+    lines.append(words.over_images_sentence(recipe))
     return [line for line in lines if line] + [f"Note: {line}." for line in recipe.warnings]
 
 
 def _closing(comparison: Comparison) -> list[str]:
-    lines = [counted(comparison.comparisons, comparison.tested)]
+    lines = [words.counted(comparison.comparisons, comparison.tested)]
     if comparison.tested:
-        lines.append(f"{INTERVAL} The interval of a gain or a loss does not contain 0.")
+        lines.append(f"{words.INTERVAL} The interval of a gain or a loss does not contain 0.")
     lines += [f"Not included: {line}." for line in comparison.left_out]
     return lines + [f"Note: {line}." for line in comparison.remarks]
 
@@ -207,11 +197,11 @@ def effect_cells(effect: Effect, wide: bool = False) -> tuple[str, ...]:
     return (
         signed(found.difference),
         interval(found.low, found.high, sign=True),
-        p_value(found.p_value),
-        p_value(effect.adjusted),
-        "" if wide else p_value(found.alike),
+        words.p_value(found.p_value),
+        words.p_value(effect.adjusted),
+        "" if wide else words.p_value(found.alike),
         "" if effect.paper is None else signed(effect.paper, 1),
-        short_verdict(effect),
+        words.short_verdict(effect),
     )
 
 
@@ -295,7 +285,7 @@ def _counts_differ(found: PooledEffects) -> bool:
 
 def _listed(effects: Mapping[str, Effect]) -> str:
     return "; ".join(
-        f"{metric_label(metric)} {with_interval(effect.pooled)}"
+        f"{metric_label(metric)} {words.with_interval(effect.pooled)}"
         + (", where lower is better" if metric in LOWER_IS_BETTER else "")
         for metric, effect in effects.items()
     )
@@ -364,7 +354,7 @@ def _other_cell(score: Score | None) -> str:
         return ""
     found, paper = score.summary, "" if score.paper is None else f" ({number(score.paper, 1)})"
     if found.n < FEWEST_SEEDS or found.sd is None:
-        return values_of(score) + paper
+        return words.values_of(score) + paper
     return f"{number(found.mean, score.decimals)} ±{number(found.sd, score.decimals)}{paper}"
 
 
@@ -420,15 +410,15 @@ def sweep_headline(comparison: SweepComparison) -> str:
 
 def _listed_levels(differences: Mapping[Cell, Difference]) -> str:
     return "; ".join(
-        f"{level}{'' if arm == 'batchformer' else f' ({arm})'} {with_interval(d.paired)}"
+        f"{level}{'' if arm == 'batchformer' else f' ({arm})'} {words.with_interval(d.paired)}"
         for (arm, level), d in differences.items()
     )
 
 
 def sweep_notes(comparison: SweepComparison) -> list[str]:
     """How many comparisons were corrected for, and what is missing or doubtful."""
-    lines = [counted(comparison.compared, comparison.tested, "This sweep")]
+    lines = [words.counted(comparison.compared, comparison.tested, "This sweep")]
     if comparison.tested:
-        lines.append(f"{INTERVAL} Differences are over the seeds that both sides share.")
+        lines.append(f"{words.INTERVAL} Differences are over the seeds that both sides share.")
     lines += [f"Note: {line}." for line in comparison.warnings]
     return lines + [f"Not included: {line}." for line in comparison.left_out]
