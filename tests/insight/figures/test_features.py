@@ -93,19 +93,6 @@ def test_a_measure_that_is_unknown_in_a_seed_is_left_out_and_none_where_in_all()
     assert data.by_arm["baseline"].seeds == 3
 
 
-def test_runs_that_lack_an_array_are_left_out_and_so_are_arms_without_a_run() -> None:
-    kept = {
-        ("baseline", 0): features(0, projection=None),
-        ("baseline", 1): features(1),
-        ("batchformer", 0): features(2, spread=None),
-    }
-    data = gathered(kept)
-    assert list(data.by_arm) == ["baseline"] and data.seed == 1
-    assert data.by_arm["baseline"].seeds == 1
-    del kept["baseline", 1]
-    assert gather(group_of(kept)) is None
-
-
 def names(classes: int) -> Any:
     return np.array([f"<b>{i}</b> & $x_{i}$" for i in range(classes)])
 
@@ -124,21 +111,6 @@ def test_so_few_classes_that_each_has_a_mark(classes: int, each: bool) -> None:
     else:
         assert data.marks == SHOT_MARKS
         np.testing.assert_array_equal(data.mark_of(labels), labels % 3)
-
-
-@pytest.mark.parametrize("kept", [None, names(3), names(4)[:, None]])
-def test_names_that_are_not_those_of_the_classes_are_unknown(kept: Any) -> None:
-    data = gathered({("baseline", 0): features(0, classes=kept)})
-    assert data.names == () and not data.by_class
-
-
-def test_names_are_taken_from_the_first_run_that_has_them() -> None:
-    kept: dict[tuple[str, int], Any] = {
-        ("baseline", 0): {},
-        ("baseline", 1): features(1),
-        ("baseline", 2): features(2, classes=names(4)),
-    }
-    assert gathered(kept).names == tuple(names(4))
 
 
 def test_groups_are_those_of_the_points_in_any_arm() -> None:

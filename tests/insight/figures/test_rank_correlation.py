@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from batchformer.insight.figures import rank_correlation as module
-from batchformer.insight.figures.networks import mean_of_known
 from batchformer.insight.figures.rank_correlation import (
     Correlation,
     correlation,
@@ -189,21 +188,6 @@ def test_few_seeds_or_classes_have_no_interval_of_their_kind() -> None:
     found = correlation(counts, np.array([[4.0, 3.0, 2.0, 1.0]] * 2))
     assert found == Correlation(-1.0, (-1.0, -1.0), None, None)
     assert found.holds is None
-
-
-def test_what_does_not_vary_has_no_order() -> None:
-    counts = np.arange(10.0)
-    assert correlation(counts, np.zeros((3, 10))) == Correlation(None, (), None, None)
-    assert correlation(np.ones(10), counts[None]).rho is None
-
-
-def test_classes_that_were_not_measured_do_not_count() -> None:
-    counts = np.arange(10.0)
-    values = -counts
-    values[3] = np.nan
-    assert correlation(counts, values[None]).rho == pytest.approx(-1.0)
-    known = mean_of_known(np.array([[1.0, np.nan], [3.0, np.nan]]))
-    assert known[0] == 2.0 and np.isnan(known[1])
 
 
 @pytest.mark.parametrize(
