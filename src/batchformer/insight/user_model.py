@@ -139,13 +139,13 @@ def relations_of(
     axis = encoder.batch_axis if encoder is not None else 0
 
     def features(x: Inputs) -> Tensor:
-        heard: list[Tensor] = []
-        handle = head.register_forward_pre_hook(lambda _, args: heard.append(args[0]))
+        inputs: list[Tensor] = []
+        handle = head.register_forward_pre_hook(lambda _, args: inputs.append(args[0]))
         try:
             call(model, x)
         finally:
             handle.remove()
-        return heard[0].movedim(axis, 0)
+        return inputs[0].movedim(axis, 0)
 
     def classify(rows: Tensor) -> Tensor:
         logits: Tensor = head(rows.movedim(0, axis))

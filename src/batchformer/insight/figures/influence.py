@@ -300,7 +300,7 @@ def draw(data: InfluenceByClass) -> Figure:
 
 
 def _dots(axes: Axes, values: NDArray[Any], colour: str) -> None:
-    together = _together(len(values))
+    together = _classes_per_dot(len(values))
     parts = [slice(i, i + together) for i in range(0, len(values), together)]
     places = np.arange(len(values)) + 1.0
     x = [places[part].mean() for part in parts]
@@ -309,7 +309,7 @@ def _dots(axes: Axes, values: NDArray[Any], colour: str) -> None:
     axes.plot(x, y, linestyle="", marker="o", markersize=size, color=colour, alpha=0.7)
 
 
-def _together(classes: int) -> int:
+def _classes_per_dot(classes: int) -> int:
     """How many classes one dot stands for, at most."""
     return -(-classes // MOST_POINTS)
 
@@ -334,7 +334,7 @@ def caption(data: InfluenceByClass) -> Caption:
     measured = "mean absolute value" if data.measure == "abs" else "length"
     over = over_seeds({arm: found.seeds for arm, found in data.by_arm.items()})
     what = "the pooled features" if data.on == "features" else "the input images"
-    together = _together(len(data.counts))
+    together = _classes_per_dot(len(data.counts))
     dot = f"mean of up to {together} classes" if together > 1 else "class"
     note = (
         f"How far the loss of a sample moves {what} of the others in its batch; a dot is a {dot}. "

@@ -154,14 +154,14 @@ def draw(data: Reliability) -> Figure:
                 above.plot(found.confidence[i][used], found.accuracy[i][used], **style)
             share = 100 * found.count[i] / max(found.count[i].sum(), 1)
             below.stairs(share, edges, color=found.colour, linestyle=dash, linewidth=1.3)
-        _dress(above, below, "" if i == 0 else f", {GROUPS[i]}" if column == 0 else GROUPS[i])
+        _style_axes(above, below, "" if i == 0 else f", {GROUPS[i]}" if column == 0 else GROUPS[i])
     where = grid[1][len(groups) // 2]
     where.set_xlabel("Confidence, %", fontsize=TEXT, color=INK)
     legend(drawn, grid[0][0])
     return drawn
 
 
-def _dress(above: Axes, below: Axes, name: str) -> None:
+def _style_axes(above: Axes, below: Axes, name: str) -> None:
     first = not name or name.startswith(",")
     title(above, f"Accuracy, %{name}" if first else name)
     title(below, "Share of predictions, %" if not name else "Share, %" if first else "")
