@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from batchformer.insight.figures.canvas import INK, SMALL, WIDTH, bare, new_grid, title
 from batchformer.insight.images import stretched_thumbnails
-from batchformer.insight.optional import extra
 from batchformer.insight.page.explorer import data_uri, packed, page_file, policy_of
 from batchformer.insight.page.html import path_of_page, rendered
 from batchformer.nn.module import BatchFormer, without_exchange
@@ -96,8 +95,6 @@ class PositionAttention:
     def page(self, path: str | Path) -> Path:
         """Write a web page: click a patch to see what it gives to that patch of each image."""
         target = path_of_page(path)
-        with extra("report"):
-            from markupsafe import Markup
         count = min(len(self.images), ON_PAGE)
         maps = self.maps()[:count, :count]
         rows, columns = maps.shape[2:]
@@ -113,7 +110,7 @@ class PositionAttention:
             height=height,
             width=width,
             data={"rows": rows, "columns": columns, "maps": packed(maps.numpy(), "f4")},
-            script=Markup(script),
+            script=script,
             policy=policy_of(script),
         )
         write_atomically(target, page.encode())

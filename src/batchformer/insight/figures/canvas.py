@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
@@ -116,6 +116,14 @@ def _panels(
 def title(axes: Axes, text: str) -> None:
     """Write what a panel shows above it, since an axis label would cost width."""
     axes.set_title(text, loc="left", fontsize=TEXT, color=INK, parse_math=False)
+
+
+def log_scale(axes: Axes, text: Callable[[float], str]) -> None:
+    """A logarithmic y axis. Ticks are text: exponents of mathematics are too small on a phone."""
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter(lambda value, _: text(value))
+    axes.yaxis.set_minor_formatter(lambda value, _: "")
+    axes.tick_params(which="minor", length=0)
 
 
 def write(axes: Axes, x: float, y: float, text: str, **style: Any) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from batchformer.insight.figures.canvas import INK, TEXT, count_ticks, new_figure, title
+from batchformer.insight.figures.canvas import INK, TEXT, count_ticks, log_scale, new_figure, title
 from batchformer.insight.figures.captioned import Caption, CaptionedFigure, FigureTable
 from batchformer.insight.figures.learning import Learning, learning
 from batchformer.insight.figures.networks import (
@@ -285,11 +285,7 @@ def draw(data: InfluenceByClass) -> Figure:
             if data.window > 1:
                 axes.plot(places, running_mean(scaled, data.window), color=colour)
         if wide:
-            axes.set_yscale("log")
-            # Not as mathematics, whose exponents are too small to be read on a phone.
-            axes.yaxis.set_major_formatter(lambda value, _: power_of_ten(value))
-            axes.yaxis.set_minor_formatter(lambda value, _: "")
-            axes.tick_params(which="minor", length=0)
+            log_scale(axes, power_of_ten)
         else:
             axes.set_ylim(bottom=0)
     most = MOST_TICKS if len(data.counts) <= MOST_TICKS else 5

@@ -63,16 +63,13 @@ def explorer_section(group: NetworkGroup, prefix: str) -> Section | None:
     found = explorer_of(group)
     if found is None:
         return None
-    with extra("report"):
-        from markupsafe import Markup
-
     html = rendered(
         "explorer.html.jinja",
         id=f"{prefix}-explorer",
         data={"arms": found.arms, "columns": COLUMNS, "shots": SHOTS if found.grouped else ()},
         sprites=found.sprites,
-        style=Markup(page_file("explorer.css")),
-        script=Markup(page_file("explorer.js")),
+        style=page_file("explorer.css"),
+        script=page_file("explorer.js"),
     )
     runs = ", ".join(f"{arm['name']} seed {arm['seed']}" for arm in found.arms)
     shown = max(len(arm["batches"]) for arm in found.arms)

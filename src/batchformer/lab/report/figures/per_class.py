@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from batchformer.insight.figures.canvas import INK, MARKERS, TEXT, legend, new_figure, title
+from batchformer.insight.figures.canvas import (
+    INK,
+    MARKERS,
+    TEXT,
+    legend,
+    log_scale,
+    new_figure,
+    title,
+)
 from batchformer.insight.figures.captioned import Caption, CaptionedFigure, FigureTable
 from batchformer.insight.figures.networks import main_arm
 from batchformer.insight.figures.text import number, over_seeds, seeds, signed
@@ -205,11 +213,8 @@ def _counts_panel(axes: Axes, places: list[float], data: ByClass) -> None:
     counts = [max(count, 0.5) for count in data.counts]
     edges = [min(i * data.together, data.classes) + 0.5 for i in range(len(places) + 1)]
     axes.stairs(counts, edges, baseline=0.01, fill=True, color=INK, alpha=0.3, linewidth=0)
-    axes.set_yscale("log")
+    log_scale(axes, lambda value: f"{value:,.10g}")
     axes.set_ylim(max(min(counts) * 0.5, 0.5), max(counts) * 1.5)
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
-    axes.yaxis.set_minor_formatter(lambda value, _: "")
-    axes.tick_params(which="minor", length=0)
     title(axes, "Training images, log scale")
 
 
