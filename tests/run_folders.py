@@ -14,6 +14,7 @@ import numpy as np
 from batchformer.lab.report.results.comparison import RecipeComparison, compare_runs
 from batchformer.lab.report.results.configuration import RunGroup, one_group
 from batchformer.lab.report.results.runs import RecordedRun, find_runs
+from batchformer.lab.report.results.sweeps import SweepComparison, compare_sweep, split_sweeps
 from simulated_networks import simulated_insight
 
 PAPER = {
@@ -194,6 +195,12 @@ def write_sweep(
         for seed, scores in by_seed.items():
             write_run(root, arm, seed, recipe=recipe, scores=scores)
     return root / name
+
+
+def compared_sweep(folder: Path) -> SweepComparison:
+    """The only sweep at or below a folder, compared."""
+    (sweep,), _ = split_sweeps(find_runs(folder))
+    return compare_sweep(sweep)
 
 
 def write_insight(folder: Path, insight: Mapping[str, Any] | None = None, **options: Any) -> Path:

@@ -94,6 +94,10 @@ def test_tokens_are_looked_at_before_the_last_attention() -> None:
     torch.testing.assert_close(cam.heat, expected)
 
 
+#: A small one with the layers of its kind.
+SWIN = {"embed_dim": 16, "depths": (1, 1, 2, 1), "num_heads": (1, 1, 1, 1)}
+
+
 @pytest.mark.parametrize(
     ("name", "side", "layer", "shape"),
     [
@@ -108,7 +112,8 @@ def test_the_last_maps_of_timms_networks(
 ) -> None:
     import timm
 
-    network = timm.create_model(name, num_classes=3).eval()
+    sizes = SWIN if name.startswith("swin") else {}
+    network = timm.create_model(name, num_classes=3, **sizes).eval()
     cam = grad_cam(network, network, torch.randn(1, 3, side, side), torch.tensor([1]))
     assert cam.layer == layer and cam.heat.shape == (1, *shape)
 
@@ -150,6 +155,21 @@ def test_the_branches_of_experts_are_as_channels_of_one() -> None:
     expected = total.clamp_min(0)
     expected = expected / expected.amax((1, 2), keepdim=True).clamp_min(1e-300)
     torch.testing.assert_close(cam.heat, expected)
+
+
+def test_entries_of_a_list_that_follow_one_another_are_no_experts() -> None:
+    class Blocks(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.blocks = nn.ModuleList([nn.Conv2d(1, 1, 1), nn.Conv2d(1, 2, 1)])
+
+        def forward(self, x: Tensor) -> Tensor:
+            for block in self.blocks:
+                x = block(x)
+            return x.mean((2, 3))
+
+    network = Blocks()
+    assert last_maps(network, lambda: network(torch.ones(1, 1, 2, 2))) == ["blocks.1"]
 
 
 def test_a_layer_can_be_named_and_a_wrong_one_is_refused() -> None:

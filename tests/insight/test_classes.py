@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchformer.insight.classes import Classes, bins_of, shot_groups, shots_of
+from batchformer.insight.classes import Classes, bins_of
 
 
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=60), st.integers(1, 20))
@@ -29,10 +28,3 @@ def test_classes_know_their_groups() -> None:
     by_thirds = Classes.by_shots("abc", torch.tensor([3, 9, 1]), "thirds")
     assert by_thirds.shot_of_class.tolist() == [1, 0, 2]
     assert Classes.by_shots(["x"] * 1000, torch.arange(1000)).bins == 100
-
-
-def test_classes_in_no_group_are_refused() -> None:
-    groups = shot_groups([500, 7])
-    groups["few"] = torch.tensor([False, False])
-    with pytest.raises(ValueError, match="exactly one"):
-        shots_of(groups)

@@ -67,6 +67,20 @@ def test_three_lines(tmp_path: Path, loader: DataLoader[Any]) -> None:
         assert small.shape == (3, 40, 32, 32, 3) and small.min() == 0 and small.max() == 255
 
 
+def test_images_of_two_channels_are_shown_by_their_first() -> None:
+    draw = torch.Generator().manual_seed(0)
+    x = torch.rand(12, 2, 8, 8, generator=draw)
+    model = nn.Sequential(
+        nn.Conv2d(2, 8, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 3)
+    )
+    found = look_at(model, DataLoader(TensorDataset(x, torch.arange(12) % 3), batch_size=6)).arrays
+    small = found["cam_thumbnails"]
+    assert small.shape == (12, 8, 8, 3) and (small == small[..., :1]).all()
+    rows = x[found["cam_rows"]]
+    first = (255 * (rows[:, 0] - rows.min()) / (rows.max() - rows.min())).numpy()
+    np.testing.assert_allclose(small[..., 0], first, atol=0.51)
+
+
 def test_a_notebook_shows_the_page_and_a_terminal_one_line(
     tmp_path: Path, loader: DataLoader[Any]
 ) -> None:

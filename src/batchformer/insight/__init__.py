@@ -12,23 +12,19 @@ of which images attend to one another.
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from batchformer.insight.positions import look_at_positions as look_at_positions
     from batchformer.insight.user_model import look_at as look_at
 
+_HOME = {"look_at": "user_model", "look_at_positions": "positions"}
 __all__ = ["look_at", "look_at_positions"]
 
 
 def __getattr__(name: str) -> Any:
     # Loaded when first used: methods need one small file of this room, and not all of it.
-    if name not in __all__:
+    if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if name == "look_at":
-        from batchformer.insight.user_model import look_at
-
-        return look_at
-    from batchformer.insight.positions import look_at_positions
-
-    return look_at_positions
+    return getattr(import_module(f"batchformer.insight.{_HOME[name]}"), name)

@@ -7,7 +7,7 @@ needs a module with one output where we have a function of images.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -63,11 +63,10 @@ def grad_cam(
         raise ValueError(
             f"{type(network).__name__} has no layer {', '.join(unknown)}; its parts are {known}"
         )
-    outputs: dict[str, Tensor] = {}
-    with torch.enable_grad(), _recorded_calls({name: modules[name] for name in names}) as heard:
+    with torch.enable_grad(), _recorded_calls({name: modules[name] for name in names}) as calls:
         # Frozen networks have a graph through their input alone.
         logits = classify(x.detach().requires_grad_())
-        outputs = {name: out for name, _, out in heard}
+        outputs = {name: out for name, _, out in calls}
         if not outputs:
             raise ValueError(f"the layer {', '.join(names)} is not called, so it has no maps")
         score = logits.gather(1, labels[:, None]).sum()
@@ -119,34 +118,28 @@ def last_maps(network: nn.Module, run: Callable[[], Any]) -> list[str]:
     they are entries of one list and all read the same input: the branches of experts.
     """
     named = {name: module for name, module in network.named_modules() if name}
-    with torch.no_grad(), _recorded_calls(named) as heard:
+    with torch.no_grad(), _recorded_calls(named) as calls:
         run()
     tokens: tuple[int, str] | None = None
-    for place, (name, _, output) in enumerate(heard):
+    for place, (name, _, output) in enumerate(calls):
         if name.rpartition(".")[2] in TOKEN_NORMS and output.ndim == 3 and output.shape[1] > 3:
             tokens = place, name
-    block = tokens[1].rpartition(".")[0] + "." if tokens else None
-    for place, (name, source, output) in reversed(list(enumerate(heard))):
+    block = _parent(tokens[1]) + "." if tokens else None
+    for place, (name, source, output) in reversed(list(enumerate(calls))):
         if tokens and place <= tokens[0]:
             break
         # Queries, keys and values of several heads have four axes as well.
         inside = block is not None and name.startswith(block)
         if not inside and output.ndim == 4 and math.prod(as_maps(output).shape[2:]) > 1:
-            return _beside(network, name, source, heard)
+            parent = _parent(name)
+            if not isinstance(network.get_submodule(parent), nn.ModuleList):
+                return [name]
+            return [other for other, x, _ in calls if x is source and _parent(other) == parent]
     if tokens:
         return [tokens[1]]
     raise ValueError(
         f"{type(network).__name__} has no layer with maps for Grad-CAM: name one with layer="
     )
-
-
-def _beside(
-    network: nn.Module, name: str, source: Any, heard: Sequence[tuple[str, Any, Tensor]]
-) -> list[str]:
-    parent = name.rpartition(".")[0]
-    if not isinstance(network.get_submodule(parent), nn.ModuleList):
-        return [name]
-    return [other for other, read, _ in heard if read is source and _parent(other) == parent]
 
 
 def _parent(name: str) -> str:
@@ -156,18 +149,18 @@ def _parent(name: str) -> str:
 @contextmanager
 def _recorded_calls(modules: dict[str, nn.Module]) -> Iterator[list[tuple[str, Any, Tensor]]]:
     """Record name, first argument and output of each call that returns one tensor."""
-    heard: list[tuple[str, Any, Tensor]] = []
+    calls: list[tuple[str, Any, Tensor]] = []
 
-    def listen(name: str) -> Callable[..., None]:
+    def recorder(name: str) -> Callable[..., None]:
         def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
             if isinstance(output, Tensor):
-                heard.append((name, args[0] if args else None, output))
+                calls.append((name, args[0] if args else None, output))
 
         return hook
 
-    handles = [module.register_forward_hook(listen(name)) for name, module in modules.items()]
+    handles = [module.register_forward_hook(recorder(name)) for name, module in modules.items()]
     try:
-        yield heard
+        yield calls
     finally:
         for handle in handles:
             handle.remove()

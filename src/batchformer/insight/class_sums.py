@@ -20,60 +20,41 @@ class AttentionSums:
     """Sums of attention weights of H heads over batches, from which readers make means."""
 
     def __init__(self, classes: Classes, heads: int) -> None:
-        self.classes, self.bin_of_class, self.shots = classes, classes.bin_of_class, len(SHOTS)
-        bins = classes.bins
-
-        def zeros(*shape: int) -> Tensor:
-            return torch.zeros(shape, dtype=torch.float64)
-
-        self.bins, self.bin_pairs = zeros(heads, bins, bins), torch.zeros(bins, bins).long()
-        self.by_shots = zeros(heads, self.shots, self.shots)
-        self.shot_pairs = torch.zeros(self.shots, self.shots).long()
-        self.own, self.same, self.other = (zeros(heads, 2) for _ in range(3))
-        self.context: Tensor | None = None
+        self.classes, self.bin_of_class = classes, classes.bin_of_class
+        self.sums: dict[str, Tensor] = {}
+        # A batch of no sample: zeros of every shape.
+        self.add(torch.zeros(heads, 0, 0), torch.zeros(0, dtype=torch.int64))
 
     def add(self, attention: Tensor, labels: Tensor, to_context: Tensor | None = None) -> None:
         """Take in the weights (H, N, N) of a batch with labels (N,).
 
         ``to_context`` (H, N) is what its samples give to the rows of a context, if there is one.
         """
+        labels, samples = labels.cpu(), len(labels)
+        bins, shots = self.bin_of_class[labels], self.classes.shot_of_class[labels]
+        itself = attention.detach().cpu().double().diagonal(dim1=-2, dim2=-1).sum(-1)
+        same, pairs = of_own_class(attention, labels)
+        rest = without_self(attention).sum((-2, -1)) - same
+        found = {
+            "attention": sums_between(attention, bins, self.classes.bins),
+            "bin_pairs": counts_between(bins, self.classes.bins),
+            "attention_shots": sums_between(attention, shots, len(SHOTS)),
+            "shot_pairs": counts_between(shots, len(SHOTS)),
+            "attention_self": _with_count(itself, samples),
+            "attention_same": _with_count(same, pairs),
+            "attention_other": _with_count(rest, samples * (samples - 1) - pairs),
+        }
         if to_context is not None:
             given = to_context.detach().cpu().double().sum(-1)
-            samples = torch.full_like(given, to_context.shape[-1])
-            sums = torch.stack((given, samples), dim=-1)
-            self.context = sums if self.context is None else self.context + sums
-        labels = labels.cpu()
-        bins, shots = self.bin_of_class[labels], self.classes.shot_of_class[labels]
-        self.bins += sums_between(attention, bins, self.classes.bins)
-        self.bin_pairs += counts_between(bins, self.classes.bins)
-        self.by_shots += sums_between(attention, shots, self.shots)
-        self.shot_pairs += counts_between(shots, self.shots)
-        itself = attention.detach().cpu().double().diagonal(dim1=-2, dim2=-1).sum(-1)
-        same, same_pairs = of_own_class(attention, labels)
-        pairs = len(labels) * (len(labels) - 1)
-        rest = without_self(attention).sum((-2, -1)) - same
-        for total, value, number in (
-            (self.own, itself, len(labels)),
-            (self.same, same, same_pairs),
-            (self.other, rest, pairs - same_pairs),
-        ):
-            total[:, 0] += value
-            total[:, 1] += number
+            found["attention_context"] = _with_count(given, samples)
+        for name, value in found.items():
+            self.sums[name] = self.sums[name] + value if name in self.sums else value
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """The sums by the names of the record."""
-        context = {} if self.context is None else {"attention_context": self.context.numpy()}
-        return {
-            **context,
-            "bin_of_class": self.bin_of_class.numpy(),
-            "bin_pairs": self.bin_pairs.numpy(),
-            "attention": self.bins.numpy().astype(np.float32),
-            "attention_self": self.own.numpy(),
-            "attention_same": self.same.numpy(),
-            "attention_other": self.other.numpy(),
-            "attention_shots": self.by_shots.numpy(),
-            "shot_pairs": self.shot_pairs.numpy(),
-        }
+        found = {name: total.numpy() for name, total in self.sums.items()}
+        found["attention"] = found["attention"].astype(np.float32)
+        return {"bin_of_class": self.bin_of_class.numpy(), **found}
 
 
 class InfluenceSums:
@@ -119,6 +100,11 @@ class InfluenceSums:
             "gradient_samples": self.samples.numpy(),
             "gradient": self.bins.numpy().astype(np.float32),
         }
+
+
+def _with_count(sums: Tensor, count: int) -> Tensor:
+    """Sums (H,) and the number of their terms: (H, 2)."""
+    return torch.stack((sums, torch.full_like(sums, count)), dim=-1)
 
 
 # Sums over pairs of different samples

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,6 +10,9 @@ import torch
 from torch import Tensor
 
 from batchformer.insight.record import MOST_BINS, SHOTS
+
+#: How groups are made: by the limits of :func:`shot_groups`, or by :func:`third_groups`.
+Shots = Literal["counts", "thirds"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,14 +31,10 @@ class Classes:
 
     @classmethod
     def by_shots(
-        cls,
-        names: Sequence[str],
-        train_counts: Tensor,
-        shots: Literal["counts", "thirds"] = "counts",
+        cls, names: Sequence[str], train_counts: Tensor, shots: Shots = "counts"
     ) -> Classes:
         """K classes with their training images (K,), in the shot groups that scores use."""
-        groups = third_groups(train_counts) if shots == "thirds" else shot_groups(train_counts)
-        return cls(tuple(names), train_counts, shots_of(groups))
+        return cls(tuple(names), train_counts, shots_of(train_counts, shots))
 
     def __len__(self) -> int:
         return len(self.names)
@@ -66,12 +65,10 @@ def bins_of(train_counts: Tensor, most: int = MOST_BINS) -> Tensor:
     return bins
 
 
-def shots_of(groups: Mapping[str, Tensor]) -> Tensor:
-    """The shot group of each class, (K,) int64: 0, 1 or 2, from masks (K,) of many, medium, few."""
-    masks = torch.stack([groups[name] for name in SHOTS]).cpu()
-    if not bool((masks.sum(0) == 1).all()):
-        raise ValueError("shots_of needs every class in exactly one of many, medium and few")
-    return masks.int().argmax(0)
+def shots_of(train_counts: Tensor | Sequence[int], shots: Shots = "counts") -> Tensor:
+    """The shot group of each class, (K,) int64 on the CPU: 0 many, 1 medium, 2 few."""
+    groups = third_groups(train_counts) if shots == "thirds" else shot_groups(train_counts)
+    return torch.stack([groups[name] for name in SHOTS]).cpu().int().argmax(0)
 
 
 def shot_groups(
@@ -108,7 +105,7 @@ def third_groups(train_counts: Tensor | Sequence[int]) -> dict[str, Tensor]:
     counts = _counts(train_counts)
     order = counts.sort(descending=True, stable=True).indices
     groups = {}
-    for name, members in zip(("many", "medium", "few"), order.tensor_split(3), strict=True):
+    for name, members in zip(SHOTS, order.tensor_split(3), strict=True):
         mask = torch.zeros_like(counts, dtype=torch.bool)
         mask[members] = True
         groups[name] = mask

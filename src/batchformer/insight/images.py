@@ -44,3 +44,17 @@ def thumbnails(images: Tensor, side: int) -> Tensor:
         size = [max(1, round(length * scale)) for length in (height, width)]
         images = F.interpolate(images.float(), size, mode="area").round().to(torch.uint8)
     return images.expand(-1, 3, -1, -1).permute(0, 2, 3, 1).contiguous()
+
+
+def stretched_thumbnails(images: Tensor, side: int) -> Tensor:
+    """The same of float images (n, channels, H, W), from their darkest to their brightest value.
+
+    Of two channels the first is shown, of more than three the first three.
+
+    >>> stretched_thumbnails(torch.tensor([0.0, 2.0, 1.0, 4.0]).view(1, 4, 1, 1), side=9).tolist()
+    [[[[0, 128, 64]]]]
+    """
+    images = images.detach().cpu().float()
+    low, high = images.min(), images.max()
+    stretched = ((images - low) / (high - low).clamp_min(1e-12) * 255).round().to(torch.uint8)
+    return thumbnails(stretched[:, : 3 if stretched.shape[1] > 2 else 1], side)

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from types import ModuleType
 
+from batchformer.insight.optional import extra
+
 LEVEL = 0.95
 FEWEST_SEEDS = 3
 """With two values the t interval is 9 standard deviations to each side: it says nothing."""
@@ -79,11 +81,7 @@ def finite_values(values: Sequence[float], name: str) -> tuple[float, ...]:
 
 def statistics_library() -> ModuleType:
     """``scipy.stats``, or what to install."""
-    try:
+    with extra("lab"):
         from scipy import stats
-    except ImportError as error:
-        raise ImportError(
-            "intervals over seeds need scipy: pip install 'batchformer[lab]'"
-        ) from error
     module: ModuleType = stats
     return module

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -217,13 +217,13 @@ def _explored(
         **shown,
         "batch_labels": labels.numpy(),
         "batch_predictions": torch.stack(predictions).numpy(),
-        "batch_attention": _stacked([one.attention.cpu() for one in seen]).astype(np.float16),
-        "batch_gradient": _stacked([without_self(one.absolute) for one in seen]).astype(np.float32),
+        "batch_attention": _stacked(one.attention for one in seen).astype(np.float16),
+        "batch_gradient": _stacked(without_self(one.absolute) for one in seen).astype(np.float32),
     }
 
 
-def _stacked(parts: Sequence[Tensor]) -> NDArray[Any]:
-    array: NDArray[Any] = torch.stack(list(parts)).numpy()
+def _stacked(parts: Iterable[Tensor]) -> NDArray[Any]:
+    array: NDArray[Any] = torch.stack([part.cpu() for part in parts]).numpy()
     return array
 
 

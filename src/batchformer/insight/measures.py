@@ -44,8 +44,8 @@ def reliability(
     }
 
 
-def principal_axes(features: Tensor, axes: int = 2) -> tuple[Tensor, Tensor]:
-    """Project features (S, C) on principal axes: points (S, axes), shares of variance (axes,).
+def principal_axes(features: Tensor) -> tuple[Tensor, Tensor]:
+    """Project features (S, C) on two principal axes: points (S, 2), shares of variance (2,).
 
     The sign of an axis is that of its largest entry, so that the same features have one picture.
     """
@@ -60,12 +60,12 @@ def principal_axes(features: Tensor, axes: int = 2) -> tuple[Tensor, Tensor]:
         directions = centred.T @ left
         directions = directions / directions.norm(dim=0).clamp_min(1e-300)
     variance = variance.clamp_min(0).flip(0)
-    chosen = directions.flip(1)[:, :axes]
+    chosen = directions.flip(1)[:, :2]
     largest = chosen.gather(0, chosen.abs().argmax(0, keepdim=True))
-    points, shares = centred.new_zeros(rows, axes), centred.new_zeros(axes)
+    points, shares = centred.new_zeros(rows, 2), centred.new_zeros(2)
     found = chosen.shape[1]
     points[:, :found] = centred @ (chosen * torch.where(largest < 0, -1.0, 1.0))
-    shares[:found] = variance[:axes] / variance.sum().clamp_min(1e-300)
+    shares[:found] = variance[:2] / variance.sum().clamp_min(1e-300)
     return points, shares
 
 

@@ -10,10 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from batchformer.insight.figures.canvas import INK, SMALL, WIDTH, bare, new_grid, title
-from batchformer.insight.images import thumbnails
-from batchformer.insight.optional import extra
+from batchformer.insight.images import stretched_thumbnails
 from batchformer.insight.page.explorer import data_uri, packed, page_file, policy_of
-from batchformer.insight.page.html import environment
+from batchformer.insight.page.html import path_of_page, rendered
 from batchformer.nn.module import BatchFormer, without_exchange
 from batchformer.nn.streams import leaves
 from batchformer.plug.example import as_batch
@@ -95,31 +94,27 @@ class PositionAttention:
 
     def page(self, path: str | Path) -> Path:
         """Write a web page: click a patch to see what it gives to that patch of each image."""
-        with extra("report"):
-            from markupsafe import Markup
+        target = path_of_page(path)
         count = min(len(self.images), ON_PAGE)
         maps = self.maps()[:count, :count]
         rows, columns = maps.shape[2:]
         script = page_file("positions.js")
         _, height, width, _ = self.images.shape
-        page = (
-            environment()
-            .get_template("positions.html.jinja")
-            .render(
-                title="Which patches attend to which",
-                place=self.place,
-                images=[data_uri(image.numpy()) for image in self.images[:count]],
-                all=len(self.images),
-                even=f"{1 / len(self.images):.1%}",
-                height=height,
-                width=width,
-                data={"rows": rows, "columns": columns, "maps": packed(maps.numpy(), "f4")},
-                script=Markup(script),
-                policy=policy_of(script),
-            )
+        page = rendered(
+            "positions.html.jinja",
+            title="Which patches attend to which",
+            place=self.place,
+            images=[data_uri(image.numpy()) for image in self.images[:count]],
+            all=len(self.images),
+            even=f"{1 / len(self.images):.1%}",
+            height=height,
+            width=width,
+            data={"rows": rows, "columns": columns, "maps": packed(maps.numpy(), "f4")},
+            script=script,
+            policy=policy_of(script),
         )
-        write_atomically(Path(path), page.encode())
-        return Path(path)
+        write_atomically(target, page.encode())
+        return target
 
 
 def look_at_positions(model: nn.Module, batch: Any) -> list[PositionAttention]:
@@ -169,7 +164,7 @@ def look_at_positions(model: nn.Module, batch: Any) -> list[PositionAttention]:
         places = [name.removesuffix(".batchformer") for name, *_ in calls]
         if record is not None and len(record.places) == len(calls):
             places = list(record.places)  # one encoder may stand at several places
-        small = _small(images)
+        small = stretched_thumbnails(images, SIDE)
         found = []
         for place, (_, encoder, x, visible) in zip(places, calls, strict=True):
             _, weights = encoder.mix(x, return_weights=True, visible=visible)
@@ -181,9 +176,7 @@ def look_at_positions(model: nn.Module, batch: Any) -> list[PositionAttention]:
 
 
 def _position_axes(x: Tensor, encoder: BatchFormer) -> tuple[int, ...]:
-    axis = encoder.channel_axis
-    channels = (1 if x.ndim > 3 else -1) if axis is None else axis
-    taken = {encoder.batch_axis % x.ndim, channels % x.ndim}
+    taken = {axis % x.ndim for axis in encoder._axes(x)}
     return tuple(size for number, size in enumerate(x.shape) if number not in taken)
 
 
@@ -208,11 +201,3 @@ def _grid(shape: tuple[int, ...], image: torch.Size) -> tuple[int, tuple[int, in
         if about or (height % rows == 0 and height * columns == width * rows):
             return prefix, (rows, columns)
     return 0, None
-
-
-def _small(images: Tensor) -> Tensor:
-    """(N, height, width, 3) uint8, from the darkest to the brightest value of the batch."""
-    some = images.detach().cpu().float()
-    low, high = some.min(), some.max()
-    stretched = ((some - low) / (high - low).clamp_min(1e-12) * 255).round().to(torch.uint8)
-    return thumbnails(stretched[:, :3] if stretched.shape[1] > 3 else stretched, SIDE)

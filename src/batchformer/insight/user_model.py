@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from batchformer.insight.classes import Classes
-from batchformer.insight.images import thumbnails
+from batchformer.insight.images import stretched_thumbnails
 from batchformer.insight.look import STEPS, look
 from batchformer.insight.record import FILE, InsightArrays, save
 from batchformer.insight.relations import Relations
@@ -114,16 +114,8 @@ def look_at(
     counts = torch.as_tensor(train_counts) if counted else torch.bincount(labels, minlength=width)
     shown = _Loaded(Classes.by_shots(names, counts.long()), samples, device)
     steps = STEPS if samples.differentiable else 0
-    return Insight(
-        look(
-            *(relations, shown),
-            network=inner,
-            seed=seed,
-            layer=layer,
-            steps=steps,
-            captions=samples.captions,
-        )
-    )
+    options: Any = {"network": inner, "seed": seed, "layer": layer, "captions": samples.captions}
+    return Insight(look(relations, shown, steps=steps, **options))
 
 
 def relations_of(
@@ -147,13 +139,13 @@ def relations_of(
     axis = encoder.batch_axis if encoder is not None else 0
 
     def features(x: Inputs) -> Tensor:
-        heard: list[Tensor] = []
-        handle = head.register_forward_pre_hook(lambda _, args: heard.append(args[0]))
+        inputs: list[Tensor] = []
+        handle = head.register_forward_pre_hook(lambda _, args: inputs.append(args[0]))
         try:
             call(model, x)
         finally:
             handle.remove()
-        return heard[0].movedim(axis, 0)
+        return inputs[0].movedim(axis, 0)
 
     def classify(rows: Tensor) -> Tensor:
         logits: Tensor = head(rows.movedim(0, axis))
@@ -194,7 +186,4 @@ class _Loaded:
     def thumbnails(self, rows: Tensor, side: int) -> Tensor:
         images = self.samples.inputs
         assert isinstance(images, Tensor), "only images have thumbnails"
-        some = images[rows].float()
-        low, high = some.min(), some.max()
-        stretched = ((some - low) / (high - low).clamp_min(1e-12) * 255).round().to(torch.uint8)
-        return thumbnails(stretched[:, :3] if stretched.shape[1] > 3 else stretched, side)
+        return stretched_thumbnails(images[rows], side)

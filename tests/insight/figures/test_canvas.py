@@ -20,8 +20,7 @@ from batchformer.insight.figures.canvas import (
     CLASS_COLOURS,
     CLASS_MARKERS,
     INK,
-    SHOT_COLOURS,
-    SHOT_MARKERS,
+    SHOT_MARKS,
     WIDTH,
     Mark,
     cells,
@@ -135,7 +134,7 @@ def deuteranope(colour: str) -> np.ndarray:
     return np.array([same, same, blue - 0.02234 * red + 0.02234 * green])
 
 
-@pytest.mark.parametrize("colour", [*SHOT_COLOURS.values(), *CLASS_COLOURS])
+@pytest.mark.parametrize("colour", [*(mark.colour for mark in SHOT_MARKS), *CLASS_COLOURS])
 @pytest.mark.parametrize("page", PAGES)
 def test_marks_stand_out_on_both_pages(colour: str, page: str) -> None:
     assert contrast(colour, page) >= 3
@@ -144,7 +143,7 @@ def test_marks_stand_out_on_both_pages(colour: str, page: str) -> None:
 @pytest.mark.parametrize(
     ("markers", "colours", "kinds"),
     [
-        (SHOT_MARKERS.values(), SHOT_COLOURS.values(), 3),
+        ([mark.shape for mark in SHOT_MARKS], [mark.colour for mark in SHOT_MARKS], 3),
         (CLASS_MARKERS, CLASS_COLOURS, 10),
     ],
 )

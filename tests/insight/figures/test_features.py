@@ -16,7 +16,6 @@ from batchformer.insight.figures import features as feature_space
 from batchformer.insight.figures.canvas import (
     CLASS_COLOURS,
     CLASS_MARKERS,
-    SHOT_COLOURS,
     SHOT_MARKS,
 )
 from batchformer.insight.figures.features import FeaturesOfArm, FeatureSpace, class_means, gather
@@ -94,19 +93,6 @@ def test_a_measure_that_is_unknown_in_a_seed_is_left_out_and_none_where_in_all()
     assert data.by_arm["baseline"].seeds == 3
 
 
-def test_runs_that_lack_an_array_are_left_out_and_so_are_arms_without_a_run() -> None:
-    kept = {
-        ("baseline", 0): features(0, projection=None),
-        ("baseline", 1): features(1),
-        ("batchformer", 0): features(2, spread=None),
-    }
-    data = gathered(kept)
-    assert list(data.by_arm) == ["baseline"] and data.seed == 1
-    assert data.by_arm["baseline"].seeds == 1
-    del kept["baseline", 1]
-    assert gather(group_of(kept)) is None
-
-
 def names(classes: int) -> Any:
     return np.array([f"<b>{i}</b> & $x_{i}$" for i in range(classes)])
 
@@ -125,21 +111,6 @@ def test_so_few_classes_that_each_has_a_mark(classes: int, each: bool) -> None:
     else:
         assert data.marks == SHOT_MARKS
         np.testing.assert_array_equal(data.mark_of(labels), labels % 3)
-
-
-@pytest.mark.parametrize("kept", [None, names(3), names(4)[:, None]])
-def test_names_that_are_not_those_of_the_classes_are_unknown(kept: Any) -> None:
-    data = gathered({("baseline", 0): features(0, classes=kept)})
-    assert data.names == () and not data.by_class
-
-
-def test_names_are_taken_from_the_first_run_that_has_them() -> None:
-    kept: dict[tuple[str, int], Any] = {
-        ("baseline", 0): {},
-        ("baseline", 1): features(1),
-        ("baseline", 2): features(2, classes=names(4)),
-    }
-    assert gathered(kept).names == tuple(names(4))
 
 
 def test_groups_are_those_of_the_points_in_any_arm() -> None:
@@ -186,10 +157,11 @@ def test_every_shot_group_has_its_colour_in_every_panel() -> None:
     data = known(gather(simulated_group("baseline", "batchformer")))
     figure = feature_space.draw(data)
     assert [axes.get_title(loc="left") for axes in figure.axes] == ["baseline", "batchformer"]
+    colours = [mark.colour for mark in SHOT_MARKS]
     for axes in figure.axes:
         samples: list[Any] = list(axes.collections[::2])
         means: list[Any] = list(axes.collections[1::2])
-        assert [to_hex(c.get_facecolor()[0]) for c in samples] == list(SHOT_COLOURS.values())
+        assert [to_hex(c.get_facecolor()[0]) for c in samples] == colours
         assert sum(len(c.get_offsets()) for c in samples) == 600
         assert sum(len(c.get_offsets()) for c in means) == 12
         assert all(c.get_rasterized() for c in samples + means)

@@ -7,7 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from batchformer.insight.figures.networks import arrays_by_arm, image_count, safe_divide
+from batchformer.insight.figures.networks import (
+    arrays_by_arm,
+    class_names,
+    image_count,
+    mean_of_known,
+    safe_divide,
+)
 from simulated_networks import group_of, simulated_insight
 
 
@@ -30,9 +36,19 @@ def test_networks_without_an_array_or_with_other_classes_are_left_out() -> None:
     assert arrays_by_arm(group, "spread", "no such array") == {}
 
 
+def test_names_are_of_the_first_run_that_has_one_for_each_class() -> None:
+    names = np.array(["a", "<b>", "c", "d"])
+    kept = [{}, {"classes": names[:3]}, {"classes": names[:, None]}, {"classes": names}]
+    group = group_of({("baseline", seed): one for seed, one in enumerate(kept)})
+    assert class_names(group, "baseline", 4) == ("a", "<b>", "c", "d")
+    assert class_names(group, "baseline", 5) == class_names(group, "batchformer", 4) == ()
+
+
 def test_counts_are_broadcast_and_nothing_over_nothing_is_unknown() -> None:
     found = safe_divide(np.array([[2.0, 4.0], [0.0, 0.0]]), np.array([[2], [0]]))
     assert found[0].tolist() == [1.0, 2.0] and np.isnan(found[1]).all()
+    mean = mean_of_known(np.array([[1.0, np.nan], [3.0, np.nan]]))
+    assert mean[0] == 2.0 and np.isnan(mean[1])
 
 
 @pytest.mark.parametrize(

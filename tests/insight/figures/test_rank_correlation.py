@@ -9,11 +9,9 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from batchformer.insight.figures import rank_correlation as module
-from batchformer.insight.figures.networks import mean_of_known
 from batchformer.insight.figures.rank_correlation import (
     Correlation,
     correlation,
-    partial_rank_correlation,
     rank_correlation,
 )
 
@@ -34,9 +32,9 @@ def test_samples_of_classes_are_ranked_as_if_each_were_sorted_by_itself() -> Non
     times = generator.multinomial(20, np.full(20, 0.05), size=5)
     rows = [np.repeat(np.arange(20), row) for row in times]
     expected = [float(stats.spearmanr(x[row], y[row]).statistic) for row in rows]
-    assert rank_correlation(x, y, times) == pytest.approx(expected)
+    assert rank_correlation(x, y, times=times) == pytest.approx(expected)
     left = [by_residuals(x[row], y[row], z[row]) for row in rows]
-    assert partial_rank_correlation(x, y, z, times) == pytest.approx(left)
+    assert rank_correlation(x, y, z, times=times) == pytest.approx(left)
 
 
 def test_the_bootstrap_over_classes_agrees_with_scipys() -> None:
@@ -68,7 +66,7 @@ def by_residuals(x: np.ndarray, y: np.ndarray, z: np.ndarray) -> float:
 @given(st.lists(st.tuples(*[st.integers(0, 9)] * 3), min_size=5, max_size=30))
 def test_the_partial_one_is_that_of_residuals(rows: list[tuple[int, int, int]]) -> None:
     x, y, z = np.array(rows, dtype=float).T
-    found = float(partial_rank_correlation(x, y, z))
+    found = float(rank_correlation(x, y, z))
     among = [abs(float(rank_correlation(side, z))) for side in (x, y)]
     if not all(rho < 1 - 1e-9 for rho in among):  # also where one is not a number
         assert np.isnan(found)
@@ -120,7 +118,7 @@ def test_the_interval_over_classes_is_of_the_estimate(
     counts, values, accuracy = population(generator, 50_000)
     truth = rank_correlation(counts, values[0])
     if partial:
-        truth = partial_rank_correlation(counts, values[0], accuracy[0])
+        truth = rank_correlation(counts, values[0], accuracy[0])
     trials = []
     for _ in range(100):
         counts, values, accuracy = population(generator, 40)
@@ -190,21 +188,6 @@ def test_few_seeds_or_classes_have_no_interval_of_their_kind() -> None:
     found = correlation(counts, np.array([[4.0, 3.0, 2.0, 1.0]] * 2))
     assert found == Correlation(-1.0, (-1.0, -1.0), None, None)
     assert found.holds is None
-
-
-def test_what_does_not_vary_has_no_order() -> None:
-    counts = np.arange(10.0)
-    assert correlation(counts, np.zeros((3, 10))) == Correlation(None, (), None, None)
-    assert correlation(np.ones(10), counts[None]).rho is None
-
-
-def test_classes_that_were_not_measured_do_not_count() -> None:
-    counts = np.arange(10.0)
-    values = -counts
-    values[3] = np.nan
-    assert correlation(counts, values[None]).rho == pytest.approx(-1.0)
-    known = mean_of_known(np.array([[1.0, np.nan], [3.0, np.nan]]))
-    assert known[0] == 2.0 and np.isnan(known[1])
 
 
 @pytest.mark.parametrize(

@@ -58,5 +58,5 @@ def test_nothing_to_draw_and_a_folder_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="Nothing to draw"):
         write_insight_page({}, tmp_path / "page.html")
     assert not (tmp_path / "page.html").exists()
-    with pytest.raises(IsADirectoryError, match="give the page a name"):
+    with pytest.raises(IsADirectoryError, match="Give the name of a file"):
         write_insight_page(simulated_insight("baseline", 0), tmp_path)

@@ -26,7 +26,9 @@ from batchformer.insight.figures.captioned import Caption, CaptionedFigure, Figu
 from batchformer.insight.figures.networks import (
     NetworkGroup,
     arrays_by_arm,
+    class_names,
     image_count,
+    main_arm,
     mean_of_known,
     safe_divide,
 )
@@ -120,7 +122,6 @@ class Attention:
 
 
 def make(group: NetworkGroup, arm: str | None = None) -> CaptionedFigure | None:
-    """The figure with its words and numbers."""
     data = gather(group, arm)
     if data is None:
         return None
@@ -130,32 +131,23 @@ def make(group: NetworkGroup, arm: str | None = None) -> CaptionedFigure | None:
 
 
 def gather(group: NetworkGroup, arm: str | None = None) -> Attention | None:
-    """What the figure shows, or None where no run kept its attention.
-
-    Maps are drawn of ``arm``, by default of batchformer, else of the first that has them.
-    """
+    """Maps are drawn of ``arm``, by default of batchformer, else of the first that has them."""
     found = arrays_by_arm(group, *NAMES)
     if not found or (arm is not None and arm not in found):
         return None
-    main = arm or ("batchformer" if "batchformer" in found else next(iter(found)))
+    main = arm or main_arm(found) or ""
     by_arm = {name: _of_arm(list(runs.values())) for name, runs in found.items()}
     first = next(iter(found[main].values()))
     bins = first["bin_of_class"].astype(np.int64)
     size = np.bincount(bins, minlength=len(first["bin_pairs"]))
     sums = np.bincount(bins, first["train_counts"], minlength=len(first["bin_pairs"]))
     counts, together = sums / np.maximum(size, 1), int(size.max())
-    names = _names(group, main, bins) if together == 1 and len(size) <= MOST_NAMES else ()
+    # Each bin has one class, so the inverse of the bins is the order of the classes.
+    few = together == 1 and len(size) <= MOST_NAMES
+    by_class = class_names(group, main, len(bins)) if few else ()
+    names = tuple(by_class[k] for k in np.argsort(bins)) if by_class else ()
     seen = image_count(group, int(first["attention_self"][0, 1]))
     return Attention(counts, together, _batch(first), by_arm, main, names, seen.words)
-
-
-def _names(group: NetworkGroup, arm: str, bins: NDArray[Any]) -> tuple[str, ...]:
-    """Names by bin, each of one class; none where no run has them."""
-    for run in group.of(arm):
-        names = run.insight.get("classes")
-        if names is not None and names.shape == bins.shape:
-            return tuple(str(names[k]) for k in np.argsort(bins))
-    return ()
 
 
 def _batch(run: InsightArrays) -> float:
@@ -338,7 +330,6 @@ def beyond(ratio: NDArray[Any], reach: float) -> tuple[bool, bool]:
 
 
 def caption(data: Attention) -> Caption:
-    """What is plotted, and where attention goes."""
     found = data.by_arm[data.main]
     maps = "every class a row and a column"
     if data.together > 1:

@@ -9,17 +9,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from batchformer.insight.figures.canvas import (
-    INK,
-    TEXT,
-    WIDTH,
-    bare,
-    new_grid,
-    shortened,
-    write,
-)
+from batchformer.insight.figures.canvas import INK, TEXT, WIDTH, bare, new_grid, shortened, write
 from batchformer.insight.figures.captioned import Caption, CaptionedFigure, FigureTable
-from batchformer.insight.figures.networks import NetworkGroup, TrainedNetwork, arrays_by_arm
+from batchformer.insight.figures.networks import (
+    NetworkGroup,
+    TrainedNetwork,
+    arrays_by_arm,
+    main_arm,
+)
 from batchformer.insight.figures.text import number
 from batchformer.insight.record import SHOTS, InsightArrays
 
@@ -95,7 +92,6 @@ def make(
     arm: str | None = None,
     cam_layer: Callable[[TrainedNetwork], InsightArrays] | None = None,
 ) -> CaptionedFigure | None:
-    """The figure with its words and numbers."""
     data = gather(group, rule, shots, images, arm, cam_layer)
     if data is None:
         return None
@@ -123,7 +119,7 @@ def gather(
         raise ValueError(f"A figure holds 1 to {MOST} images of a group, not {images}.")
     found = arrays_by_arm(group, *NAMES)
     others = [name for name in found if name != group.reference]
-    other = arm or ("batchformer" if "batchformer" in others else next(iter(others), None))
+    other = arm or main_arm(others)
     if not found or (arm is not None and arm not in found):
         return None
     arms = [name for name in dict.fromkeys((group.reference, other)) if name in found]
@@ -147,11 +143,10 @@ def gather(
         chosen = [int(m) for m in order if group_of[m] == i][:most]
         if chosen and shots in (None, name):
             by_shots[name] = [_picture(runs, m) for m in chosen]
-    layer = str(first["cam_layer"])
     if not by_shots:
         return None
     grouped = len(np.unique(first["shot_of_class"])) > 1
-    return Cams(by_shots, arms, seed, layer, rule, len(change), grouped)
+    return Cams(by_shots, arms, seed, str(first["cam_layer"]), rule, len(change), grouped)
 
 
 def _common_seed(runs: Sequence[dict[int, InsightArrays]]) -> int | None:
@@ -248,8 +243,7 @@ def enlarged(pixels: NDArray[Any]) -> NDArray[Any]:
 
 
 def caption(data: Cams) -> Caption:
-    """What is plotted, and how the images were chosen."""
-    total = sum(map(len, data.by_shots.values()))
+    pictures = [picture for group in data.by_shots.values() for picture in group]
     chosen = (
         f"the first{' of each shot group' if data.grouped else ''} among {data.candidates} drawn "
         f"once with a fixed seed"
@@ -263,15 +257,14 @@ def caption(data: Cams) -> Caption:
         f"and whether the answer is right."
     )
     means = "; ".join(
-        f"{arm} {number(np.mean([p.confidence[arm] for p in _all(data)]).item(), 1)}%"
+        f"{arm} {number(np.mean([p.confidence[arm] for p in pictures]).item(), 1)}%"
         for arm in data.arms
     )
-    details = f"{total} test images, {chosen}. Mean confidence: {means}."
+    details = f"{len(pictures)} test images, {chosen}. Mean confidence: {means}."
     return Caption.of("Images with heat maps.", note, details)
 
 
 def tables(data: Cams) -> list[FigureTable]:
-    """Every image with the confidence of its class by arm."""
     rows = [
         (
             shots if data.grouped else "",
@@ -286,7 +279,3 @@ def tables(data: Cams) -> list[FigureTable]:
     ]
     columns = ("shots", "class", "images", "test row", *data.arms)
     return [FigureTable("Confidence of the true class, %", columns, rows)]
-
-
-def _all(data: Cams) -> list[Picture]:
-    return [picture for pictures in data.by_shots.values() for picture in pictures]

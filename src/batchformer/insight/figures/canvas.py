@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
@@ -38,10 +38,6 @@ SMALL = TEXT - 1
 DOTS = 220
 """Per inch, of what is kept as pixels inside a figure."""
 
-SHOT_COLOURS = dict(zip(SHOTS, ("#3d82c4", "#b07d00", "#cc4f6d"), strict=True))
-"""Blue, yellow and red stay apart for every kind of colour vision; at least 3:1 on both pages."""
-SHOT_MARKERS = dict(zip(SHOTS, ("o", "s", "^"), strict=True))
-
 CLASS_COLOURS = (
     *("#0096f0", "#a55a4b", "#e10078", "#0f8700", "#960fff"),
     *("#96964b", "#0f9696", "#964bb4", "#ff001e", "#ff2de1"),
@@ -67,7 +63,10 @@ class Mark:
     shape: str
 
 
-SHOT_MARKS = [Mark(name, SHOT_COLOURS[name], SHOT_MARKERS[name]) for name in SHOTS]
+SHOT_MARKS = [
+    Mark(*look) for look in zip(SHOTS, ("#3d82c4", "#b07d00", "#cc4f6d"), "os^", strict=True)
+]
+"""Blue, yellow and red stay apart for every kind of colour vision; at least 3:1 on both pages."""
 
 
 def new_figure(heights: Sequence[float]) -> tuple[Figure, list[Axes]]:
@@ -117,6 +116,14 @@ def _panels(
 def title(axes: Axes, text: str) -> None:
     """Write what a panel shows above it, since an axis label would cost width."""
     axes.set_title(text, loc="left", fontsize=TEXT, color=INK, parse_math=False)
+
+
+def log_scale(axes: Axes, text: Callable[[float], str]) -> None:
+    """A logarithmic y axis. Ticks are text: exponents of mathematics are too small on a phone."""
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter(lambda value, _: text(value))
+    axes.yaxis.set_minor_formatter(lambda value, _: "")
+    axes.tick_params(which="minor", length=0)
 
 
 def write(axes: Axes, x: float, y: float, text: str, **style: Any) -> None:

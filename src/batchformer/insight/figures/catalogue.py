@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
+from inspect import signature
 from typing import TYPE_CHECKING
 
 from batchformer.insight.record import FILE
@@ -22,39 +23,33 @@ class Entry:
     """A figure that can be asked for.
 
     Args:
-        place: ``module:function``; the function takes a group and the options.
+        module: its function ``make`` takes a group and the options.
         needs: the file of a run that it is drawn from.
     """
 
     summary: str
-    place: str
+    module: str
     needs: str
-    options: tuple[str, ...] = ()
 
     def load(self) -> Callable[..., CaptionedFigure | None]:
         """The function that makes the figure of a group, or None where no run has its numbers."""
-        module, _, function = self.place.partition(":")
-        found: Callable[..., CaptionedFigure | None] = getattr(import_module(module), function)
+        found: Callable[..., CaptionedFigure | None] = import_module(self.module).make
         return found
 
-
-def _entry(name: str, summary: str, *options: str) -> Entry:
-    return Entry(summary, f"batchformer.insight.figures.{name}:make", FILE, options)
+    @property
+    def options(self) -> tuple[str, ...]:
+        """What it takes beside the group."""
+        return tuple(signature(self.load()).parameters)[1:]
 
 
 NETWORK_FIGURES = {
-    "reliability": _entry("reliability", "is a network as sure as it is right?", "by_shots"),
-    "influence": _entry(
-        "influence",
-        "whose loss moves the features of others, by class frequency",
-        *("measure", "on", "cumulative"),
-    ),
-    "attention": _entry("attention", "who attends to whom, by class, head and shot group", "arm"),
-    "features": _entry("features", "plain features on two axes, and how far classes lie apart"),
-    "cam": _entry(
-        "cam",
-        "where the network looks, arm above arm",
-        *("rule", "shots", "images", "arm", "cam_layer"),
-    ),
+    name: Entry(summary, f"batchformer.insight.figures.{name}", FILE)
+    for name, summary in {
+        "reliability": "is a network as sure as it is right?",
+        "influence": "whose loss moves the features of others, by class frequency",
+        "attention": "who attends to whom, by class, head and shot group",
+        "features": "plain features on two axes, and how far classes lie apart",
+        "cam": "where the network looks, arm above arm",
+    }.items()
 }
 """In the order of a page."""

@@ -21,7 +21,12 @@ from batchformer.insight.figures.canvas import (
     title,
 )
 from batchformer.insight.figures.captioned import Caption, CaptionedFigure, FigureTable
-from batchformer.insight.figures.networks import NetworkGroup, arrays_by_arm
+from batchformer.insight.figures.networks import (
+    NetworkGroup,
+    arrays_by_arm,
+    class_names,
+    first_run,
+)
 from batchformer.insight.figures.text import mean_with_interval, number
 from batchformer.insight.intervals import Summary, summary_of_known
 from batchformer.insight.record import SHOTS
@@ -101,7 +106,6 @@ class FeatureSpace:
 
 
 def make(group: NetworkGroup) -> CaptionedFigure | None:
-    """The figure with its words and numbers."""
     data = gather(group)
     if data is None:
         return None
@@ -109,10 +113,7 @@ def make(group: NetworkGroup) -> CaptionedFigure | None:
 
 
 def gather(group: NetworkGroup) -> FeatureSpace | None:
-    """What the figure shows, or None where no run kept its features.
-
-    Points are of the first seed that all arms have, where there is one.
-    """
+    """Points are of the first seed that all arms have, where there is one."""
     found = arrays_by_arm(group, *NAMES)
     if not found:
         return None
@@ -131,11 +132,8 @@ def gather(group: NetworkGroup) -> FeatureSpace | None:
         share = float(first["projection_share"][0]), float(first["projection_share"][1])
         points = first["projection"].astype(np.float64)
         by_arm[arm] = FeaturesOfArm(points, first["projection_labels"], share, measures, len(runs))
-    shots = next(iter(next(iter(found.values())).values()))["shot_of_class"]
-    named = (run.insight.get("classes") for run in group.of(next(iter(found))))
-    names = next((one for one in named if one is not None and one.shape == shots.shape), ())
-    known = tuple(map(str, names))
-    return FeatureSpace(shots.astype(np.int64), by_arm, seed, known)
+    shots = first_run(found)["shot_of_class"].astype(np.int64)
+    return FeatureSpace(shots, by_arm, seed, class_names(group, next(iter(found)), len(shots)))
 
 
 def class_means(points: NDArray[Any], labels: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -192,7 +190,6 @@ def _scatter(axes: Axes, found: FeaturesOfArm, data: FeatureSpace) -> None:
 
 
 def caption(data: FeatureSpace) -> Caption:
-    """What is plotted, and how far classes lie apart."""
     samples = len(next(iter(data.by_arm.values())).points)
     which = "the first seed of each arm" if data.seed is None else f"seed {data.seed}"
     meant = " ".join(f"{name.capitalize()}: {MEASURES[name]}." for name in _measured(data))
@@ -225,7 +222,6 @@ def _measured(data: FeatureSpace) -> list[str]:
 
 
 def tables(data: FeatureSpace) -> list[FigureTable]:
-    """Separation and spread by shot group and arm."""
     columns = _columns(data)
     return [
         FigureTable(

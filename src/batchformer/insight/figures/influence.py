@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from batchformer.insight.figures.canvas import INK, TEXT, count_ticks, new_figure, title
+from batchformer.insight.figures.canvas import INK, TEXT, count_ticks, log_scale, new_figure, title
 from batchformer.insight.figures.captioned import Caption, CaptionedFigure, FigureTable
 from batchformer.insight.figures.learning import Learning, learning
 from batchformer.insight.figures.networks import (
     NetworkGroup,
     arrays_by_arm,
+    first_run,
     image_count,
     mean_of_known,
     safe_divide,
@@ -133,7 +134,6 @@ class InfluenceByClass:
 def make(
     group: NetworkGroup, measure: Measure = "abs", on: On = "features", cumulative: bool = False
 ) -> CaptionedFigure | None:
-    """The figure with its words and numbers."""
     data = gather(group, measure, on, cumulative)
     if data is None:
         return None
@@ -145,13 +145,12 @@ def make(
 def gather(
     group: NetworkGroup, measure: Measure = "abs", on: On = "features", cumulative: bool = False
 ) -> InfluenceByClass | None:
-    """What the figure shows, or None where no run kept these gradients."""
     name = f"gradient_{measure}" if on == "features" else f"gradient_images_{measure}"
     before = name.replace("gradient", "gradient_untrained")
     found = arrays_by_arm(group, "train_counts", "gradient_samples", name)
     if not found:
         return None
-    first = next(iter(next(iter(found.values())).values()))
+    first = first_run(found)
     counts = first["train_counts"].astype(np.float64)
     order = np.argsort(-counts, kind="stable")
     controls = arrays_by_arm(group, "train_counts", "gradient_samples", before)
@@ -286,11 +285,7 @@ def draw(data: InfluenceByClass) -> Figure:
             if data.window > 1:
                 axes.plot(places, running_mean(scaled, data.window), color=colour)
         if wide:
-            axes.set_yscale("log")
-            # Not as mathematics, whose exponents are too small to be read on a phone.
-            axes.yaxis.set_major_formatter(lambda value, _: power_of_ten(value))
-            axes.yaxis.set_minor_formatter(lambda value, _: "")
-            axes.tick_params(which="minor", length=0)
+            log_scale(axes, power_of_ten)
         else:
             axes.set_ylim(bottom=0)
     most = MOST_TICKS if len(data.counts) <= MOST_TICKS else 5
@@ -301,7 +296,7 @@ def draw(data: InfluenceByClass) -> Figure:
 
 
 def _dots(axes: Axes, values: NDArray[Any], colour: str) -> None:
-    together = _together(len(values))
+    together = _classes_per_dot(len(values))
     parts = [slice(i, i + together) for i in range(0, len(values), together)]
     places = np.arange(len(values)) + 1.0
     x = [places[part].mean() for part in parts]
@@ -310,7 +305,7 @@ def _dots(axes: Axes, values: NDArray[Any], colour: str) -> None:
     axes.plot(x, y, linestyle="", marker="o", markersize=size, color=colour, alpha=0.7)
 
 
-def _together(classes: int) -> int:
+def _classes_per_dot(classes: int) -> int:
     """How many classes one dot stands for, at most."""
     return -(-classes // MOST_POINTS)
 
@@ -332,11 +327,10 @@ def _power(values: NDArray[Any]) -> int:
 
 
 def caption(data: InfluenceByClass) -> Caption:
-    """What is plotted, and whether the paper's claim holds, arm by arm."""
     measured = "mean absolute value" if data.measure == "abs" else "length"
     over = over_seeds({arm: found.seeds for arm, found in data.by_arm.items()})
     what = "the pooled features" if data.on == "features" else "the input images"
-    together = _together(len(data.counts))
+    together = _classes_per_dot(len(data.counts))
     dot = f"mean of up to {together} classes" if together > 1 else "class"
     note = (
         f"How far the loss of a sample moves {what} of the others in its batch; a dot is a {dot}. "

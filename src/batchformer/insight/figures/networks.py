@@ -6,9 +6,9 @@ laboratory's groups of runs fit :class:`NetworkGroup` as they are.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,25 +59,15 @@ class NetworkGroup(Protocol):
         """A colour for each of these arms."""
 
 
-NETWORK = "network"
-"""What figures call the only arm there is."""
-
-
 @dataclass(frozen=True, eq=False)
 class SingleNetwork:
     """One network, without a run folder, as a group of its own."""
 
     insight: InsightArrays
-    arm: str = NETWORK
+    arm: str = "network"
     seed: int = 0
-
-    @property
-    def insight_figures(self) -> Mapping[str, NDArray[Any]]:
-        return {}
-
-    @property
-    def scores(self) -> Mapping[str, float | None]:
-        return {}
+    insight_figures: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    scores: Mapping[str, float | None] = field(default_factory=dict)
 
     @property
     def reference(self) -> str:
@@ -123,6 +113,25 @@ def arrays_by_arm(group: NetworkGroup, *names: str) -> ArraysByArm:
     return found
 
 
+def first_run(found: ArraysByArm) -> InsightArrays:
+    """The arrays of the first seed of the first arm."""
+    return next(iter(next(iter(found.values())).values()))
+
+
+def main_arm(arms: Collection[str]) -> str | None:
+    """The arm that a reader asks about: batchformer, else the first; None where there is none."""
+    return "batchformer" if "batchformer" in arms else next(iter(arms), None)
+
+
+def class_names(group: NetworkGroup, arm: str, classes: int) -> tuple[str, ...]:
+    """The names of K classes as a run of this arm has them; empty where none has."""
+    for run in group.of(arm):
+        names = run.insight.get("classes")
+        if names is not None and names.shape == (classes,):
+            return tuple(map(str, names))
+    return ()
+
+
 def safe_divide(sums: NDArray[Any], counts: NDArray[Any]) -> NDArray[Any]:
     """Divide sums by counts, which are broadcast; NaN where the count is 0.
 
@@ -138,27 +147,11 @@ def safe_divide(sums: NDArray[Any], counts: NDArray[Any]) -> NDArray[Any]:
 # How many test images a figure is of: networks are looked at on a part of them.
 
 
-@dataclass(frozen=True)
-class ImageCount:
-    """How many test images a figure shows, and how many there are, where that is known."""
+class ImageCount(NamedTuple):
+    """How many test images a figure shows, in words, and whether these are known not to be all."""
 
-    images: int
-    whole: int | None
-
-    @property
-    def part(self) -> bool:
-        return self.whole is not None and self.images < self.whole
-
-    @property
-    def words(self) -> str:
-        """The words of a caption.
-
-        >>> ImageCount(4096, 10_000).words, ImageCount(300, 300).words
-        ('4,096 of the 10,000 test samples', '300 test samples')
-        """
-        if self.part:
-            return f"{self.images:,} of the {self.whole:,} test samples"
-        return f"{self.images:,} test samples"
+    words: str
+    part: bool
 
 
 def image_count(group: NetworkGroup, images: int) -> ImageCount:
@@ -166,8 +159,10 @@ def image_count(group: NetworkGroup, images: int) -> ImageCount:
     for run in group.runs:
         answers = run.insight_figures.get("correct") if run.insight else None
         if answers is not None and answers.ndim == 1:
-            return ImageCount(images, len(answers))
-    return ImageCount(images, None)
+            if images < len(answers):
+                return ImageCount(f"{images:,} of the {len(answers):,} test samples", True)
+            break
+    return ImageCount(f"{images:,} test samples", False)
 
 
 def mean_of_known(values: NDArray[Any]) -> NDArray[Any]:

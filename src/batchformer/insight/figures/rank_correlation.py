@@ -74,32 +74,23 @@ def correlation(
     return Correlation(found.mean, by_seed, over_seeds, _bootstrap(sides))
 
 
-def rank_correlation(
-    x: NDArray[Any], y: NDArray[Any], times: NDArray[Any] | None = None
-) -> NDArray[Any]:
-    """Spearman's correlation of K classes, or of B samples of them; NaN where a side is constant.
+def rank_correlation(*sides: NDArray[Any], times: NDArray[Any] | None = None) -> NDArray[Any]:
+    """Spearman's correlation of x and y over K classes, or over B samples of them.
 
-    ``times`` (B, K) says how often each sample has each class; the result then is (B,), else ().
+    With a third side, z, it is the partial correlation with z held fixed. NaN where a side is
+    constant, or where z explains x or y completely. ``times`` (B, K) says how often each sample has
+    each class; the result then is (B,), else ().
     """
-    weights = _weights(x, times)
-    return _of_ranks(_centred_ranks(x, weights), _centred_ranks(y, weights), weights)
-
-
-def partial_rank_correlation(
-    x: NDArray[Any], y: NDArray[Any], z: NDArray[Any], times: NDArray[Any] | None = None
-) -> NDArray[Any]:
-    """The same with z held fixed; NaN where z explains x or y completely."""
-    weights = _weights(x, times)
-    ranks = [_centred_ranks(side, weights) for side in (x, y, z)]
-    xy, xz, yz = (_of_ranks(ranks[i], ranks[j], weights) for i, j in ((0, 1), (0, 2), (1, 2)))
+    weights = np.ones(sides[0].shape) if times is None else times.astype(np.float64)
+    x, y, *held = (_centred_ranks(side, weights) for side in sides)
+    xy = _of_ranks(x, y, weights)
+    if not held:
+        return xy
+    xz, yz = (_of_ranks(side, held[0], weights) for side in (x, y))
     left = np.minimum(1 - xz**2, 1 - yz**2)
     norm = np.where(left > LEAST_LEFT, np.sqrt(np.abs((1 - xz**2) * (1 - yz**2))), 0.0)
     found: NDArray[Any] = np.clip(safe_divide(xy - xz * yz, norm), -1.0, 1.0)
     return found
-
-
-def _weights(x: NDArray[Any], times: NDArray[Any] | None) -> NDArray[Any]:
-    return np.ones(x.shape) if times is None else times.astype(np.float64)
 
 
 def _of_ranks(left: NDArray[Any], right: NDArray[Any], weights: NDArray[Any]) -> NDArray[Any]:
@@ -123,12 +114,6 @@ def _centred_ranks(values: NDArray[Any], weights: NDArray[Any]) -> NDArray[Any]:
     return ranks
 
 
-def _of(sides: Sequence[NDArray[Any]], times: NDArray[Any] | None) -> NDArray[Any]:
-    if len(sides) == 2:
-        return rank_correlation(sides[0], sides[1], times)
-    return partial_rank_correlation(sides[0], sides[1], sides[2], times)
-
-
 def _by_seed(
     sides: Sequence[NDArray[Any]], times: NDArray[Any] | None = None
 ) -> list[NDArray[Any]]:
@@ -140,7 +125,8 @@ def _by_seed(
         counted = None if times is None else times[:, known]
         nothing = np.full(() if times is None else len(times), np.nan)
         enough = known.sum() >= fewest
-        found.append(_of([row[known] for row in rows], counted) if enough else nothing)
+        own = [row[known] for row in rows]
+        found.append(rank_correlation(*own, times=counted) if enough else nothing)
     return found
 
 

@@ -23,6 +23,7 @@ from batchformer.insight.figures.networks import (
     ImageCount,
     NetworkGroup,
     arrays_by_arm,
+    first_run,
     image_count,
     safe_divide,
 )
@@ -86,7 +87,6 @@ class Reliability:
 
 
 def make(group: NetworkGroup, by_shots: bool = False) -> CaptionedFigure | None:
-    """The figure with its words and numbers."""
     data = gather(group, by_shots)
     if data is None:
         return None
@@ -95,7 +95,6 @@ def make(group: NetworkGroup, by_shots: bool = False) -> CaptionedFigure | None:
 
 
 def gather(group: NetworkGroup, by_shots: bool = False) -> Reliability | None:
-    """What the figure shows, or None where no run kept its confidences."""
     found = arrays_by_arm(group, *NAMES)
     if not found:
         return None
@@ -115,8 +114,7 @@ def gather(group: NetworkGroup, by_shots: bool = False) -> Reliability | None:
             len(runs),
             colours[arm],
         )
-    first = next(iter(next(iter(found.values())).values()))
-    seen = image_count(group, round(float(first["reliability_count"][0].sum())))
+    seen = image_count(group, round(float(first_run(found)["reliability_count"][0].sum())))
     return Reliability(by_arm, by_shots, seen, any("ece" in run.scores for run in group.runs))
 
 
@@ -156,14 +154,14 @@ def draw(data: Reliability) -> Figure:
                 above.plot(found.confidence[i][used], found.accuracy[i][used], **style)
             share = 100 * found.count[i] / max(found.count[i].sum(), 1)
             below.stairs(share, edges, color=found.colour, linestyle=dash, linewidth=1.3)
-        _dress(above, below, "" if i == 0 else f", {GROUPS[i]}" if column == 0 else GROUPS[i])
+        _style_axes(above, below, "" if i == 0 else f", {GROUPS[i]}" if column == 0 else GROUPS[i])
     where = grid[1][len(groups) // 2]
     where.set_xlabel("Confidence, %", fontsize=TEXT, color=INK)
     legend(drawn, grid[0][0])
     return drawn
 
 
-def _dress(above: Axes, below: Axes, name: str) -> None:
+def _style_axes(above: Axes, below: Axes, name: str) -> None:
     first = not name or name.startswith(",")
     title(above, f"Accuracy, %{name}" if first else name)
     title(below, "Share of predictions, %" if not name else "Share, %" if first else "")
@@ -178,7 +176,6 @@ def _dress(above: Axes, below: Axes, name: str) -> None:
 
 
 def caption(data: Reliability) -> Caption:
-    """What is plotted, and the expected calibration errors."""
     over = over_seeds({arm: found.seeds for arm, found in data.by_arm.items()})
     bins = next(iter(data.by_arm.values())).count.shape[1]
     note = (

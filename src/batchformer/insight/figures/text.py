@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from batchformer.insight.intervals import Summary
 
@@ -47,6 +47,16 @@ def mean_with_interval(found: Summary | None, decimals: int = 2) -> str:
         return ""
     bounds = interval(found.low, found.high, decimals=decimals)
     return f"{number(found.mean, decimals)} {bounds}".strip()
+
+
+def value_range(values: Sequence[float], form: str) -> str:
+    """The lowest to the highest value in this format; one number where they read the same.
+
+    >>> value_range([3, 1200], ",.0f"), value_range([2.0, 2.0], ".2g")
+    ('3 to 1,200', '2')
+    """
+    low, high = format(min(values), form), format(max(values), form)
+    return low if low == high else f"{low} to {high}"
 
 
 def seeds(n: int) -> str:

@@ -80,7 +80,7 @@
     return { ...MODES[mode], values, shown, others, ranked, order, alike };
   }
 
-  // At most so many, and fewer where the last would only by its place stand before an equal one.
+  // The first samples, at most this many. A tie is not cut: it is left out where it would be.
   function first(ranked, values, most) {
     let end = Math.min(most, ranked.length);
     while (end > 0 && end < ranked.length && values[ranked[end - 1]] === values[ranked[end]]) end--;

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from batchformer.insight.figures.networks import NetworkGroup, TrainedNetwork
 from batchformer.insight.optional import extra
-from batchformer.insight.page.html import Section, environment
+from batchformer.insight.page.html import Section, rendered
 from batchformer.insight.record import SHOTS, InsightArrays
 
 COLUMNS = 8
@@ -63,8 +63,22 @@ def explorer_section(group: NetworkGroup, prefix: str) -> Section | None:
     found = explorer_of(group)
     if found is None:
         return None
-    html = explorer_html(found, prefix)
-    return Section("Inside a batch", html, explorer_note(found), EXPLORER_DETAILS, wide=True)
+    html = rendered(
+        "explorer.html.jinja",
+        id=f"{prefix}-explorer",
+        data={"arms": found.arms, "columns": COLUMNS, "shots": SHOTS if found.grouped else ()},
+        sprites=found.sprites,
+        style=page_file("explorer.css"),
+        script=page_file("explorer.js"),
+    )
+    runs = ", ".join(f"{arm['name']} seed {arm['seed']}" for arm in found.arms)
+    shown = max(len(arm["batches"]) for arm in found.arms)
+    cut = f", the first {shown} of {found.batches}" if shown < found.batches else ""
+    note = (
+        f"Batches of test samples ({runs}{cut}), drawn so that classes are as frequent as in "
+        f"training, and seen without dropout."
+    )
+    return Section("Inside a batch", html, note, EXPLORER_DETAILS, wide=True)
 
 
 def explorer_of(group: NetworkGroup) -> Explorer | None:
@@ -90,33 +104,6 @@ def explorer_of(group: NetworkGroup) -> Explorer | None:
     used = {batch["sprite"] for arm_data in arms for batch in arm_data["batches"]}
     grouped = len({int(i) for record in kept.values() for i in record["shot_of_class"]}) > 1
     return Explorer(arms, [uri for uri, i in sprites.items() if i in used], batches, grouped)
-
-
-def explorer_html(found: Explorer, prefix: str) -> str:
-    """The explorer as an element with its style and its script."""
-    with extra("report"):
-        from markupsafe import Markup
-
-    data = {"arms": found.arms, "columns": COLUMNS, "shots": SHOTS if found.grouped else ()}
-    template = environment().get_template("explorer.html.jinja")
-    return template.render(
-        id=f"{prefix}-explorer",
-        data=data,
-        sprites=found.sprites,
-        style=Markup(page_file("explorer.css")),
-        script=Markup(page_file("explorer.js")),
-    )
-
-
-def explorer_note(found: Explorer) -> str:
-    """What is shown, and of which runs."""
-    runs = ", ".join(f"{arm['name']} seed {arm['seed']}" for arm in found.arms)
-    shown = max(len(arm["batches"]) for arm in found.arms)
-    cut = f", the first {shown} of {found.batches}" if shown < found.batches else ""
-    return (
-        f"Batches of test samples ({runs}{cut}), drawn so that classes are as frequent as in "
-        f"training, and seen without dropout."
-    )
 
 
 def script_policy(sections: Iterable[Section]) -> str:

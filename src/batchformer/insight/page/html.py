@@ -6,7 +6,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from batchformer.insight.figures.canvas import inline_svg
 from batchformer.insight.figures.captioned import CaptionedFigure, table_html
@@ -113,6 +114,20 @@ def environment(*packages: str) -> Environment:
     )
     made.filters |= {"typeset": typeset, "in_blocks": in_blocks}
     return made
+
+
+def rendered(template: str, **values: Any) -> str:
+    """A template of this folder with these values."""
+    return environment().get_template(template).render(**values)
+
+
+def path_of_page(path: str | Path) -> Path:
+    """The file of a page; a folder is refused before anything is drawn."""
+    if Path(path).is_dir():
+        raise IsADirectoryError(
+            f"{path} is a folder. Give the name of a file, such as {Path(path) / 'report.html'}."
+        )
+    return Path(path)
 
 
 def typeset(text: str) -> str:

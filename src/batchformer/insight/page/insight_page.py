@@ -8,19 +8,16 @@ from pathlib import Path
 from batchformer.insight.figures.catalogue import NETWORK_FIGURES
 from batchformer.insight.figures.networks import NetworkGroup, SingleNetwork
 from batchformer.insight.page.explorer import explorer_section, script_policy
-from batchformer.insight.page.html import Section, environment, section_of
+from batchformer.insight.page.html import Section, path_of_page, rendered, section_of
 from batchformer.insight.record import InsightArrays
 from batchformer.plug.files import write_atomically
 
-TEMPLATE = "insight.html.jinja"
 TITLE = "Relations between samples"
 
 
 def write_insight_page(insight: InsightArrays, path: str | Path, title: str = TITLE) -> Path:
     """Write :func:`insight_page` to a file; the file is complete or not there."""
-    path = Path(path)
-    if path.is_dir():
-        raise IsADirectoryError(f"{path} is a folder: give the page a name, {path / 'report.html'}")
+    path = path_of_page(path)
     write_atomically(path, insight_page(insight, title).encode())
     return path
 
@@ -40,12 +37,8 @@ def insight_page(insight: InsightArrays, title: str = TITLE) -> str:
         raise ValueError(
             f"Nothing to draw: none of the figures has its arrays among {sorted(insight)}."
         )
-    page: str = (
-        environment()
-        .get_template(TEMPLATE)
-        .render(title=title, sections=sections, policy=script_policy(sections))
-    )
-    return page
+    policy = script_policy(sections)
+    return rendered("insight.html.jinja", title=title, sections=sections, policy=policy)
 
 
 def network_sections(name: str, group: NetworkGroup, prefix: str) -> Iterator[Section]:

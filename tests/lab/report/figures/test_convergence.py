@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from batchformer.lab.report.figures.convergence import caption, draw, first_at_least, gather, make
+from batchformer.lab.report.figures.convergence import caption, draw, gather, make
 from batchformer.lab.report.figures.curves import MOST_POINTS
 from batchformer.lab.report.results.names import COLOURS
 from run_folders import RunTree, recipe_of
@@ -117,8 +117,3 @@ def test_without_a_baseline_nothing_is_to_be_reached(tree: RunTree) -> None:
     said = caption(found).text
     assert "ends at" not in said and "38" not in said
     assert len(draw(found).axes[0].lines) == 1
-
-
-def test_the_first_epoch_counts_even_if_the_score_falls_again() -> None:
-    assert first_at_least([1, 2, 3], [1.0, 9.0, 2.0], 5.0) == 2
-    assert first_at_least([], [], 5.0) is None

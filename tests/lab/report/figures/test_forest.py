@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from batchformer.lab.metrics.intervals import paired, pooled
+from batchformer.lab.metrics.intervals import pooled
 from batchformer.lab.report.figures.forest import described, draw, make
-from batchformer.lab.report.results.comparison import difference_of
+from batchformer.lab.report.results.comparison import difference_between
 from batchformer.lab.report.results.pooling import Effect
+from simulated_networks import known
 
 VALUES = {"a_recipe": [0.5, 0.7, 0.6], "another": [0.4, -0.8]}
 
@@ -14,11 +15,13 @@ VALUES = {"a_recipe": [0.5, 0.7, 0.6], "another": [0.4, -0.8]}
 def effect() -> Effect:
     papers = {"a_recipe": 1.0, "another": None}
     recipes = {
-        name: difference_of(
-            paired([50.0] * len(values), [50.0 + v for v in values]),
-            tuple(range(len(values))),
-            "all",
-            papers[name],
+        name: known(
+            difference_between(
+                dict.fromkeys(range(len(values)), 50.0),
+                {seed: 50.0 + v for seed, v in enumerate(values)},
+                "all",
+                (0.0, papers[name]),
+            )
         )
         for name, values in VALUES.items()
     }

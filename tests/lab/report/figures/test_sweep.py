@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from batchformer.lab.report.figures.sweep import described, draw
-from batchformer.lab.report.results.runs import find_runs
-from batchformer.lab.report.results.sweeps import SweepComparison, compare_sweep, split_sweeps
-from run_folders import write_sweep
+from batchformer.lab.report.results.sweeps import SweepComparison
+from run_folders import compared_sweep, write_sweep
 
 VALUES = {
     ("baseline", "1"): [50.0, 51.0, 52.0],
@@ -34,9 +33,7 @@ def compared(tmp_path: Path) -> Compared:
             }
             for cell, each in VALUES.items()
         }
-        folder = write_sweep(tmp_path, written, levels=PAPER, **options)
-        (sweep,), _ = split_sweeps(find_runs(folder))
-        return compare_sweep(sweep)
+        return compared_sweep(write_sweep(tmp_path, written, levels=PAPER, **options))
 
     return compare
 
@@ -91,7 +88,6 @@ def test_levels_without_an_order_are_not_joined(tmp_path: Path) -> None:
     for i, (names, joined) in enumerate(((("shared", "mixed_only"), False), (("0.25", "4"), True))):
         values = {("batchformer", name): {s: {"all": 50.0 + s} for s in range(3)} for name in names}
         folder = write_sweep(tmp_path / str(i), values, reference=names[0])
-        (sweep,), _ = split_sweeps(find_runs(folder))
-        axes = draw(compare_sweep(sweep)).axes[0]
+        axes = draw(compared_sweep(folder)).axes[0]
         (line,) = [line for line in axes.get_lines() if line.get_label() == "batchformer"]
         assert (line.get_linewidth() > 0) == joined

@@ -38,7 +38,9 @@ def test_the_command_prints_it_and_writes_it_only_if_asked(
     assert "Pooled over recipes" not in capsys.readouterr().out + page.read_text()
     drawn: list[object] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("batchformer.lab.report.page.html.pooled_part", drawn.append)
+        patch.setattr(
+            "batchformer.lab.report.page.html.pooled_parts", lambda found: drawn.append(found) or []
+        )
         results.report([str(root), "--to", str(page), "--pooled"])
     said = capsys.readouterr().out
     assert "batchformer - baseline, recipe by recipe" in said and "Pooled over recipes" in said

@@ -6,7 +6,6 @@ import shutil
 import numpy as np
 import pytest
 
-from batchformer.insight.figures.catalogue import Entry
 from batchformer.lab.report.figures.catalogue import FIGURES
 from batchformer.lab.report.page.sections import sections_of
 from batchformer.lab.report.results.configuration import RunGroup
@@ -100,8 +99,7 @@ def test_figures_of_relations_come_in_this_order_and_may_lie_in_parts(
 
 def test_a_further_figure_is_one_line(tree: RunTree, monkeypatch: pytest.MonkeyPatch) -> None:
     (tree.write("baseline", 0) / "figures.npz").unlink()  # so that only "training" is drawn
-    place = "batchformer.lab.report.figures.training:make"
-    monkeypatch.setitem(FIGURES, "new", Entry("the same again", place, "metrics.jsonl"))
+    monkeypatch.setitem(FIGURES, "new", FIGURES["training"])
     made = sections_of(tree.group(), "p")
     assert made[0].title == made[-1].title == "Training"
     assert 'id="p-new-' in made[-1].html and "p-new-" not in made[0].html

@@ -22,9 +22,7 @@ from batchformer.lab.report.results.notes import (
     remarks_on,
     reweighting_note,
 )
-from batchformer.lab.report.results.runs import find_runs
-from batchformer.lab.report.results.sweeps import compare_sweep, split_sweeps
-from run_folders import RunTree, recipe_of, write_sweep
+from run_folders import RunTree, compared_sweep, recipe_of, write_sweep
 
 
 def test_what_all_runs_of_a_recipe_lack_is_one_line(tree: RunTree, no_figures: None) -> None:
@@ -75,8 +73,8 @@ def test_in_a_sweep_a_run_is_named_by_its_level(tmp_path: Path) -> None:
     }
     for seed in (0, 2):
         values["batchformer", "2"][seed]["all"] = math.nan
-    (sweep,), _ = split_sweeps(find_runs(write_sweep(tmp_path, values)))
-    (line,) = [line for line in compare_sweep(sweep).warnings if "not measured" in line]
+    found = compared_sweep(write_sweep(tmp_path, values))
+    (line,) = [line for line in found.warnings if "not measured" in line]
     assert "in 2 of 9 runs (2 batchformer seed0, 2 batchformer seed2)" in line
 
 
@@ -187,8 +185,7 @@ def test_a_sweep_says_it_of_the_level(tmp_path: Path) -> None:
         config["recipe"]["optim"] = config["trained"]["optim"] = DECAYING
         path.write_text(json.dumps(config))
         looked_at(path.parent, 2e-5 if "/2/" in str(path) else 0.2)
-    (sweep,), _ = split_sweeps(find_runs(root))
-    (note,) = [line for line in compare_sweep(sweep).warnings if "hardly influence" in line]
+    (note,) = [line for line in compared_sweep(root).warnings if "hardly influence" in line]
     assert "in batchformer of level 2:" in note
 
 

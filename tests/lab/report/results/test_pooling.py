@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from batchformer.lab.metrics.intervals import holm, outcome_of, paired, pooled
-from batchformer.lab.report.results.comparison import compare_runs, difference_of
+from batchformer.lab.metrics.intervals import holm, outcome_of, pooled
+from batchformer.lab.report.results.comparison import compare_runs, difference_between
 from batchformer.lab.report.results.names import LOWER_IS_BETTER
 from batchformer.lab.report.results.pooling import Effect, PooledEffects, pool_recipes
 from batchformer.lab.report.results.tables import (
@@ -24,6 +24,7 @@ from batchformer.lab.report.results.tables import (
     recipe_rows,
 )
 from run_folders import RunTree, recipe_of, write_run
+from simulated_networks import known
 
 #: All and ECE of the baseline and of BatchFormer, by recipe and seed.
 VALUES = {
@@ -150,11 +151,13 @@ LESS = {"a_recipe": [-2.0, -2.3, -2.1], "another": [-1.8, -2.4, -2.2]}
 
 def effect_of(metric: str, values: Mapping[str, list[float]], p: float | None) -> Effect:
     recipes = {
-        name: difference_of(
-            paired([50.0] * len(each), [50.0 + v for v in each]),
-            tuple(range(len(each))),
-            metric,
-            1.0,
+        name: known(
+            difference_between(
+                dict.fromkeys(range(len(each)), 50.0),
+                {seed: 50.0 + v for seed, v in enumerate(each)},
+                metric,
+                (0.0, 1.0),
+            )
         )
         for name, each in values.items()
     }

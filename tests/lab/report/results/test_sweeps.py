@@ -16,12 +16,7 @@ from scipy import stats
 
 from batchformer.lab.metrics.intervals import holm
 from batchformer.lab.report.results.runs import find_runs
-from batchformer.lab.report.results.sweeps import (
-    SweepComparison,
-    compare_sweep,
-    level_of,
-    split_sweeps,
-)
+from batchformer.lab.report.results.sweeps import SweepComparison, level_of, split_sweeps
 from batchformer.lab.report.results.tables import (
     level_difference_rows,
     level_rows,
@@ -30,7 +25,7 @@ from batchformer.lab.report.results.tables import (
     sweep_headline,
     sweep_notes,
 )
-from run_folders import recipe_of, write_run, write_sweep
+from run_folders import compared_sweep, recipe_of, write_run, write_sweep
 
 SCORES = {0: {"all": 50.0}, 1: {"all": 51.0}}
 BY_LEVEL = {("baseline", "1"): SCORES, ("batchformer", "1"): SCORES, ("batchformer", "10"): SCORES}
@@ -103,15 +98,10 @@ def scores(values: list[float]) -> dict[int, dict[str, float]]:
     return {s: {"all": v, "few": v - 30, "ece": 60 - v} for s, v in enumerate(values)}
 
 
-def compared(root: Path) -> SweepComparison:
-    (sweep,), _ = split_sweeps(find_runs(root))
-    return compare_sweep(sweep)
-
-
 @pytest.fixture
 def found(tmp_path: Path) -> SweepComparison:
     values = {cell: scores(each) for cell, each in ALL.items()}
-    return compared(write_sweep(tmp_path, values, levels=PAPER))
+    return compared_sweep(write_sweep(tmp_path, values, levels=PAPER))
 
 
 def test_means_and_intervals_are_those_of_scipy(found: SweepComparison) -> None:
@@ -164,7 +154,7 @@ def test_a_baseline_of_each_level_is_compared_with_at_that_level(tmp_path: Path)
         ("batchformer", "2"): [51.4, 52.2, 51.5],
     }
     written = {cell: scores(each) for cell, each in values.items()}
-    found = compared(write_sweep(tmp_path, written, baseline="each"))
+    found = compared_sweep(write_sweep(tmp_path, written, baseline="each"))
     assert found.cells == list(values)
     assert list(found.to_reference) == [("baseline", "2"), ("batchformer", "2")]
     own = np.subtract(values["batchformer", "2"], values["baseline", "2"]).mean()
@@ -177,7 +167,7 @@ def test_only_shared_seeds_are_paired_and_the_rest_is_said(tmp_path: Path) -> No
     values = {cell: scores(each) for cell, each in ALL.items()}
     del values["batchformer", "2"][1]
     values["batchformer", "4"][0]["all"] = math.nan
-    found = compared(write_sweep(tmp_path, values, levels=PAPER))
+    found = compared_sweep(write_sweep(tmp_path, values, levels=PAPER))
     assert found.to_reference["batchformer", "2"].seeds == (0, 2, 3)
     assert found.to_reference["batchformer", "4"].seeds == (1, 2, 3)
     said = " ".join(found.warnings)
@@ -189,7 +179,7 @@ def test_runs_that_cannot_be_used_are_named(tmp_path: Path) -> None:
     folder = write_sweep(tmp_path, {cell: scores(each) for cell, each in ALL.items()})
     (folder / "4/batchformer/seed3/result.json").unlink()
     (folder / "2/batchformer/seed3/config.json").write_text("{")
-    found = compared(folder)
+    found = compared_sweep(folder)
     said = " ".join(found.left_out)
     assert "depth/4/batchformer/seed3 has not finished" in said and "is damaged" in said
 
@@ -199,13 +189,13 @@ def test_levels_are_tested_by_what_can_be_better(tmp_path: Path) -> None:
         cell: {s: {"alignment": v / 100, "all": v} for s, v in enumerate(each)}
         for cell, each in ALL.items()
     }
-    found = compared(write_sweep(tmp_path / "both", values))
+    found = compared_sweep(write_sweep(tmp_path / "both", values))
     assert (found.metric, found.metrics, found.compared) == ("all", ("all", "alignment"), 5)
     assert any("neither more nor less is better: Alignment" in line for line in found.warnings)
     for cell in values.values():
         for one in cell.values():
             del one["all"]
-    alone = compared(write_sweep(tmp_path / "alone", values))
+    alone = compared_sweep(write_sweep(tmp_path / "alone", values))
     assert (alone.metric, alone.compared, alone.tested, len(alone.differences)) == (
         *("alignment", 0, 0, 5),
     )
@@ -219,18 +209,18 @@ def test_remarks_on_the_data_are_said_once(tmp_path: Path) -> None:
         config = json.loads(path.read_text())
         config["data"]["remarks"] = ["class ant has no test image"]
         path.write_text(json.dumps(config))
-    assert compared(folder).warnings.count("class ant has no test image") == 1
+    assert compared_sweep(folder).warnings.count("class ant has no test image") == 1
 
 
 def test_no_reference_no_baseline_and_nothing_at_all(tmp_path: Path) -> None:
     levels = {"1": {}, "2": {}}
     values = {("batchformer", "2"): scores([50.0, 51.0, 52.0])}
-    found = compared(write_sweep(tmp_path / "a", values, levels=levels))
+    found = compared_sweep(write_sweep(tmp_path / "a", values, levels=levels))
     assert found.cells == [("batchformer", "2")] and found.differences == []
     folder = write_sweep(tmp_path / "b", values, levels=levels)
     for path in folder.rglob("result.json"):
         path.unlink()
-    found = compared(folder)
+    found = compared_sweep(folder)
     assert found.cells == [] and len(found.left_out) == 3
 
 
@@ -238,7 +228,7 @@ def test_a_level_of_two_configurations_is_named(tmp_path: Path) -> None:
     folder = write_sweep(tmp_path, {cell: scores(each) for cell, each in ALL.items()})
     other = recipe_of("depth/2", module__layers="2", optim__lr=7.0)
     write_run(tmp_path, "batchformer", 3, recipe=other, scores={"all": 50.0})
-    said = " ".join(compared(folder).warnings)
+    said = " ".join(compared_sweep(folder).warnings)
     assert "The runs of level 2 do not have one configuration" in said
     assert "level 1" not in said
 
@@ -258,7 +248,7 @@ def test_levels_without_runs_and_what_else_changes_are_said(tmp_path: Path) -> N
     for recipe in recipes.values():
         for seed in range(2):
             write_run(tmp_path, "batchformer", seed, recipe=recipe, scores={"all": 50.0 + seed})
-    warnings = "; ".join(compared(root).warnings)
+    warnings = "; ".join(compared_sweep(root).warnings)
     assert "Levels of this sweep that no run has finished: 256" in warnings
     assert "optim.lr 0.05 at 64, 0.1 at 128" in warnings
     assert "train.batch_size 64 at 64, 128 at 128" in warnings
@@ -291,7 +281,7 @@ def table_of(tmp_path: Path) -> TableOf:
             cell: {s: {"all": v, "few": v - 30, "ece": 10 + 3 * s} for s, v in enumerate(each)}
             for cell, each in values.items()
         }
-        return compared(write_sweep(tmp_path, written, **options))
+        return compared_sweep(write_sweep(tmp_path, written, **options))
 
     return compare
 
@@ -377,7 +367,7 @@ def test_every_cell_stays_on_one_line_of_100_columns(tmp_path: Path) -> None:
     }
     folder = write_sweep(tmp_path, written, levels=levels, reference="shared")
     stream = io.StringIO()
-    print_sweep(compared(folder), Console(file=stream, width=100))
+    print_sweep(compared_sweep(folder), Console(file=stream, width=100))
     lines = [" ".join(line.split()) for line in stream.getvalue().splitlines()]
     assert "level arm Many Medium Few ECE" in lines
     expected = "62.60 ±1.10 (61.5) 46.20 ±1.10 (45.1) 26.70 ±1.10 (25.6) 13.60 ±1.10"

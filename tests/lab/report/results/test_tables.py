@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from batchformer.insight.figures.captioned import without_empty
 from batchformer.lab.report.results.comparison import Comparison, compare_runs
 from batchformer.lab.report.results.runs import RecordedRun, find_runs
 from batchformer.lab.report.results.tables import difference_rows, print_table, score_rows
@@ -145,8 +144,3 @@ def test_another_reference_is_named_and_stands_first(
     assert max(map(len, text.splitlines())) <= 80
     assert "[red]two has no finished batchformer_self: nothing to compare with" in text
     assert "share" not in printed(full, 80)
-
-
-def test_empty_columns_are_left_out() -> None:
-    columns, rows = without_empty(("a", "b", "c"), [("1", "", ""), ("2", "", "3")])
-    assert columns == ("a", "c") and rows == [("1", ""), ("2", "3")]

@@ -1,1 +1,1 @@
-"""Figures of runs."""
+"""Figures of runs; ``batchformer.insight.figures`` says what the functions of a file are."""

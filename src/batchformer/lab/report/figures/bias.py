@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from batchformer.insight.figures.canvas import DASHES, INK, TEXT, legend, new_figure, title
 from batchformer.insight.figures.captioned import Caption, CaptionedFigure, FigureTable
 from batchformer.insight.figures.text import number, over_seeds
@@ -13,7 +16,6 @@ from batchformer.lab.report.results.names import arm_colours, sorted_arms
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-    from numpy.typing import NDArray
 
 POINTS = 101
 """At which the curves of several seeds are averaged."""
@@ -31,8 +33,6 @@ class BiasCurves:
 
     def mean(self, arm: str) -> tuple[NDArray[Any], NDArray[Any]]:
         """The mean accuracy on seen ones over seeds, where every seed has one, (POINTS,) each."""
-        import numpy as np
-
         curves = self.by_arm[arm]
         unseen = np.linspace(
             max(float(x.min()) for x, _ in curves), min(float(x.max()) for x, _ in curves), POINTS
@@ -42,7 +42,6 @@ class BiasCurves:
 
 
 def make(group: RunGroup) -> CaptionedFigure | None:
-    """The figure of a group, where its runs swept a bias."""
     data = gather(group)
     if data is None:
         return None
@@ -97,7 +96,5 @@ def draw(data: BiasCurves) -> Figure:
 
 def _rising(unseen: NDArray[Any], seen: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
     """Sort the curve by its first coordinate, stably."""
-    import numpy as np
-
     order = np.argsort(unseen, kind="stable")
     return unseen[order], seen[order]

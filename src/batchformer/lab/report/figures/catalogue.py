@@ -11,25 +11,25 @@ import difflib
 from batchformer.insight.figures.catalogue import NETWORK_FIGURES, Entry
 
 
-def _entry(place: str, summary: str, needs: str) -> Entry:
-    return Entry(summary, f"batchformer.lab.report.figures.{place}", needs)
+def _entry(name: str, summary: str, needs: str) -> Entry:
+    return Entry(summary, f"batchformer.lab.report.figures.{name}", needs)
 
 
 LOGGED, ARRAYS = "metrics.jsonl", "figures.npz"
 
 FIGURES = {
-    "training": _entry("training:make", "loss and score by update, with bands over seeds", LOGGED),
-    "choice": _entry("choice:make", "which epoch the classes of validation chose", ARRAYS),
+    "training": _entry("training", "loss and score by update, with bands over seeds", LOGGED),
+    "choice": _entry("choice", "which epoch the classes of validation chose", ARRAYS),
     "classes": _entry(
-        "per_class:make", "accuracy by class, and its difference to the reference", ARRAYS
+        "per_class", "accuracy by class, and its difference to the reference", ARRAYS
     ),
-    "head_tail": _entry("head_tail:make", "which shot group images are taken for", ARRAYS),
+    "head_tail": _entry("head_tail", "which shot group images are taken for", ARRAYS),
     **NETWORK_FIGURES,
     "bias": _entry(
-        "bias:make", "seen against unseen pairs or classes, as a bias moves predictions", ARRAYS
+        "bias", "seen against unseen pairs or classes, as a bias moves predictions", ARRAYS
     ),
     "convergence": _entry(
-        "convergence:make", "how fast a linear probe learns", f"{LOGGED} of a linear probe"
+        "convergence", "how fast a linear probe learns", f"{LOGGED} of a linear probe"
     ),
 }
 """In the order of a page."""

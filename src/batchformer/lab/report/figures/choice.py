@@ -27,7 +27,6 @@ class Choices:
 
 
 def make(group: RunGroup) -> CaptionedFigure | None:
-    """The figure of a group, where its runs chose an epoch."""
     data = gather(group)
     if data is None:
         return None

@@ -49,7 +49,6 @@ class Convergence:
 
 
 def make(group: RunGroup) -> CaptionedFigure | None:
-    """The figure of a group of linear probes; None for other runs."""
     data = gather(group)
     if data is None:
         return None
@@ -137,7 +136,6 @@ def draw(data: Convergence) -> Figure:
 
 
 def caption(data: Convergence) -> Caption:
-    """What is plotted, when each arm has caught up, and the paper's epoch."""
     label = metric_label(data.metric)
     note = (
         f"Score of the linear probe ({label}) by its epoch. Lines are means over "

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
 from batchformer.insight.figures.canvas import DASHES
 from batchformer.lab.report.results.names import sorted_metrics
 from batchformer.lab.report.results.runs import RecordedRun, headline
@@ -35,8 +37,6 @@ def curve_over_seeds(series: Sequence[dict[int, float]], most: int | None = MOST
     >>> curve_over_seeds([{10: 1.0, 20: 3.0}, {10: 2.0, 20: 5.0, 30: 7.0}])
     Curve(steps=[10.0, 20.0], mean=[1.5, 4.0], low=[1.0, 3.0], high=[2.0, 5.0])
     """
-    import numpy as np
-
     steps = sorted(set.intersection(*map(set, series))) if series else []
     if not steps:
         return Curve([], [], [], [])

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from batchformer.insight.figures.canvas import INK, TEXT, new_figure, write
 from batchformer.insight.figures.captioned import Caption, CaptionedFigure
-from batchformer.insight.figures.text import interval, seeds, signed
+from batchformer.insight.figures.text import seeds
 from batchformer.insight.intervals import FEWEST_SEEDS
 from batchformer.lab.report.results.names import LOWER_IS_BETTER, arm_colours, metric_label
 from batchformer.lab.report.results.pooling import Effect
+from batchformer.lab.report.results.words import with_interval
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -46,15 +47,8 @@ def make(arm: str, reference: str, metric: str, effect: Effect) -> CaptionedFigu
 
 def described(effect: Effect) -> str:
     """Every row with its numbers, for a reader who cannot see it."""
-    rows = [
-        f"{name}: {signed(d.paired.difference)} {interval(d.paired.low, d.paired.high, sign=True)}"
-        for name, d in effect.recipes.items()
-    ]
-    found = effect.pooled
-    rows.append(
-        f"over all: {signed(found.difference)} {interval(found.low, found.high, sign=True)}"
-    )
-    return "; ".join(row.strip() for row in rows)
+    rows = [f"{name}: {with_interval(d.paired)}" for name, d in effect.recipes.items()]
+    return "; ".join([*rows, f"over all: {with_interval(effect.pooled)}"])
 
 
 def draw(arm: str, effect: Effect) -> Figure:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from batchformer.insight.classes import shot_groups, shots_of, third_groups
+from batchformer.insight.classes import shots_of
 from batchformer.insight.figures.canvas import (
     DIVERGING,
     INK,
@@ -20,12 +20,13 @@ from batchformer.insight.figures.canvas import (
 )
 from batchformer.insight.figures.captioned import Caption, CaptionedFigure, FigureTable
 from batchformer.insight.figures.networks import safe_divide
-from batchformer.insight.figures.text import interval, number, over_seeds, signed
+from batchformer.insight.figures.text import number, over_seeds, signed
 from batchformer.insight.record import SHOTS
 from batchformer.lab.metrics.intervals import Paired, paired
 from batchformer.lab.report.results.configuration import RunGroup
 from batchformer.lab.report.results.names import in_words
 from batchformer.lab.report.results.runs import RecordedRun
+from batchformer.lab.report.results.words import with_interval
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -64,7 +65,6 @@ class HeadTail:
 
 
 def make(group: RunGroup) -> CaptionedFigure | None:
-    """The figure with its words and numbers."""
     data = gather(group)
     if data is None:
         return None
@@ -137,8 +137,7 @@ def shot_of_class(run: RecordedRun, counts: NDArray[Any]) -> NDArray[Any]:
         return known.astype(np.int64)
     data = run.recipe.get("data")
     thirds = isinstance(data, dict) and data.get("shots") == "thirds"
-    groups = (third_groups if thirds else shot_groups)(counts.tolist())
-    shots: NDArray[Any] = shots_of(groups).numpy()
+    shots: NDArray[Any] = shots_of(counts.tolist(), "thirds" if thirds else "counts").numpy()
     return shots
 
 
@@ -189,7 +188,6 @@ def _difference(found: Paired) -> str:
 
 
 def caption(data: HeadTail) -> Caption:
-    """What is plotted, and where the images of the rarest group go."""
     note = (
         "Test images of classes with many, medium and few training images (rows), by the group of "
         "the class they are taken for (columns), in percent."
@@ -221,7 +219,6 @@ def caption(data: HeadTail) -> Caption:
 
 
 def tables(data: HeadTail) -> list[FigureTable]:
-    """The rates and the differences of every arm."""
     made = []
     columns = ("image of", *(f"as {name}" for name in data.groups))
     for arm, found in data.by_arm.items():
@@ -232,12 +229,8 @@ def tables(data: HeadTail) -> list[FigureTable]:
         made.append(FigureTable(f"{arm}, percent", (*columns, "right"), rows))
         if found.differences:
             rows = [
-                (name, *(f"{signed(d.difference)} {_interval(d)}".strip() for d in line))
+                (name, *map(with_interval, line))
                 for name, line in zip(data.groups, found.differences, strict=True)
             ]
             made.append(FigureTable(f"{arm} - {data.reference}, percentage points", columns, rows))
     return made
-
-
-def _interval(found: Paired) -> str:
-    return interval(found.low, found.high, sign=True)

@@ -6,8 +6,20 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from batchformer.insight.figures.canvas import INK, MARKERS, TEXT, legend, new_figure, title
+import numpy as np
+from numpy.typing import NDArray
+
+from batchformer.insight.figures.canvas import (
+    INK,
+    MARKERS,
+    TEXT,
+    legend,
+    log_scale,
+    new_figure,
+    title,
+)
 from batchformer.insight.figures.captioned import Caption, CaptionedFigure, FigureTable
+from batchformer.insight.figures.networks import main_arm
 from batchformer.insight.figures.text import number, over_seeds, seeds, signed
 from batchformer.insight.intervals import FEWEST_SEEDS
 from batchformer.lab.metrics.intervals import Paired, paired
@@ -18,7 +30,6 @@ from batchformer.lab.report.results.runs import RecordedRun
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from numpy.typing import NDArray
 
 MOST_POINTS = 100
 """More classes than this are averaged over neighbours in frequency."""
@@ -67,13 +78,11 @@ class ByClass:
         """
         if len(self.accuracy) <= MOST_LINES:
             return list(self.accuracy)
-        others = list(self.differences)
-        main = "batchformer" if "batchformer" in others else next(iter(others), None)
-        return [arm for arm in self.accuracy if arm == main or arm not in others]
+        main = main_arm(self.differences)
+        return [arm for arm in self.accuracy if arm == main or arm not in self.differences]
 
 
 def make(group: RunGroup) -> CaptionedFigure | None:
-    """The figure of a group, where its runs kept their accuracy by class."""
     data = gather(group)
     if data is None:
         return None
@@ -82,7 +91,6 @@ def make(group: RunGroup) -> CaptionedFigure | None:
 
 
 def caption(data: ByClass) -> Caption:
-    """What is plotted, over how many seeds, and what the intervals are."""
     points = "class" if data.together == 1 else f"group of up to {data.together} classes"
     note = (
         f"{data.classes:,} classes from the most to the fewest training images, one point for each "
@@ -134,9 +142,6 @@ def draw(data: ByClass) -> Figure:
 
 
 def gather(group: RunGroup) -> ByClass | None:
-    """What the figure shows, or None where no run kept its accuracy by class."""
-    import numpy as np
-
     kept = {run: array for run in group.runs if (array := _accuracy(run)) is not None}
     if not kept:
         return None
@@ -193,15 +198,11 @@ def _names(order: NDArray[Any], kept: Iterable[RecordedRun]) -> list[str]:
 
 def _mean(values: NDArray[Any]) -> float:
     """Mean over the classes that have test images, NaN where none has."""
-    import numpy as np
-
     tested = values[~np.isnan(values)]
     return float(tested.mean()) if tested.size else float("nan")
 
 
 def _paired(left: NDArray[Any], right: NDArray[Any]) -> Paired | None:
-    import numpy as np
-
     if np.isnan(left).any() or np.isnan(right).any():
         return None
     return paired(left.tolist(), right.tolist())
@@ -212,11 +213,8 @@ def _counts_panel(axes: Axes, places: list[float], data: ByClass) -> None:
     counts = [max(count, 0.5) for count in data.counts]
     edges = [min(i * data.together, data.classes) + 0.5 for i in range(len(places) + 1)]
     axes.stairs(counts, edges, baseline=0.01, fill=True, color=INK, alpha=0.3, linewidth=0)
-    axes.set_yscale("log")
+    log_scale(axes, lambda value: f"{value:,.10g}")
     axes.set_ylim(max(min(counts) * 0.5, 0.5), max(counts) * 1.5)
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
-    axes.yaxis.set_minor_formatter(lambda value, _: "")
-    axes.tick_params(which="minor", length=0)
     title(axes, "Training images, log scale")
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from batchformer.insight.figures.canvas import legend, new_figure, title
 from batchformer.insight.figures.captioned import Caption, CaptionedFigure, FigureTable
-from batchformer.insight.figures.text import number, over_seeds
+from batchformer.insight.figures.text import number, over_seeds, value_range
 from batchformer.lab.config.methods import loss_change, without_batchformer
 from batchformer.lab.report.figures.curves import (
     Curve,
@@ -44,7 +44,6 @@ class Line(NamedTuple):
 
 
 def make(group: RunGroup) -> CaptionedFigure | None:
-    """The figure of a group, where anything was logged."""
     lines = lines_of(group)
     if not lines:
         return None
@@ -84,7 +83,6 @@ def draw(group: RunGroup) -> Figure:
 
 
 def caption(group: RunGroup, lines: list[Line], *, averaged: bool) -> Caption:
-    """What is plotted, over how many seeds, and which losses are comparable."""
     names = [f"evaluated {line.label}" if line.kind == "eval" else line.label for line in lines]
     what = " and ".join(names)
     over = over_seeds({arm: len(group.of(arm)) for arm in group.arms})
@@ -212,9 +210,5 @@ def valley_table(group: RunGroup) -> FigureTable | None:
 
 
 def _span(values: Iterable[Any]) -> str:
-    """One number, or the lowest to the highest; "" where none is known."""
     known = [value for value in values if isinstance(value, (int, float))]
-    if not known:
-        return ""
-    low, high = f"{min(known):,.0f}", f"{max(known):,.0f}"
-    return low if low == high else f"{low} to {high}"
+    return value_range(known, ",.0f") if known else ""

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 from batchformer.insight.figures.text import number, seeds, signed
 from batchformer.insight.intervals import FEWEST_SEEDS
 from batchformer.insight.page.explorer import script_policy
-from batchformer.insight.page.html import Section, typeset
+from batchformer.insight.page.html import Section, path_of_page, typeset
 from batchformer.insight.page.html import environment as shared_environment
 from batchformer.lab.config.recipe import NOT_IN_THE_PAPER
-from batchformer.lab.report.page.sections import pooled_part, sections_of, sweep_section
+from batchformer.lab.report.page.sections import pooled_parts, sections_of, sweep_section
 from batchformer.lab.report.results import words
 from batchformer.lab.report.results.comparison import (
-    Comparison,
     Difference,
     RecipeComparison,
     compare_runs,
@@ -37,8 +36,12 @@ from batchformer.lab.report.results.pooling import pool_recipes
 from batchformer.lab.report.results.provenance import provenance
 from batchformer.lab.report.results.runs import RecordedRun
 from batchformer.lab.report.results.sweeps import SweepComparison, compare_sweep, split_sweeps
-from batchformer.lab.report.results.tables import level_name, sweep_headline, sweep_notes
-from batchformer.lab.report.results.words import Answer
+from batchformer.lab.report.results.tables import (
+    level_name,
+    pooled_notes,
+    sweep_headline,
+    sweep_notes,
+)
 from batchformer.plug.files import write_atomically
 
 if TYPE_CHECKING:
@@ -69,14 +72,11 @@ class Part:
 
     anchor: str
     comparison: RecipeComparison | SweepComparison
-    headline: str
     strips: Mapping[Any, Any]
     sections: list[Section]
     settings: dict[str, str]
     provenance: dict[str, list[str]]
     main_strip: Strip | None = None
-    answer: Answer | None = None
-    question: str = ""
 
 
 def write_page(
@@ -92,11 +92,7 @@ def write_page(
     Damaged and unfinished runs are named at its end. The ``reference`` is by default that of
     ``compare_runs``; ``pooled`` adds the effects over all recipes.
     """
-    path = Path(path)
-    if path.is_dir():
-        raise IsADirectoryError(
-            f"{path} is a folder. Give the name of a file, such as {path / 'report.html'}."
-        )
+    path = path_of_page(path)
     write_atomically(path, render(runs, title, reference, pooled=pooled).encode())
     return path
 
@@ -113,9 +109,7 @@ def render(
     sweeps, others = split_sweeps(runs)
     comparison = compare_runs(others, reference)
     main_reach = _reach(d for recipe in comparison.recipes if (d := _main(recipe)) is not None)
-    parts = [
-        _part(recipe, comparison, i, main_reach) for i, recipe in enumerate(comparison.recipes)
-    ]
+    parts = [_part(recipe, i, main_reach) for i, recipe in enumerate(comparison.recipes)]
     shown = [_sweep_part(compare_sweep(sweep), i) for i, sweep in enumerate(sweeps)]
     if title is None:
         title = TITLE if parts or not sweeps else SWEEPS_TITLE
@@ -130,9 +124,12 @@ def render(
             comparison=comparison,
             parts=parts,
             main_reach=main_reach,
-            pooled=pooled_part(effects) if effects else None,
+            pooled=pooled,
+            pooled_parts=pooled_parts(effects) if effects else [],
+            pooled_notes=pooled_notes(effects) if effects else [],
             sweeps=shown,
             level_name=level_name,
+            sweep_headline=sweep_headline,
             not_in_the_paper=NOT_IN_THE_PAPER,
             sweep_notes=sweep_notes,
             runs=runs,
@@ -183,7 +180,7 @@ def _main(recipe: RecipeComparison) -> Difference | None:
     return found if found is not None and found.outcome is not None else None
 
 
-def _part(recipe: RecipeComparison, comparison: Comparison, index: int, main_reach: float) -> Part:
+def _part(recipe: RecipeComparison, index: int, main_reach: float) -> Part:
     anchor = f"recipe-{index + 1}"
     # A descriptive metric is not in percent, so it gets no strip.
     differences = {key: d for key, d in recipe.differences.items() if d.outcome is not None}
@@ -192,14 +189,11 @@ def _part(recipe: RecipeComparison, comparison: Comparison, index: int, main_rea
     return Part(
         anchor,
         recipe,
-        typeset(words.headline(recipe, comparison.comparisons)),
         {key: _strip(difference, reach) for key, difference in differences.items()},
         sections_of(recipe.group, anchor),
         settings(recipe.group),
         provenance(recipe.group.runs),
         _strip(main, main_reach) if main and main.paired.low is not None else None,
-        words.answer(recipe, comparison.comparisons),
-        words.question(recipe),
     )
 
 
@@ -210,7 +204,6 @@ def _sweep_part(found: SweepComparison, index: int) -> Part:
     return Part(
         anchor,
         found,
-        typeset(sweep_headline(found)),
         {name: {cell: _strip(d, reach) for cell, d in each.items()} for name, each in to.items()},
         [] if figure is None else [figure],
         settings(RunGroup(found.sweep.name, runs)) if runs else {},

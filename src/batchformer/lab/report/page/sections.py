@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from html import escape
 from pathlib import Path
+from typing import NamedTuple
 
 from batchformer.insight.figures.captioned import FigureTable, scrolling_table, table_html
 from batchformer.insight.figures.catalogue import NETWORK_FIGURES
@@ -18,12 +19,7 @@ from batchformer.lab.report.results.configuration import RunGroup
 from batchformer.lab.report.results.pooling import PooledEffects
 from batchformer.lab.report.results.runs import RecordedRun
 from batchformer.lab.report.results.sweeps import SweepComparison
-from batchformer.lab.report.results.tables import (
-    COLUMNS,
-    effect_rows,
-    pooled_headline,
-    pooled_notes,
-)
+from batchformer.lab.report.results.tables import COLUMNS, effect_rows, pooled_headline
 
 BENCH = "bench.json"
 """The file that ``batchformer bench`` writes beside runs."""
@@ -111,8 +107,7 @@ def _fold(table: Table) -> str:
 # Effects that are pooled over recipes.
 
 
-@dataclass(frozen=True)
-class PooledPair:
+class PooledPart(NamedTuple):
     """One arm against another over several recipes."""
 
     headline: str
@@ -120,16 +115,7 @@ class PooledPair:
     sections: list[Section]
 
 
-@dataclass(frozen=True)
-class PooledPart:
-    """What the template needs."""
-
-    found: PooledEffects
-    parts: list[PooledPair]
-    notes: list[str]
-
-
-def pooled_part(found: PooledEffects) -> PooledPart:
+def pooled_parts(found: PooledEffects) -> list[PooledPart]:
     """Headline, table and forest plots of every arm."""
     parts = []
     for i, (arm, reference) in enumerate(found.pairs):
@@ -140,5 +126,5 @@ def pooled_part(found: PooledEffects) -> PooledPart:
             for metric, effect in effects.items()
         ]
         headline = pooled_headline(arm, reference, effects)
-        parts.append(PooledPair(headline, table_html(numbers), drawn))
-    return PooledPart(found, parts, pooled_notes(found))
+        parts.append(PooledPart(headline, table_html(numbers), drawn))
+    return parts

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from batchformer.insight.figures.networks import main_arm
 from batchformer.insight.intervals import FEWEST_SEEDS, Summary, summary
 from batchformer.lab.metrics.intervals import (
     ImageInterval,
@@ -18,6 +19,7 @@ from batchformer.lab.metrics.intervals import (
     paired,
     seeds_needed,
 )
+from batchformer.lab.report.results import notes
 from batchformer.lab.report.results.configuration import RunGroup, comparable
 from batchformer.lab.report.results.names import (
     DESCRIPTIVE,
@@ -28,17 +30,6 @@ from batchformer.lab.report.results.names import (
     main_metric,
     metric_label,
     sorted_metrics,
-)
-from batchformer.lab.report.results.notes import (
-    acting_notes,
-    arms_note,
-    data_notes,
-    left_out,
-    metric_notes,
-    remarks_on,
-    reweighting_note,
-    shots_note,
-    unmeasured_notes,
 )
 from batchformer.lab.report.results.runs import RecordedRun, headline
 
@@ -118,7 +109,7 @@ class RecipeComparison:
     @property
     def main_arm(self) -> str | None:
         """The arm that the headline is about."""
-        return "batchformer" if "batchformer" in self.others else next(iter(self.others), None)
+        return main_arm(self.others)
 
     @property
     def main_metric(self) -> str:
@@ -163,7 +154,7 @@ def compare_runs(runs: Iterable[RecordedRun], reference: str | None = None) -> C
     )
     tested = sum(p is not None for p in p_values)
     compared = sum(difference.outcome is not None for difference in differences)
-    return Comparison(corrected, compared, tested, left_out(runs), remarks_on(runs))
+    return Comparison(corrected, compared, tested, notes.left_out(runs), notes.remarks_on(runs))
 
 
 def over_images(group: RunGroup, arm: str) -> ImageInterval | None:
@@ -213,7 +204,8 @@ def difference_between(
 ) -> Difference | None:
     """``after - before`` over the seeds that both have; None if they share none.
 
-    ``before`` is the reference; ``paper`` has the paper's numbers of both.
+    ``before`` is the reference; ``paper`` has the paper's numbers of both. The outcome is that of
+    this comparison alone. A descriptive metric gets neither outcome nor p-value.
     """
     seeds = tuple(sorted(before.keys() & after.keys()))
     if not seeds:
@@ -221,16 +213,6 @@ def difference_between(
     start, end = paper
     effect = None if start is None or end is None else end - start
     result = paired([before[seed] for seed in seeds], [after[seed] for seed in seeds])
-    return difference_of(result, seeds, metric, effect)
-
-
-def difference_of(
-    result: Paired, seeds: tuple[int, ...], metric: str, effect: float | None
-) -> Difference:
-    """A comparison with its outcome, before correction; ``effect`` is the paper's difference.
-
-    A descriptive metric gets neither outcome nor p-value.
-    """
     if metric in DESCRIPTIVE:
         untested = replace(result, p_value=None)
         return Difference(untested, seeds, None, None, effect, None, decimals(metric))
@@ -251,7 +233,7 @@ def _recipe(group: RunGroup) -> RecipeComparison:
         (arm, metric): by_seed(group.of(arm), metric) for arm in group.arms for metric in metrics
     }
     runs = [run for arm in group.arms for run in group.of(arm)]
-    warnings += unmeasured_notes(runs, metrics, group.name, "arm")
+    warnings += notes.unmeasured_notes(runs, metrics, group.name, "arm")
     paper = group.recipe.get("paper") or {}
     scores = {
         (arm, metric): score_of(own, metric, _number(paper, arm, metric))
@@ -267,10 +249,10 @@ def _recipe(group: RunGroup) -> RecipeComparison:
         if (found := difference_between(before, own, metric, printed)) is not None:
             differences[arm, metric] = found
     warnings += _seeds_warnings(group)
-    warnings += shots_note(group.recipe)
-    warnings += data_notes(group.runs)
-    warnings += arms_note(group.recipe, group.arms) + metric_notes(metrics)
-    warnings += reweighting_note(group.recipe, group.runs) + acting_notes(group)
+    warnings += notes.shots_note(group.recipe)
+    warnings += notes.data_notes(group.runs)
+    warnings += notes.arms_note(group.recipe, group.arms) + notes.metric_notes(metrics)
+    warnings += notes.reweighting_note(group.recipe, group.runs) + notes.acting_notes(group)
     if paper and "batchformer" in group.arms and not paper.get("batchformer"):
         warnings.append("The paper has no numbers of this recipe with BatchFormer")
     images = {arm: over_images(group, arm) for arm in group.arms if arm != group.reference}

@@ -121,7 +121,7 @@ def settings(group: RunGroup) -> dict[str, str]:
     }
     hidden = _without_effect(group.recipe)
     return {
-        key: _either(list(values))
+        key: _either(values)
         for key, values in found.items()
         if key not in hidden or len(values) > 1
     }
@@ -169,7 +169,7 @@ def _group(
 ) -> RunGroup:
     warnings = []
     if conflicting:
-        listed = "; ".join(f"{key}: {_either(values)}" for key, values in conflicting.items())
+        listed = "; ".join(f"{key}: {_either(by.values())}" for key, by in conflicting.items())
         warnings.append(f"{name} was run with several configurations, compared apart ({listed})")
         own = {
             key: [values[run] for run in runs if run in values]
@@ -227,9 +227,8 @@ def _values_that_differ(flats: Mapping[K, Mapping[str, str]]) -> dict[str, dict[
     return {key: values for key, values in found.items() if len(set(values.values())) > 1}
 
 
-def _either(values: Mapping[RecordedRun, str] | Sequence[str]) -> str:
-    listed = values.values() if isinstance(values, Mapping) else values
-    return " or ".join(dict.fromkeys(listed))
+def _either(values: Iterable[str]) -> str:
+    return " or ".join(dict.fromkeys(values))
 
 
 def _left_out(shared: bool) -> frozenset[str]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
+from batchformer.insight.figures.text import value_range
 from batchformer.lab.report.results.runs import RecordedRun
 from batchformer.lab.runs.provenance import WHERE, contributing
 
@@ -44,7 +45,7 @@ def provenance(runs: Sequence[RecordedRun]) -> dict[str, list[str]]:
         facts["Resumed"] = resumed
     minutes = [run.result["minutes"] for run in runs if run.result and run.result.get("minutes")]
     if minutes:
-        facts["Minutes a run"] = [_range(minutes)]
+        facts["Minutes a run"] = [value_range(minutes, ".2g")]
     return facts
 
 
@@ -106,8 +107,3 @@ def _place(sitting: Mapping[str, Any]) -> str:
     """
     named = (sitting["stage"] if sitting["stage"] != "train" else "", sitting.get("part", ""))
     return " of ".join([f"update {sitting['from_update']}", *filter(None, named)])
-
-
-def _range(values: Sequence[float]) -> str:
-    low, high = f"{min(values):.2g}", f"{max(values):.2g}"
-    return low if low == high else f"{low} to {high}"

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from batchformer.lab.metrics.intervals import holm
+from batchformer.lab.report.results import notes
 from batchformer.lab.report.results.comparison import (
     Difference,
     Score,
@@ -23,14 +24,6 @@ from batchformer.lab.report.results.names import (
     main_metric,
     sorted_arms,
     sorted_metrics,
-)
-from batchformer.lab.report.results.notes import (
-    acting_notes,
-    data_notes,
-    left_out,
-    metric_notes,
-    shots_note,
-    unmeasured_notes,
 )
 from batchformer.lab.report.results.provenance import version_notes
 from batchformer.lab.report.results.runs import RecordedRun, headline
@@ -232,12 +225,12 @@ def compare_sweep(sweep: SweepRuns) -> SweepComparison:
         {cell: replace(d, adjusted=next(adjusted)) for cell, d in to_reference.items()},
         {cell: replace(d, adjusted=next(adjusted)) for cell, d in to_baseline.items()},
         (
-            *unmeasured_notes(runs, metrics, sweep.name, "level"),
+            *notes.unmeasured_notes(runs, metrics, sweep.name, "level"),
             *_configurations(sweep),
             *_seeds(sweep, cells),
-            *metric_notes(metrics),
+            *notes.metric_notes(metrics),
         ),
-        left_out(sweep.runs),
+        notes.left_out(sweep.runs),
     )
 
 
@@ -256,8 +249,8 @@ def _paper(sweep: SweepRuns, cell: Cell, metric: str) -> float | None:
 
 def _configurations(sweep: SweepRuns) -> list[str]:
     """What a reader should know of data, settings, versions of the code and missing levels."""
-    lines = shots_note(sweep.finished[0].recipe) if sweep.finished else []
-    lines += data_notes(sweep.finished)
+    lines = notes.shots_note(sweep.finished[0].recipe) if sweep.finished else []
+    lines += notes.data_notes(sweep.finished)
     groups = {
         level: RunGroup(
             f"level {level}", tuple(run for arm in sweep.arms for run in sweep.of(arm, level))
@@ -271,7 +264,7 @@ def _configurations(sweep: SweepRuns) -> list[str]:
     missing = [level for level in sweep.paper if level not in sweep.levels]
     if missing:
         lines.append(f"Levels of this sweep that no run has finished: {', '.join(missing)}")
-    acting = [note for group in groups.values() for note in acting_notes(group)]
+    acting = [note for group in groups.values() for note in notes.acting_notes(group)]
     return lines + _confounded(sweep) + acting
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from batchformer.insight.figures.captioned import without_empty
 from batchformer.insight.figures.text import interval, number, signed
 from batchformer.insight.intervals import FEWEST_SEEDS
 from batchformer.insight.optional import extra
+from batchformer.lab.report.results import words
 from batchformer.lab.report.results.comparison import (
     Comparison,
     Difference,
@@ -18,18 +20,6 @@ from batchformer.lab.report.results.comparison import (
 from batchformer.lab.report.results.names import BASELINE, LOWER_IS_BETTER, in_words, metric_label
 from batchformer.lab.report.results.pooling import Effect, PooledEffects
 from batchformer.lab.report.results.sweeps import Cell, SweepComparison
-from batchformer.lab.report.results.words import (
-    INTERVAL,
-    counted,
-    differences_of,
-    headline,
-    outcome_words,
-    over_images_sentence,
-    p_value,
-    paper_sentence,
-    short_verdict,
-    values_of,
-)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -39,6 +29,8 @@ WIDEST = 120
 LEFT = frozenset({"metric", "level", "arm", "recipe", "verdict"})
 Columns = tuple[str, ...]
 Rows = list[tuple[str, ...]]
+K = TypeVar("K")
+V = TypeVar("V", Difference, Effect)
 
 
 class Terminal:
@@ -81,7 +73,7 @@ def print_table(comparison: Comparison, console: Console | None = None) -> None:
     out = Terminal(console)
     for recipe in comparison.recipes:
         out.say(f"\n{recipe.name}", "bold")
-        out.say(headline(recipe, comparison.comparisons))
+        out.say(words.headline(recipe, comparison.comparisons))
         out.show("Each arm", SCORE_COLUMNS, score_rows(recipe))
         for arm in recipe.others:
             caption = f"{arm} - {recipe.reference}"
@@ -114,7 +106,7 @@ def score_cells(score: Score) -> tuple[str, ...]:
     """Cells from ``n`` to ``paper`` of ``SCORE_COLUMNS``."""
     found, paper = score.summary, "" if score.paper is None else number(score.paper, 1)
     if found.n < FEWEST_SEEDS or found.sd is None:
-        return str(found.n), values_of(score), "", "", paper
+        return str(found.n), words.values_of(score), "", "", paper
     return (
         str(found.n),
         number(found.mean, score.decimals),
@@ -129,26 +121,27 @@ def difference_cells(difference: Difference) -> tuple[str, ...]:
     result, effect = difference.paired, difference.paper_effect
     paper = "" if effect is None else signed(effect, 1)
     if result.n < FEWEST_SEEDS:
-        return differences_of(difference), "", "", "", paper, short_verdict(difference)
+        return words.differences_of(difference), "", "", "", paper, words.short_verdict(difference)
     return (
         signed(result.difference, difference.decimals),
         interval(result.low, result.high, sign=True, decimals=difference.decimals),
-        p_value(result.p_value),
-        p_value(difference.adjusted),
+        words.p_value(result.p_value),
+        words.p_value(difference.adjusted),
         paper,
-        short_verdict(difference),
+        words.short_verdict(difference),
     )
 
 
 def _below(recipe: RecipeComparison) -> list[str]:
-    lines = [paper_sentence(recipe, arm) for arm in recipe.others] + [over_images_sentence(recipe)]
+    lines = [words.paper_sentence(recipe, arm) for arm in recipe.others]
+    lines.append(words.over_images_sentence(recipe))
     return [line for line in lines if line] + [f"Note: {line}." for line in recipe.warnings]
 
 
 def _closing(comparison: Comparison) -> list[str]:
-    lines = [counted(comparison.comparisons, comparison.tested)]
+    lines = [words.counted(comparison.comparisons, comparison.tested)]
     if comparison.tested:
-        lines.append(f"{INTERVAL} The interval of a gain or a loss does not contain 0.")
+        lines.append(f"{words.INTERVAL} The interval of a gain or a loss does not contain 0.")
     lines += [f"Not included: {line}." for line in comparison.left_out]
     return lines + [f"Note: {line}." for line in comparison.remarks]
 
@@ -204,11 +197,11 @@ def effect_cells(effect: Effect, wide: bool = False) -> tuple[str, ...]:
     return (
         signed(found.difference),
         interval(found.low, found.high, sign=True),
-        p_value(found.p_value),
-        p_value(effect.adjusted),
-        "" if wide else p_value(found.alike),
+        words.p_value(found.p_value),
+        words.p_value(effect.adjusted),
+        "" if wide else words.p_value(found.alike),
         "" if effect.paper is None else signed(effect.paper, 1),
-        outcome_words(effect.outcome, effect.stands),
+        words.short_verdict(effect),
     )
 
 
@@ -244,22 +237,30 @@ def pooled_headline(arm: str, reference: str, effects: Mapping[str, Effect]) -> 
     widest = max((effect.pooled for effect in effects.values()), key=lambda found: found.setups)
     compared = "" if reference == "baseline" else f" compared with {in_words(reference)}"
     sentences = [f"{arm}{compared}, {widest.setups} recipes, {widest.seeds} paired seeds."]
+    by_verdict = _by_verdict(effects)
     for word in ("gain", "loss"):
-        found = {m: e for m, e in effects.items() if e.outcome == word and e.stands}
-        sentences += [f"A {word} on {_listed(found)}."] if found else []
-    undone = {m: e for m, e in effects.items() if e.outcome in ("gain", "loss") and not e.stands}
-    if undone:
+        if found := by_verdict[word]:
+            sentences.append(f"A {word} on {_listed(found)}.")
+    if undone := by_verdict["uncorrected"]:
         they = "it is" if len(undone) == 1 else "they are"
         sentences.append(
             f"Only without correction: {_listed(undone)}; after Holm's {they} not significant."
         )
-    noise = {m: e for m, e in effects.items() if e.outcome == "not reliable"}
-    sentences += [f"No reliable difference: {_listed(noise)}."] if noise else []
-    without = [metric_label(m) for m, e in effects.items() if e.outcome == "no spread"]
-    sentences += (
-        [f"Without spread, and so without verdict: {', '.join(without)}."] if without else []
-    )
+    if noise := by_verdict["not reliable"]:
+        sentences.append(f"No reliable difference: {_listed(noise)}.")
+    if without := by_verdict["no spread"]:
+        labels = ", ".join(map(metric_label, without))
+        sentences.append(f"Without spread, and so without verdict: {labels}.")
     return " ".join(sentences)
+
+
+def _by_verdict(found: Mapping[K, V]) -> dict[str, dict[K, V]]:
+    """Comparisons by their outcome; gains and losses that Holm undoes are ``uncorrected``."""
+    sorted_out: dict[str, dict[K, V]] = defaultdict(dict)
+    for key, one in found.items():
+        undone = one.outcome in ("gain", "loss") and not one.stands
+        sorted_out["uncorrected" if undone else str(one.outcome)][key] = one
+    return sorted_out
 
 
 def pooled_notes(found: PooledEffects) -> list[str]:
@@ -284,8 +285,7 @@ def _counts_differ(found: PooledEffects) -> bool:
 
 def _listed(effects: Mapping[str, Effect]) -> str:
     return "; ".join(
-        f"{metric_label(metric)} {signed(effect.pooled.difference)} "
-        f"{interval(effect.pooled.low, effect.pooled.high, sign=True)}"
+        f"{metric_label(metric)} {words.with_interval(effect.pooled)}"
         + (", where lower is better" if metric in LOWER_IS_BETTER else "")
         for metric, effect in effects.items()
     )
@@ -323,9 +323,9 @@ def print_sweep(comparison: SweepComparison, console: Console | None = None) -> 
 def level_rows(comparison: SweepComparison) -> Rows:
     """One row per level and arm: level, arm, n, mean, sd, 95% interval, paper."""
     return [
-        (level_name(comparison, cell), cell[0], *score_cells(comparison.scores[cell, metric]))
-        for metric in [comparison.metric]
-        for cell in comparison.cells
+        (level_name(comparison, (arm, level)), arm, *score_cells(score))
+        for ((arm, level), metric), score in comparison.scores.items()
+        if metric == comparison.metric
     ]
 
 
@@ -354,7 +354,7 @@ def _other_cell(score: Score | None) -> str:
         return ""
     found, paper = score.summary, "" if score.paper is None else f" ({number(score.paper, 1)})"
     if found.n < FEWEST_SEEDS or found.sd is None:
-        return values_of(score) + paper
+        return words.values_of(score) + paper
     return f"{number(found.mean, score.decimals)} ±{number(found.sd, score.decimals)}{paper}"
 
 
@@ -391,39 +391,34 @@ def sweep_headline(comparison: SweepComparison) -> str:
         return f"Too few seeds for a verdict on {sweep.factor}: an interval needs {FEWEST_SEEDS}."
     against = f"{sweep.factor} {sweep.reference}"
     sentences = []
+    by_verdict = _by_verdict(tested)
     standing = {cell: d for cell, d in tested.items() if d.outcome in ("gain", "loss") and d.stands}
-    undone = {
-        cell: d for cell, d in tested.items() if d.outcome in ("gain", "loss") and not d.stands
-    }
     if standing:
         sentences.append(f"Reliable after correction: {_listed_levels(standing)}.")
-    if undone:
+    if undone := by_verdict["uncorrected"]:
         they = "it is" if len(undone) == 1 else "they are"
         sentences.append(
             f"Reliable only without correction: {_listed_levels(undone)}; after Holm's correction "
             f"for the {comparison.tested} tests of the sweep, {they} not significant."
         )
-    noise = {cell: d for cell, d in tested.items() if d.outcome == "not reliable"}
-    if noise:
+    if noise := by_verdict["not reliable"]:
         sentences.append(f"No reliable difference: {_listed_levels(noise)}.")
-    flat = {cell: d for cell, d in tested.items() if d.outcome == "no spread"}
-    if flat:
+    if flat := by_verdict["no spread"]:
         sentences.append(f"Without spread, and so without verdict: {_listed_levels(flat)}.")
     return " ".join([*sentences, f"In percentage points of {label}, compared with {against}."])
 
 
 def _listed_levels(differences: Mapping[Cell, Difference]) -> str:
     return "; ".join(
-        f"{level}{'' if arm == 'batchformer' else f' ({arm})'} {signed(d.paired.difference)} "
-        f"{interval(d.paired.low, d.paired.high, sign=True)}".strip()
+        f"{level}{'' if arm == 'batchformer' else f' ({arm})'} {words.with_interval(d.paired)}"
         for (arm, level), d in differences.items()
     )
 
 
 def sweep_notes(comparison: SweepComparison) -> list[str]:
     """How many comparisons were corrected for, and what is missing or doubtful."""
-    lines = [counted(comparison.compared, comparison.tested, "This sweep")]
+    lines = [words.counted(comparison.compared, comparison.tested, "This sweep")]
     if comparison.tested:
-        lines.append(f"{INTERVAL} Differences are over the seeds that both sides share.")
+        lines.append(f"{words.INTERVAL} Differences are over the seeds that both sides share.")
     lines += [f"Note: {line}." for line in comparison.warnings]
     return lines + [f"Not included: {line}." for line in comparison.left_out]

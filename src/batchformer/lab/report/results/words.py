@@ -6,12 +6,8 @@ from typing import NamedTuple
 
 from batchformer.insight.figures.text import interval, number, seeds, signed
 from batchformer.insight.intervals import FEWEST_SEEDS
-from batchformer.lab.metrics.intervals import Outcome
-from batchformer.lab.report.results.comparison import (
-    Difference,
-    RecipeComparison,
-    Score,
-)
+from batchformer.lab.metrics.intervals import Paired, Pooled
+from batchformer.lab.report.results.comparison import Difference, RecipeComparison, Score
 from batchformer.lab.report.results.names import (
     BASELINE,
     LOWER_IS_BETTER,
@@ -19,6 +15,7 @@ from batchformer.lab.report.results.names import (
     in_words,
     metric_label,
 )
+from batchformer.lab.report.results.pooling import Effect
 
 INTERVAL = (
     "The 95% interval is Student's t over seeds: repeated with new seeds, 19 of 20 such intervals "
@@ -50,18 +47,15 @@ def differences_of(difference: Difference) -> str:
     return ", ".join(signed(other - baseline, difference.decimals) for baseline, other in pairs)
 
 
-def short_verdict(difference: Difference) -> str:
+def with_interval(found: Paired | Pooled) -> str:
+    """A difference with its interval, where it has one."""
+    return f"{signed(found.difference)} {interval(found.low, found.high, sign=True)}".strip()
+
+
+def short_verdict(found: Difference | Effect) -> str:
     """The outcome in a word or two, for a cell, or nothing; one that Holm undoes says so."""
-    return outcome_words(difference.outcome, difference.stands)
-
-
-def outcome_words(outcome: Outcome | None, stands: bool) -> str:
-    """The same of an outcome by itself.
-
-    >>> outcome_words("gain", True), outcome_words("gain", False), outcome_words(None, False)
-    ('gain', 'gain uncorrected', '')
-    """
-    return f"{outcome} uncorrected" if outcome in ("gain", "loss") and not stands else outcome or ""
+    undone = found.outcome in ("gain", "loss") and not found.stands
+    return f"{found.outcome} uncorrected" if undone else found.outcome or ""
 
 
 class Answer(NamedTuple):
