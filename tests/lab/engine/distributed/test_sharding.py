@@ -77,18 +77,11 @@ def evaluate(method: Method, optimizer_step: OptimizerStep) -> Evaluation:
 
 
 def plan(folder: Path, **train: Any) -> Plan:
-    options: dict[str, Any] = {
-        "batch_size": 8,
-        "updates": 5,
-        "eval_every": 2,
-        "clip_norm": 0.5,
-        "select_on": "test",
-        **train,
-    }
+    options = {"batch_size": 8, "updates": 5, "eval_every": 2, "clip_norm": 0.5, **train}
     return Plan(
         optim=OptimConfig(name="adam", lr=0.01),
         schedule=ScheduleConfig(kind="constant"),
-        train=TrainConfig(**options),
+        train=TrainConfig(select_on="test", **options),
         seed=3,
         folder=folder,
         device=torch.device("cpu"),
