@@ -231,11 +231,12 @@ def both_ways(
     **changes: Any,
 ) -> tuple[list[Method], list[Evaluation]]:
     """Train eagerly and captured; the losses of all updates are the same."""
-    trained, ends = [make(), make()], []
-    for name, one in zip(("eager", "captured"), trained, strict=True):
+    trained, ends = [], []
+    for name in ("eager", "captured"):
         where = plan(folder / name, capture=name == "captured", deterministic=True, **changes)
+        trained.append(make())
         with batches() as source:
-            ends.append(fit(one, source, evaluation, where))
+            ends.append(fit(trained[-1], source, evaluation, where))
     eager, captured = losses(folder / "eager"), losses(folder / "captured")
     assert len(captured) == changes.get("updates", 200)
     assert captured == pytest.approx(eager, rel=1e-3)

@@ -18,7 +18,7 @@ from batchformer.lab.models.faster_rcnn import (
     Normalised,
     faster_rcnn,
 )
-from batchformer.lab.models.networks import digits_net
+from batchformer.lab.models.networks import digits_net, resnet18_small
 from batchformer.lab.models.weights import move_stride
 
 pytestmark = pytest.mark.usefixtures("few_regions")
@@ -57,19 +57,13 @@ def batch() -> tuple[list[Tensor], list[dict[str, Tensor]]]:
 def test_losses_reach_all_of_the_network_but_its_classifier(kind: Kind) -> None:
     whole = Whole(kind).train()
     losses = whole.detector(*batch())
-    assert set(losses) == {
-        "loss_classifier",
-        "loss_box_reg",
-        "loss_objectness",
-        "loss_rpn_box_reg",
-    }
+    parts = ("loss_classifier", "loss_box_reg", "loss_objectness", "loss_rpn_box_reg")
+    assert set(losses) == set(parts)
     sum(losses.values()).backward()
     without = {name for name, p in whole.named_parameters() if p.grad is None or not p.grad.any()}
     # The pyramid's smallest levels have no regions in images as small as these.
-    assert {name for name in without if name.startswith("network.")} == {
-        "network.fc.weight",
-        "network.fc.bias",
-    }
+    unused = {name for name in without if name.startswith("network.")}
+    assert unused == {"network.fc.weight", "network.fc.bias"}
     if kind == "c4":
         assert len(without) == 2
 
@@ -203,8 +197,9 @@ def test_other_networks_are_refused() -> None:
     with pytest.raises(ValueError, match=r"one of timm's ResNets, and this .* lacks"):
         faster_rcnn(digits_net(10), 3)
     dilated = timm.create_model("resnet18", output_stride=8)
-    with pytest.raises(ValueError, match="4, 8, 16 and 32, and this ResNet has 4, 8, 8, 8"):
-        faster_rcnn(dilated, 3)
+    for network, strides in ((dilated, "4, 8, 8, 8"), (resnet18_small(7), "1, 2, 4, 8")):
+        with pytest.raises(ValueError, match=f"4, 8, 16 and 32, and this ResNet has {strides}"):
+            faster_rcnn(network, 3)
 
 
 def test_the_numbers_of_detectron2s_c4(monkeypatch: pytest.MonkeyPatch) -> None:
