@@ -34,6 +34,7 @@ __all__ = [
     "Training",
     "explain_mismatch",
     "fit",
+    "own_stream",
     "train_interleaved",
     "training",
 ]
@@ -51,7 +52,7 @@ def fit(method: Method, batches: Batches, evaluate: Evaluate, plan: Plan) -> Eva
         Interrupted: SIGINT or SIGTERM came; the state is saved.
         DivergedError: a loss became NaN or infinite; the last good checkpoint is kept.
     """
-    with stop_requests() as request, new_stream(plan.device)():
+    with stop_requests() as request, own_stream(plan.device):
         run = training(method, batches, evaluate, plan, request)
         while True:
             try:
@@ -59,6 +60,11 @@ def fit(method: Method, batches: Batches, evaluate: Evaluate, plan: Plan) -> Eva
             except StopIteration as end:
                 evaluation: Evaluation = end.value
                 return evaluation
+
+
+def own_stream(device: torch.device) -> AbstractContextManager[Any]:
+    """Enter a new stream, since a CUDA graph cannot be captured on the default one."""
+    return new_stream(device)()
 
 
 def training(
