@@ -21,7 +21,7 @@ from batchformer.lab.engine.checkpoint import (
     restore_stage,
     state_of_stage,
 )
-from batchformer.lab.engine.log import DivergedError, Window
+from batchformer.lab.engine.log import Window
 from batchformer.lab.engine.optim import build_optimizer, set_lr
 from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.engine.stage import WeightEMA
@@ -202,22 +202,6 @@ def test_a_checkpoint_holds_all_of_it_and_can_be_read_without_trust(tmp_path: Pa
         *("method", "optimizers", "scaler", "average", "counters", "best", "window", "rng"),
         "format",
     }
-    assert equal(kept["method"], dict(stage.method.state_dict()))
-    assert equal(kept["average"], dict(stage.average.state_dict()))
-    assert not equal(kept["method"]["0.weight"], kept["average"]["module.0.weight"])
-    assert list(kept["optimizers"]) == ["main", "head"]
-    assert kept["window"]["rows"].shape == (3, 1) and kept["counters"]["update"] == 3
-    assert state_of_stage(stage_of(0))["average"] is None
-
-
-def test_a_loss_that_is_no_number_leaves_the_last_good_checkpoint(tmp_path: Path) -> None:
-    stage = stage_of(0)
-    train(stage, range(2))
-    checkpoint.save(tmp_path, 2, state_of_stage(stage))
-    stage.window.add({"loss": torch.tensor(float("nan"))}, 0.1, 5)
-    with pytest.raises(DivergedError, match="'loss'"):
-        checkpoint.save(tmp_path, 3, state_of_stage(stage))
-    assert [path.name[:9] for path in tmp_path.iterdir()] == ["000000002"]
 
 
 @pytest.mark.parametrize(

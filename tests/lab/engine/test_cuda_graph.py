@@ -6,7 +6,6 @@ import json
 import signal
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -37,6 +36,7 @@ from batchformer.lab.engine.loop import Evaluation, Job, Plan, fit, train_interl
 from batchformer.lab.engine.method import Batches, Method
 from batchformer.lab.methods import build_method
 from batchformer.lab.models.build import build_model
+from training_plans import quiet_plan
 
 CUDA = torch.device("cuda")
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -198,15 +198,10 @@ def method(
 
 
 def plan(folder: Path, seed: int = 0, **changes: Any) -> Plan:
-    train = TrainConfig(batch_size=64, updates=200, log_every=1)
-    return Plan(
-        optim=changes.pop("optim", OptimConfig(lr=0.05)),
-        schedule=ScheduleConfig(kind="cosine", warmup=20),
-        train=replace(train, **changes),
-        seed=seed,
-        folder=folder,
-        device=CUDA,
-        quiet=True,
+    optim = changes.pop("optim", OptimConfig(lr=0.05))
+    train = {"batch_size": 64, "updates": 200, "log_every": 1, **changes}
+    return quiet_plan(
+        folder, optim, ScheduleConfig(kind="cosine", warmup=20), seed, "cuda", **train
     )
 
 

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from batchformer import BatchFormer, match, two_streams
-from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainConfig
+from batchformer.lab.config.training import OptimConfig, ScheduleConfig
 from batchformer.lab.data.feeds.memory import Feed
 from batchformer.lab.data.sets.images import ImageSplit
 from batchformer.lab.data.transforms import digits_train
@@ -24,8 +24,7 @@ from batchformer.lab.engine.log import read_records
 from batchformer.lab.engine.loop import BEST, Evaluation, Plan, fit, training
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep
-
-CPU = torch.device("cpu")
+from training_plans import quiet_plan
 
 
 class Net(Method):
@@ -68,15 +67,8 @@ def feed() -> Feed:
 
 def plan(folder: Path, **train: Any) -> Plan:
     options = {"batch_size": 16, "updates": 30, "eval_every": 10, "log_every": 7, **train}
-    return Plan(
-        optim=OptimConfig(lr=0.1),
-        schedule=ScheduleConfig(kind="cosine", warmup=4),
-        train=TrainConfig(**options),
-        seed=3,
-        folder=folder,
-        device=CPU,
-        quiet=True,
-    )
+    schedule = ScheduleConfig(kind="cosine", warmup=4)
+    return quiet_plan(folder, OptimConfig(lr=0.1), schedule, **options)
 
 
 def records(folder: Path) -> list[dict[str, Any]]:

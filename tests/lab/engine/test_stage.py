@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainConfig
+from batchformer.lab.config.training import OptimConfig, ScheduleConfig
 from batchformer.lab.engine import checkpoint
 from batchformer.lab.engine import stage as stage_module
 from batchformer.lab.engine.cuda_graph import WARM_UP, Captured, CapturedUpdate
@@ -24,8 +24,9 @@ from batchformer.lab.engine.interrupt import Interrupted, StopRequest
 from batchformer.lab.engine.log import DivergedError, NoLog, Progress
 from batchformer.lab.engine.method import Batches, Finding, Method
 from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep
-from batchformer.lab.engine.stage import Evaluation, Plan, Stage, WeightEMA, is_better
+from batchformer.lab.engine.stage import Evaluation, Stage, WeightEMA, is_better
 from batchformer.nn.randomness import seed_for
+from training_plans import quiet_plan
 
 LR, MOMENTUM, PER_EPOCH, SEED = 0.25, 0.5, 4, 11
 #: Of the learning rate, update by update: a warm-up of two.
@@ -145,14 +146,9 @@ def staged(
     **train: Any,
 ) -> Stage:
     options = {"batch_size": 2, "updates": 6, "log_every": 50, **train}
-    plan = Plan(
-        optim=OptimConfig(lr=LR, momentum=MOMENTUM, weight_decay=0.0),
-        schedule=ScheduleConfig(kind="constant", warmup=2, warmup_from=0.5, restart=restart),
-        train=TrainConfig(**options),
-        seed=SEED,
-        folder=folder,
-        device=torch.device("cpu"),
-    )
+    optim = OptimConfig(lr=LR, momentum=MOMENTUM, weight_decay=0.0)
+    schedule = ScheduleConfig(kind="constant", warmup=2, warmup_from=0.5, restart=restart)
+    plan = quiet_plan(folder, optim, schedule, SEED, **options)
     found = checkpoint.load_newest(folder / "checkpoints") if resumed else None
     return Stage(
         method or Point(), batches or Targets(), evaluate, plan, Log(folder), Bar(), index, found

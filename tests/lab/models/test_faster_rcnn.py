@@ -19,18 +19,16 @@ from batchformer.lab.models.faster_rcnn import (
     faster_rcnn,
 )
 from batchformer.lab.models.networks import digits_net, resnet18_small
-from batchformer.lab.models.weights import move_stride
 
 pytestmark = pytest.mark.usefixtures("few_regions")
 KINDS = get_args(Kind)
 
 
-def network_of(kind: Any = resnet.BasicBlock) -> nn.Module:
+def network_of() -> nn.Module:
     """A narrow ResNet: as good here, and much faster."""
     torch.manual_seed(0)
     options: dict[str, Any] = {"channels": (8, 16, 32, 64), "num_classes": 5}
-    network: nn.Module = resnet.ResNet(kind, (1, 1, 1, 1), zero_init_last=False, **options)
-    return network
+    return resnet.ResNet(resnet.BasicBlock, (1, 1, 1, 1), zero_init_last=False, **options)
 
 
 class Whole(nn.Module):
@@ -119,17 +117,6 @@ def test_c4_features_are_the_networks() -> None:
     with torch.no_grad():
         (maps,) = network.forward_intermediates(x, indices=[3], intermediates_only=True)  # type: ignore[operator]
         torch.testing.assert_close(C4Backbone(network)(x), maps)
-
-
-def test_a_stride_that_was_moved_is_used() -> None:
-    network = network_of(resnet.Bottleneck).eval()
-    x = torch.randn(1, 3, 64, 64)
-    with torch.no_grad():
-        before = C4Backbone(network)(x)
-        move_stride(network, "1x1")
-        after = C4Backbone(network)(x)
-    assert before.shape == after.shape == (1, 128, 4, 4)
-    assert not torch.allclose(before, after)
 
 
 def test_anchors_lie_16_pixels_apart() -> None:
