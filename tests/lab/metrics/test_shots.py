@@ -233,6 +233,14 @@ def test_saturated_confidences_share_the_last_bin() -> None:
     assert top1_calibration_error(confidences, torch.tensor([False, True])) == pytest.approx(49.0)
 
 
+def test_a_bin_holds_its_lower_bound() -> None:
+    bound = torch.linspace(0, 1, 16, dtype=torch.float64)[3]
+    confidences = torch.stack((bound, bound + 0.05))
+    # In one bin the two differences cancel in part: -0.2 and +0.75.
+    found = top1_calibration_error(confidences, torch.tensor([False, True]))
+    assert found == pytest.approx(27.5)
+
+
 def test_logits_and_empty_sets_are_refused() -> None:
     with pytest.raises(ValueError, match="softmax"):
         calibration_error(torch.tensor([[4.0, 1.0]]), torch.tensor([0]))
