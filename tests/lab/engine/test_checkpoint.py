@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,14 +18,10 @@ from batchformer.lab.config.training import OptimConfig, TrainConfig
 from batchformer.lab.engine import checkpoint
 from batchformer.lab.engine.checkpoint import (
     explain_mismatch,
-    load_model,
     restore_stage,
-    save_stage,
-    state_of_model,
     state_of_stage,
-    sync_state,
 )
-from batchformer.lab.engine.log import DivergedError, Window
+from batchformer.lab.engine.log import Window
 from batchformer.lab.engine.optim import build_optimizer, set_lr
 from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.engine.stage import WeightEMA
@@ -50,13 +47,6 @@ def test_the_newest_is_the_furthest_in_the_training_whatever_the_times(tmp_path:
     assert checkpoint.load_newest(tmp_path, lambda _: None) == {"at": [1, 2]}
 
 
-def test_a_stage_that_starts_keeps_the_end_of_the_one_before(tmp_path: Path) -> None:
-    for update in (90, 100):
-        checkpoint.save(tmp_path, update, {"at": [0, update]})
-    checkpoint.save(tmp_path, 3, {"at": [1, 3]}, stage=1).write_bytes(b"damaged")
-    assert checkpoint.load_newest(tmp_path, lambda _: None) == {"at": [0, 100]}
-
-
 def test_an_update_that_is_saved_again_replaces_itself(tmp_path: Path) -> None:
     for seconds in (1, 2, 3):
         checkpoint.save(tmp_path, 5, {"update": 5, "seconds": 0})
@@ -65,16 +55,23 @@ def test_an_update_that_is_saved_again_replaces_itself(tmp_path: Path) -> None:
     assert checkpoint.load_newest(tmp_path) == {"update": 9, "seconds": 3}
 
 
-def test_what_is_trained_again_is_removed(tmp_path: Path) -> None:
-    for stage, update in ((0, 100), (1, 4)):
-        checkpoint.save(tmp_path, update, {"at": [stage, update]}, stage)
-    (tmp_path / "notes.pt").write_bytes(b"somebody's")
-    checkpoint.remove_from(tmp_path, 1, 5)
-    assert checkpoint.load_newest(tmp_path) == {"at": [1, 4]}
-    checkpoint.remove_from(tmp_path, 1, 0)
-    assert checkpoint.load_newest(tmp_path) == {"at": [0, 100]}
-    checkpoint.remove_from(tmp_path, 0, 0)
-    assert [path.name for path in tmp_path.iterdir()] == ["notes.pt"]
+@pytest.mark.parametrize(
+    ("resumed", "update", "left"),
+    [(True, 4, [(0, 100), (1, 4)]), (False, 4, [(0, 100)]), (True, 3, [(0, 100)])],
+)
+def test_what_is_trained_again_is_removed(
+    tmp_path: Path, resumed: bool, update: int, left: list[tuple[int, int]]
+) -> None:
+    """From every folder of a run; only the checkpoint that is resumed from stays."""
+    for folder, (stage, at) in product(("checkpoints", "best"), ((0, 100), (1, 4))):
+        checkpoint.save(tmp_path / folder, at, {}, stage)
+    (tmp_path / "best/notes.pt").write_bytes(b"somebody's")
+    checkpoint.remove_outdated(tmp_path, 1, update, resumed)
+    found = {folder: sorted((tmp_path / folder).glob("*.pt")) for folder in ("checkpoints", "best")}
+    assert [checkpoint._position(path) for path in found["checkpoints"]] == left
+    assert [path.name[:9] for path in found["best"]] == ["000000100", "notes.pt"]
+    checkpoint.remove_outdated(tmp_path, 0, 0, resumed=False)
+    assert [path.name for path in tmp_path.glob("*/*")] == ["notes.pt"]
 
 
 @pytest.mark.parametrize("harm", ["truncate", "flip", "empty"])
@@ -180,7 +177,7 @@ def test_restored_it_goes_on_bit_by_bit(
     torch.manual_seed(5)
     whole = stage_of(0, **options)
     train(whole, range(stop_at))
-    save_stage(tmp_path, stop_at, state_of_stage(whole))
+    checkpoint.save(tmp_path, stop_at, state_of_stage(whole))
     train(whole, range(stop_at, UPDATES))
 
     torch.manual_seed(999)  # whatever happened in between
@@ -198,78 +195,19 @@ def test_restored_it_goes_on_bit_by_bit(
 def test_a_checkpoint_holds_all_of_it_and_can_be_read_without_trust(tmp_path: Path) -> None:
     stage = stage_of(0, ema=0.5)
     train(stage, range(3))
-    save_stage(tmp_path, 3, state_of_stage(stage))
+    checkpoint.save(tmp_path, 3, state_of_stage(stage))
     (path,) = tmp_path.iterdir()
     kept = torch.load(path, weights_only=True)
     assert set(kept) == {
         *("method", "optimizers", "scaler", "average", "counters", "best", "window", "rng"),
         "format",
     }
-    assert equal(kept["method"], dict(stage.method.state_dict()))
-    assert equal(kept["average"], dict(stage.average.state_dict()))
-    assert not equal(kept["method"]["0.weight"], kept["average"]["module.0.weight"])
-    assert list(kept["optimizers"]) == ["main", "head"]
-    assert kept["window"]["rows"].shape == (3, 1) and kept["counters"]["update"] == 3
-    assert state_of_stage(stage_of(0))["average"] is None
-
-
-def test_a_loss_that_is_no_number_leaves_the_last_good_checkpoint(tmp_path: Path) -> None:
-    stage = stage_of(0)
-    train(stage, range(2))
-    save_stage(tmp_path, 2, state_of_stage(stage))
-    stage.window.add({"loss": torch.tensor(float("nan"))}, 0.1, 5)
-    with pytest.raises(DivergedError, match="'loss'"):
-        save_stage(tmp_path, 3, state_of_stage(stage))
-    assert [path.name[:9] for path in tmp_path.iterdir()] == ["000000002"]
-
-
-def test_only_the_rank_that_leads_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoint, "is_rank_zero", lambda: False)
-    save_stage(tmp_path / "none", 1, {"x": 1})
-    assert not (tmp_path / "none").exists()
-    monkeypatch.setattr(checkpoint, "is_rank_zero", lambda: True)
-    save_stage(tmp_path / "one", 1, {"x": 1})
-    assert checkpoint.load_newest(tmp_path / "one") == {"x": 1}
-
-
-def test_several_ranks_keep_what_the_first_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What rank 0 sends replaces parameters and buffers before the state is read."""
-    ours, first = network(0), network(1)
-    sent = [*first.parameters(), *first.buffers()]
-
-    def receive(tensors: Any) -> None:
-        for own, other in zip(tensors, sent, strict=True):
-            own.copy_(other)
-
-    monkeypatch.setattr(checkpoint, "broadcast_state", receive)
-    sync_state(ours)
-    assert not torch.equal(ours[0].weight, first[0].weight), "one rank has nobody to ask"  # type: ignore[index]
-    monkeypatch.setattr(checkpoint, "world_size", lambda: 2)
-    state = state_of_model(ours)
-    assert equal(dict(state), dict(first.state_dict()))
-    other = network(2)
-    load_model(other, state)
-    assert equal(dict(other.state_dict()), dict(first.state_dict()))
-
-
-def test_a_state_that_lacks_something_is_not_of_this_model() -> None:
-    state = dict(state_of_model(network(0)))
-    del state["3.bias"]
-    with pytest.raises(RuntimeError, match=r"3\.bias"):
-        load_model(network(1), state)
-
-
-def without(part: str) -> Any:
-    def change(state: dict[str, Any]) -> None:
-        del state[part]
-
-    return change
 
 
 @pytest.mark.parametrize(
     ("change", "options", "reason"),
     [
-        (without("window"), {}, "KeyError: 'window'"),
+        (lambda state: state.pop("window"), {}, "KeyError: 'window'"),
         (lambda state: state["optimizers"].pop("head"), {}, "KeyError: 'head'"),
         (lambda state: state["method"].pop("3.bias"), {}, r"Missing key\(s\).*3\.bias"),
         (lambda state: state.update(counters=None, rng=None), {}, "TypeError"),

@@ -6,7 +6,9 @@ import gc
 import json
 import signal
 import weakref
-from dataclasses import replace
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,15 +30,15 @@ from batchformer.lab.engine.cuda_graph import (
     WARM_UP,
     Captured,
     CapturedUpdate,
-    signature,
     synchronize,
     why_eager,
 )
 from batchformer.lab.engine.interrupt import Interrupted
 from batchformer.lab.engine.loop import Evaluation, Job, Plan, fit, train_interleaved, training
-from batchformer.lab.engine.method import Method
+from batchformer.lab.engine.method import Batches, Method
 from batchformer.lab.methods import build_method
 from batchformer.lab.models.build import build_model
+from training_plans import quiet_plan
 
 CUDA = torch.device("cuda")
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -116,16 +118,14 @@ class Machine:
             return {"loss": batch["x"].sum()}
 
         monkeypatch.setattr(Captured, "_capture", capture)
-        self.update = Captured(
-            work, torch.device("cpu"), lambda: self.phase, lambda line: self.said.append(line)
-        )
+        self.update = Captured(work, torch.device("cpu"), lambda: self.phase, self.said.append)
 
-    def run(self, rows: int, times: int = 1) -> None:
+    def run(self, rows: int, times: int = 1, dtype: torch.dtype = torch.float32) -> None:
         for _ in range(times):
-            self.update({"x": torch.ones(rows)}, seed=0)
+            self.update({"x": torch.ones(rows, dtype=dtype)}, seed=0)
 
 
-def test_a_shape_is_captured_after_a_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_is_captured_after_a_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Machine(monkeypatch)
     machine.run(8, WARM_UP)
     assert (machine.eager, len(machine.graphs)) == (WARM_UP, 0)
@@ -146,6 +146,8 @@ def test_ragged_batches_and_phases_are_kinds_of_their_own(monkeypatch: pytest.Mo
     machine.phase = None
     machine.run(8)
     assert machine.graphs[0].replays == 10
+    machine.run(8, WARM_UP + 1, torch.float64)
+    assert machine.eager == 4 * WARM_UP and len(machine.graphs) == 4
 
 
 def test_too_many_kinds_stay_eager(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,15 +186,12 @@ def test_a_device_is_waited_for_on_all_its_streams(monkeypatch: pytest.MonkeyPat
     assert waited == [torch.device("cuda:1")]
 
 
-def test_signatures() -> None:
-    a = {"x": torch.zeros(2, 3), "y": torch.zeros(2, dtype=torch.int64)}
-    assert signature(a) == signature({k: v + 1 for k, v in a.items()})
-    assert signature(a) != signature({**a, "x": torch.zeros(3, 3)})
-    assert signature(a) != signature({**a, "x": torch.zeros(2, 3).double()})
-    assert signature({"stage": 1}) != signature({"stage": 2})
-
-
 # On a GPU.
+
+
+@pytest.fixture(autouse=True)
+def deterministic_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 
 def split(rows: int = 300) -> ImageSplit:
@@ -221,15 +220,10 @@ def method(
 
 
 def plan(folder: Path, seed: int = 0, **changes: Any) -> Plan:
-    train = TrainConfig(batch_size=64, updates=200, log_every=1)
-    return Plan(
-        optim=changes.pop("optim", OptimConfig(lr=0.05)),
-        schedule=ScheduleConfig(kind="cosine", warmup=20),
-        train=replace(train, **changes),
-        seed=seed,
-        folder=folder,
-        device=CUDA,
-        quiet=True,
+    optim = changes.pop("optim", OptimConfig(lr=0.05))
+    train = {"batch_size": 64, "updates": 200, "log_every": 1, **changes}
+    return quiet_plan(
+        folder, optim, ScheduleConfig(kind="cosine", warmup=20), seed, "cuda", **train
     )
 
 
@@ -247,127 +241,95 @@ def feed(seed: int = 0) -> Feed:
     return Feed(split(), cifar_train(), 64, seed, device=CUDA)
 
 
+def both_ways(
+    folder: Path,
+    make: Callable[[], Method],
+    batches: Callable[[], AbstractContextManager[Batches]] = lambda: nullcontext(feed()),
+    **changes: Any,
+) -> tuple[list[Method], list[Evaluation]]:
+    """Train eagerly and captured; the losses of all updates are the same."""
+    trained, ends = [], []
+    for name in ("eager", "captured"):
+        where = plan(folder / name, capture=name == "captured", deterministic=True, **changes)
+        trained.append(make())
+        with batches() as source:
+            ends.append(fit(trained[-1], source, evaluation, where))
+    eager, captured = losses(folder / "eager"), losses(folder / "captured")
+    assert len(captured) == changes.get("updates", 200)
+    assert captured == pytest.approx(eager, rel=1e-3)
+    return trained, ends
+
+
 @pytest.mark.gpu
 @needs_gpu
 @pytest.mark.parametrize(
     "changes",
     [
-        {"deterministic": True},
-        {"deterministic": True, "precision": "bf16", "channels_last": True},
-        {"deterministic": True, "ema": 0.9, "clip_norm": 1.0, "accumulate": 2},
-        {"deterministic": True, "optim": OptimConfig(name="adamw", lr=1e-3)},
+        {},
+        {"precision": "bf16", "channels_last": True},
+        {"ema": 0.9, "clip_norm": 1.0, "accumulate": 2},
+        {"optim": OptimConfig(name="adamw", lr=1e-3)},
     ],
     ids=["fp32", "bf16", "ema-clip-accumulate", "adamw"],
 )
-def test_captured_equals_eager_for_200_updates(
-    tmp_path: Path, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    ends = {}
-    for name, on in (("eager", False), ("captured", True)):
-        where = tmp_path / name
-        ends[name] = fit(method(), feed(), evaluation, plan(where, capture=on, **dict(changes)))
-    eager, captured = losses(tmp_path / "eager"), losses(tmp_path / "captured")
-    assert len(eager) == len(captured) == 200
-    assert eager[-1] < eager[0], "it learns"
-    assert captured == pytest.approx(eager, rel=1e-3)
-    got, expected = (ends[name].metrics["weights"] for name in ("captured", "eager"))
-    assert got == pytest.approx(expected, rel=1e-4)
+def test_captured_equals_eager_for_200_updates(tmp_path: Path, changes: dict[str, Any]) -> None:
+    _, (eager, captured) = both_ways(tmp_path, method, **changes)
+    assert captured.metrics["weights"] == pytest.approx(eager.metrics["weights"], rel=1e-4)
+    each = losses(tmp_path / "eager")
+    assert each[-1] < each[0], "it learns"
+
+
+#: Box, partner and decision are drawn on the device, anew at each replay.
+CUTMIX = MethodConfig(cutmix=1.0, mix_prob=0.5)
+ADAMW = OptimConfig(name="adamw", lr=1e-3, weight_decay=0.05, decayed="matrices")
+
+
+def transformer(**module: Any) -> Method:
+    torch.manual_seed(0)
+    network = build_model("deit_cifar", 10, drop_path_rate=0.1)
+    places: dict[str, Any] = {"at": ("blocks.1", "blocks.3", "norm"), "share": True, **module}
+    return method(network=network, **places)
+
+
+#: A method, and what else its training changes.
+METHODS: list[tuple[Callable[[], Method], dict[str, Any]]] = [
+    *((partial(method, module=on, hyper=CUTMIX), {}) for on in (False, True)),
+    *(
+        (partial(transformer, **module), {"optim": ADAMW})
+        for module in ({}, {"attend": "self"}, {"encoder": "none"}, {"streams": "mixed_only"})
+    ),
+    *(
+        (partial(method, hyper=hyper, context="classes", attend=attend), {})
+        for hyper in (MethodConfig(), CUTMIX)
+        for attend in ("batch", "self")
+    ),
+    *(
+        (partial(method, **module), {})
+        for module in (
+            *({"mixed_labels": "attention"}, {"mixed_labels": "random"}),
+            *({"attend": "self", "views": 4}, {"encoder": "dropout"}),
+        )
+    ),
+]
 
 
 @pytest.mark.gpu
 @needs_gpu
-@pytest.mark.parametrize("module", [False, True], ids=["baseline", "batchformer"])
-def test_captured_cutmix_equals_eager(
-    tmp_path: Path, module: bool, monkeypatch: pytest.MonkeyPatch, capsys: Any
+@pytest.mark.parametrize(("make", "changes"), METHODS)
+def test_captured_methods_equal_eager_ones(
+    tmp_path: Path, make: Callable[[], Method], changes: dict[str, Any], capsys: Any
 ) -> None:
-    """Box, partner and decision are drawn on the device, anew at each replay."""
-    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    hyper = MethodConfig(cutmix=1.0, mix_prob=0.5)
-    changes: dict[str, Any] = {"deterministic": True, "precision": "bf16", "updates": 100}
-    for name, on in (("eager", False), ("captured", True)):
-        where = plan(tmp_path / name, capture=on, **changes)
-        fit(method(0, module, hyper), feed(), evaluation, where)
+    trained, _ = both_ways(tmp_path, make, precision="bf16", updates=100, **changes)
     assert "the capture failed" not in capsys.readouterr().err
-    eager, captured = losses(tmp_path / "eager"), losses(tmp_path / "captured")
-    assert len(captured) == 100 and captured == pytest.approx(eager, rel=1e-3)
+    eager, captured = (one.state_dict().get("encoder.means") for one in trained)
+    if eager is not None:  # means of classes are updated in place, once for each replay
+        torch.testing.assert_close(captured, eager, rtol=1e-2, atol=1e-2)
 
 
 @pytest.mark.gpu
 @needs_gpu
-@pytest.mark.parametrize(
-    "module", [{}, {"attend": "self"}, {"encoder": "none"}, {"streams": "mixed_only"}], ids=str
-)
-def test_captured_batchformer_inside_a_transformer_equals_eager(
-    tmp_path: Path, module: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
-    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    optim = OptimConfig(name="adamw", lr=1e-3, weight_decay=0.05, decayed="matrices")
-    changes: dict[str, Any] = {"deterministic": True, "precision": "bf16", "updates": 100}
-    for name, on in (("eager", False), ("captured", True)):
-        torch.manual_seed(0)
-        network = build_model("deit_cifar", 10, drop_path_rate=0.1)
-        places: dict[str, Any] = {"at": ("blocks.1", "blocks.3", "norm"), "share": True, **module}
-        where = plan(tmp_path / name, capture=on, optim=optim, **changes)
-        fit(method(network=network, **places), feed(), evaluation, where)
-    assert "the capture failed" not in capsys.readouterr().err
-    eager, captured = losses(tmp_path / "eager"), losses(tmp_path / "captured")
-    assert len(captured) == 100 and captured == pytest.approx(eager, rel=1e-3)
-
-
-@pytest.mark.gpu
-@needs_gpu
-@pytest.mark.parametrize("attend", ["batch", "self"])
-@pytest.mark.parametrize("cutmix", [0.0, 1.0])
-def test_captured_class_context_equals_eager(
-    tmp_path: Path, attend: str, cutmix: float, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
-    """The means are updated in place, once for each replay."""
-    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    hyper = MethodConfig(cutmix=cutmix, mix_prob=0.5 if cutmix else 1.0)
-    changes: dict[str, Any] = {"deterministic": True, "precision": "bf16", "updates": 100}
-    means = []
-    for name, on in (("eager", False), ("captured", True)):
-        trained = method(hyper=hyper, context="classes", attend=attend)
-        fit(trained, feed(), evaluation, plan(tmp_path / name, capture=on, **changes))
-        means.append(trained.state_dict()["encoder.means"].cpu())
-    assert "the capture failed" not in capsys.readouterr().err
-    eager, captured = losses(tmp_path / "eager"), losses(tmp_path / "captured")
-    assert len(captured) == 100 and captured == pytest.approx(eager, rel=1e-3)
-    torch.testing.assert_close(means[1], means[0], rtol=1e-2, atol=1e-2)
-
-
-@pytest.mark.gpu
-@needs_gpu
-@pytest.mark.parametrize(
-    "module",
-    [
-        {"mixed_labels": "attention"},
-        {"mixed_labels": "random"},
-        {"attend": "self", "views": 4},
-        {"encoder": "dropout"},
-    ],
-)
-def test_captured_views_and_labels_equal_eager(
-    tmp_path: Path, module: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
-    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    changes: dict[str, Any] = {"deterministic": True, "precision": "bf16", "updates": 100}
-    for name, on in (("eager", False), ("captured", True)):
-        where = plan(tmp_path / name, capture=on, **changes)
-        fit(method(**module), feed(), evaluation, where)
-    assert "the capture failed" not in capsys.readouterr().err
-    eager, captured = losses(tmp_path / "eager"), losses(tmp_path / "captured")
-    assert len(captured) == 100 and captured == pytest.approx(eager, rel=1e-3)
-
-
-@pytest.mark.gpu
-@needs_gpu
-def test_runs_side_by_side_are_the_runs_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_runs_side_by_side_are_the_runs_alone(tmp_path: Path) -> None:
     """Four runs, two seeds, arms sharing their batches: each as if it had the device to itself."""
-    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     kinds = [(seed, module) for seed in (0, 1) for module in (False, True)]
     changes: dict[str, Any] = {"deterministic": True, "updates": 120}
     for seed, module in kinds:
@@ -404,11 +366,8 @@ class Stopping:
 
 @pytest.mark.gpu
 @needs_gpu
-def test_a_captured_training_that_a_signal_stops_goes_on_as_if_unbroken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_captured_training_that_a_signal_stops_goes_on_as_if_unbroken(tmp_path: Path) -> None:
     """Two runs side by side, stopped while their graphs are replayed; nothing is left under way."""
-    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     changes: dict[str, Any] = {"deterministic": True, "updates": 40, "log_every": 1}
     arms = (False, True)
     for module in arms:
@@ -461,21 +420,14 @@ def test_an_update_that_draws_on_the_host_is_not_frozen(
 
 @pytest.mark.gpu
 @needs_gpu
-def test_captured_equals_eager_on_image_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_captured_equals_eager_on_image_files(tmp_path: Path) -> None:
     """Batches that workers read and page-locked memory carries, ragged last ones among them."""
-    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     images = split()
     for number in range(200):
         place = tmp_path / "images" / str(int(images.y[number]))
         place.mkdir(parents=True, exist_ok=True)
         write_png(images.x[number], str(place / f"{number}.png"))
     files = ImageFiles.from_folder(tmp_path / "images")
-    crop = RandomResizedCrop(32)
-    for name, on in (("eager", False), ("captured", True)):
-        where = plan(tmp_path / name, capture=on, deterministic=True, updates=60)
-        with FileFeed(files, crop, cifar_train(), 64, 0, device=CUDA, workers=2) as batches:
-            fit(method(), batches, evaluation, where)
-    eager, captured = losses(tmp_path / "eager"), losses(tmp_path / "captured")
-    assert len(captured) == 60 and captured == pytest.approx(eager, rel=1e-3)
+    parts = files, RandomResizedCrop(32), cifar_train(), 64, 0
+    batches = partial(FileFeed, *parts, device=CUDA, workers=2)
+    both_ways(tmp_path, method, batches, updates=60)

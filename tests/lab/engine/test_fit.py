@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from batchformer import BatchFormer, match, two_streams
-from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainConfig
+from batchformer.lab.config.training import OptimConfig, ScheduleConfig
 from batchformer.lab.data.feeds.memory import Feed
 from batchformer.lab.data.sets.images import ImageSplit
 from batchformer.lab.data.transforms import digits_train
@@ -25,8 +24,7 @@ from batchformer.lab.engine.log import read_records
 from batchformer.lab.engine.loop import BEST, Evaluation, Plan, fit, training
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep
-
-CPU = torch.device("cpu")
+from training_plans import quiet_plan
 
 
 class Net(Method):
@@ -38,10 +36,6 @@ class Net(Method):
         )
         self.encoder, self.head = BatchFormer(16), nn.Linear(16, 10)
         self.steps = 0
-        self.begun: list[int] = []
-
-    def begin_epoch(self, epoch: int) -> None:
-        self.begun.append(epoch)
 
     def step(self, batch: Batch) -> dict[str, Tensor]:
         logits = self.head(two_streams(self.layers(batch["x"]), self.encoder))
@@ -73,15 +67,8 @@ def feed() -> Feed:
 
 def plan(folder: Path, **train: Any) -> Plan:
     options = {"batch_size": 16, "updates": 30, "eval_every": 10, "log_every": 7, **train}
-    return Plan(
-        optim=OptimConfig(lr=0.1),
-        schedule=ScheduleConfig(kind="cosine", warmup=4),
-        train=TrainConfig(**options),
-        seed=3,
-        folder=folder,
-        device=CPU,
-        quiet=True,
-    )
+    schedule = ScheduleConfig(kind="cosine", warmup=4)
+    return quiet_plan(folder, OptimConfig(lr=0.1), schedule, **options)
 
 
 def records(folder: Path) -> list[dict[str, Any]]:
@@ -109,18 +96,6 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Unbroken:
         return done[str(train)]
 
     return once
-
-
-def test_records_of_a_whole_run(unbroken: Unbroken) -> None:
-    folder, net, evaluation = unbroken()
-    seen = records(folder)
-    assert [r["step"] for r in seen if r["kind"] == "eval"] == [10, 20, 30]
-    assert [r["step"] for r in seen if r["kind"] == "train"] == [7, 10, 14, 20, 21, 28, 30]
-    assert seen[-1]["all"] == evaluation.metrics["all"] and evaluation.figures == {"n": 56}
-    assert net.begun[:4] == [0, 0, 1, 2] and max(net.begun) == 7  # 4 updates an epoch
-    losses = [r["loss"] for r in seen if r["kind"] == "train"]
-    assert all(map(math.isfinite, losses)) and len(set(losses)) == len(losses)
-    assert len(list((folder / "checkpoints").iterdir())) == 2
 
 
 @pytest.mark.parametrize(
@@ -205,21 +180,12 @@ class TwoStages(Net):
         self.layers.requires_grad_(stage == "features")
 
 
-def test_stages_follow_one_another_each_with_its_optimizers(tmp_path: Path) -> None:
-    net = TwoStages()
-    fit(net, feed(), evaluate, plan(tmp_path, updates=8, eval_every=0))
-    assert net.steps == 16 and net.stage == "classifier"
-    frozen = net.layers[1].weight.clone()
-    again = TwoStages()
-    fit(again, feed(), evaluate, plan(tmp_path, updates=8, eval_every=0))
-    assert again.steps == 0 and torch.equal(again.layers[1].weight, frozen)
-
-
 def test_a_second_stage_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
     """Although its updates count from 0 again, and a copy has lost the times of its files."""
     options: dict[str, Any] = {"updates": 8, "eval_every": 0, "checkpoint_every": 2}
     whole = TwoStages()
     fit(whole, feed(), evaluate, plan(tmp_path / "whole", **options))
+    assert whole.steps == 16
     request = StopRequest()
     begun = training(TwoStages(), feed(), evaluate, plan(tmp_path / "a", **options), request)
     for _ in range(8 + 3):
@@ -229,34 +195,11 @@ def test_a_second_stage_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
         next(begun)
     for number, path in enumerate(sorted((tmp_path / "a/checkpoints").iterdir(), reverse=True)):
         os.utime(path, (10**9 + number, 10**9 + number))
-    rest = TwoStages()
-    fit(rest, feed(), evaluate, plan(tmp_path / "a", **options))
-    assert rest.steps == 5 and rest.stage == "classifier"
-    assert torch.equal(rest.head.weight, whole.head.weight)
-
-
-def test_a_training_that_starts_over_leaves_no_best_network_of_the_one_before(
-    tmp_path: Path,
-) -> None:
-    """Its own best comes earlier, so by updates it would be the older one."""
-
-    def best_at(updates: int) -> tuple[Net, Evaluation]:
-        net = Net()
-
-        def scored(_: Method, __: OptimizerStep) -> Evaluation:
-            return Evaluation({"all": 1.0, "val": -abs(net.steps - updates)})
-
-        return net, fit(net, feed(), scored, plan(tmp_path, select_on="val"))
-
-    def best() -> int:
-        return max(int(path.name[:9]) for path in (tmp_path / "best").iterdir())
-
-    best_at(30)
-    assert best() == 30
-    for path in (tmp_path / "checkpoints").iterdir():
-        path.unlink()
-    net, end = best_at(10)
-    assert net.steps == 30 and end.metrics["val"] == 0 and best() == 10
+    for steps in (5, 0):  # the second time it is finished
+        rest = TwoStages()
+        fit(rest, feed(), evaluate, plan(tmp_path / "a", **options))
+        assert rest.steps == steps and rest.stage == "classifier"
+        assert torch.equal(rest.head.weight, whole.head.weight)
 
 
 def test_a_training_that_falls_back_leaves_no_network_of_what_was_lost(tmp_path: Path) -> None:
@@ -274,17 +217,11 @@ def test_a_training_that_falls_back_leaves_no_network_of_what_was_lost(tmp_path:
 
 def test_compiled_and_channels_last_train_the_same(tmp_path: Path) -> None:
     _, expected = run(tmp_path / "plain", updates=4)
-    config = plan(tmp_path / "last", updates=4, channels_last=True)
-    got = fit(Net(), feed(), evaluate, config)
+    _, got = run(tmp_path / "last", updates=4, channels_last=True)
     assert got.metrics["mean"] == pytest.approx(expected.metrics["mean"], abs=1e-5)
     torch.compiler.reset()
     with torch.compiler.set_stance("force_eager"):
-        compiled = fit(
-            Net(),
-            feed(),
-            evaluate,
-            dataclasses.replace(plan(tmp_path / "compiled", updates=4, compile=True)),
-        )
+        _, compiled = run(tmp_path / "compiled", updates=4, compile=True)
     assert compiled.metrics == expected.metrics
 
 

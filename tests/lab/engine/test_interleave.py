@@ -11,11 +11,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainConfig
+from batchformer.lab.config.training import OptimConfig, ScheduleConfig
 from batchformer.lab.engine.interrupt import Interrupted, StopRequest
 from batchformer.lab.engine.log import DivergedError
 from batchformer.lab.engine.loop import Evaluation, Job, Plan, fit, train_interleaved, training
 from batchformer.lab.engine.method import Method
+from training_plans import quiet_plan
 
 CPU = torch.device("cpu")
 
@@ -36,9 +37,16 @@ class Noisy(Method):
 
 
 class Numbers:
+    """Batches that are functions of the step; at one of them a signal may come."""
+
     per_epoch = 5
 
+    def __init__(self, signal_at: int | None = None) -> None:
+        self.signal_at = signal_at
+
     def batch(self, step: int) -> dict[str, Any]:
+        if step == self.signal_at:
+            signal.raise_signal(signal.SIGTERM)
         draw = torch.Generator().manual_seed(step)
         x = torch.randn(8, 4, generator=draw)
         return {"x": x, "y": x.sum(1)}
@@ -49,15 +57,8 @@ def evaluate(method: Method, _: Any) -> Evaluation:
 
 
 def plan(folder: Path, seed: int, updates: int = 20) -> Plan:
-    return Plan(
-        optim=OptimConfig(lr=0.01),
-        schedule=ScheduleConfig(),
-        train=TrainConfig(batch_size=8, updates=updates, eval_every=7, log_every=1),
-        seed=seed,
-        folder=folder,
-        device=CPU,
-        quiet=True,
-    )
+    train = {"batch_size": 8, "updates": updates, "eval_every": 7, "log_every": 1}
+    return quiet_plan(folder, OptimConfig(lr=0.01), ScheduleConfig(), seed, **train)
 
 
 def job(method: Method, where: Plan, source: Any = None) -> Job:
@@ -92,16 +93,9 @@ def test_a_run_that_diverges_leaves_the_others_alone(tmp_path: Path) -> None:
 
 
 def test_a_signal_saves_every_run(tmp_path: Path) -> None:
-    class Stopping(Numbers):
-        def batch(self, step: int) -> dict[str, Any]:
-            if step == 9:
-                signal.raise_signal(signal.SIGTERM)
-            return super().batch(step)
-
     seeds = range(3)
-    jobs = [
-        job(Noisy(s), plan(tmp_path / f"run{s}", s), Stopping() if s == 1 else None) for s in seeds
-    ]
+    feeds = [None, Numbers(signal_at=9), None]
+    jobs = [job(Noisy(s), plan(tmp_path / f"run{s}", s), feeds[s]) for s in seeds]
     with pytest.raises(Interrupted):
         list(train_interleaved(jobs, CPU))
     for seed in seeds:
@@ -130,7 +124,8 @@ def test_a_signal_in_the_last_evaluation_stops_what_would_come_next(tmp_path: Pa
 class Reader(Numbers):
     """Batches that are read in sequence; notes each step, and those it had to start anew at."""
 
-    def __init__(self) -> None:
+    def __init__(self, signal_at: int | None = None) -> None:
+        super().__init__(signal_at)
         self.steps: list[int] = []
         self.started: list[int] = []
 
@@ -181,14 +176,8 @@ def test_runs_with_feeds_of_their_own_do_not_wait(tmp_path: Path) -> None:
 
 
 def test_runs_at_different_updates_are_all_saved_by_a_signal(tmp_path: Path) -> None:
-    class Stopping(Reader):
-        def batch(self, step: int) -> dict[str, Any]:
-            if step == 5:
-                signal.raise_signal(signal.SIGTERM)
-            return super().batch(step)
-
     stopped(tmp_path / "run0", 0, 12)
-    feed = Stopping()
+    feed = Reader(signal_at=5)
     jobs = [job(Noisy(s), plan(tmp_path / f"run{s}", s), feed) for s in range(2)]
     with pytest.raises(Interrupted):
         list(train_interleaved(jobs, CPU))

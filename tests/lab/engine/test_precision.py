@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainConfig
+from batchformer.lab.config.training import OptimConfig, ScheduleConfig
 from batchformer.lab.engine import checkpoint
 from batchformer.lab.engine.log import read_records
 from batchformer.lab.engine.loop import Evaluation, Job, Plan, fit, train_interleaved, training
@@ -24,6 +23,7 @@ from batchformer.lab.engine.optimizer_step import (
     predict_in_double,
     to_double,
 )
+from training_plans import quiet_plan
 
 IMAGES = torch.linspace(0, 1, 12).view(4, 3)
 
@@ -54,22 +54,26 @@ def evaluate(method: Method, optimizer_step: OptimizerStep) -> Evaluation:
     return Evaluation({"sum": float(logits.sum())})
 
 
+Precision = Literal["fp32", "tf32", "bf16", "fp64"]
+
+
+def plan(folder: Path, precision: Precision, device: str = "cpu", **train: Any) -> Plan:
+    options = {"precision": precision, "batch_size": 4, "updates": 4, **train}
+    optim = OptimConfig(weight_decay=0.0)
+    return quiet_plan(folder, optim, ScheduleConfig(), 0, device, **options)
+
+
 def test_a_training_in_double_precision(tmp_path: Path) -> None:
-    train = TrainConfig(updates=5, precision="fp64", batch_size=4)
-    plan = Plan(
-        OptimConfig(), ScheduleConfig(), train, 0, tmp_path, torch.device("cpu"), quiet=True
-    )
     torch.manual_seed(0)
     net = Net()
     by_hand = Net()
     by_hand.load_state_dict(net.state_dict())
-    fit(net, Batches(), evaluate, plan)
+    fit(net, Batches(), evaluate, plan(tmp_path, "fp64", updates=5))
     found = checkpoint.load_newest(tmp_path / "checkpoints")
     assert found is not None
     assert all(value.dtype == torch.float64 for value in found["method"].values())
     assert "predict" not in vars(net)
-    single = dataclasses.replace(plan, folder=tmp_path / "single")
-    single = dataclasses.replace(single, train=dataclasses.replace(train, precision="fp32"))
+    single = plan(tmp_path / "single", "fp32", updates=5)
     fit(by_hand, Batches(), lambda *_: Evaluation({"a": 0.0}), single)
     for name, value in by_hand.state_dict().items():
         torch.testing.assert_close(value.double(), found["method"][name], rtol=0, atol=1e-5)
@@ -84,9 +88,6 @@ def test_what_has_a_prediction_of_its_own_keeps_it() -> None:
         assert net.predict(IMAGES).dtype == torch.float64
     assert net.__dict__["predict"] is own
     assert [x.dtype for x in to_double([IMAGES])] == [torch.float64] and to_double("a") == "a"
-
-
-Precision = Literal["fp32", "tf32", "bf16"]
 
 
 def switches() -> tuple[bool, bool]:
@@ -121,12 +122,6 @@ class Watching(Net):
 
 def scored(method: Method, _: OptimizerStep) -> Evaluation:
     return Evaluation({"sum": float(method.predict(IMAGES).sum())})
-
-
-def plan(folder: Path, precision: Precision, device: str = "cpu", **train: Any) -> Plan:
-    made = TrainConfig(precision=precision, batch_size=4, **{"updates": 4, **train})
-    where = torch.device(device)
-    return Plan(OptimConfig(), ScheduleConfig(), made, 0, folder, where, quiet=True)
 
 
 def test_products_and_convolutions_use_tf32_where_it_is_asked_for(
@@ -207,7 +202,6 @@ def test_fp32_is_fp32_on_a_gpu_and_tf32_is_not(tmp_path: Path, capture: bool) ->
 
     for kind in ("fp32", "tf32"):
         where = plan(tmp_path / kind, kind, "cuda", updates=8, capture=capture, log_every=1)
-        where = dataclasses.replace(where, optim=OptimConfig(weight_decay=0.0))
         fit(Convolved(exact), Fixed(), compared, where)
         records = read_records(tmp_path / kind / "metrics.jsonl")
         off = [record[name] for record in records for name in ("convolution", "product")]

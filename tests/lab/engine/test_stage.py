@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainConfig
+from batchformer.lab.config.training import OptimConfig, ScheduleConfig
 from batchformer.lab.engine import checkpoint
 from batchformer.lab.engine import stage as stage_module
 from batchformer.lab.engine.cuda_graph import WARM_UP, Captured, CapturedUpdate
@@ -24,8 +24,9 @@ from batchformer.lab.engine.interrupt import Interrupted, StopRequest
 from batchformer.lab.engine.log import DivergedError, NoLog, Progress
 from batchformer.lab.engine.method import Batches, Finding, Method
 from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep
-from batchformer.lab.engine.stage import Evaluation, Plan, Stage, WeightEMA, is_better
+from batchformer.lab.engine.stage import Evaluation, Stage, WeightEMA, is_better
 from batchformer.nn.randomness import seed_for
+from training_plans import quiet_plan
 
 LR, MOMENTUM, PER_EPOCH, SEED = 0.25, 0.5, 4, 11
 #: Of the learning rate, update by update: a warm-up of two.
@@ -145,14 +146,9 @@ def staged(
     **train: Any,
 ) -> Stage:
     options = {"batch_size": 2, "updates": 6, "log_every": 50, **train}
-    plan = Plan(
-        optim=OptimConfig(lr=LR, momentum=MOMENTUM, weight_decay=0.0),
-        schedule=ScheduleConfig(kind="constant", warmup=2, warmup_from=0.5, restart=restart),
-        train=TrainConfig(**options),
-        seed=SEED,
-        folder=folder,
-        device=torch.device("cpu"),
-    )
+    optim = OptimConfig(lr=LR, momentum=MOMENTUM, weight_decay=0.0)
+    schedule = ScheduleConfig(kind="constant", warmup=2, warmup_from=0.5, restart=restart)
+    plan = quiet_plan(folder, optim, schedule, SEED, **options)
     found = checkpoint.load_newest(folder / "checkpoints") if resumed else None
     return Stage(
         method or Point(), batches or Targets(), evaluate, plan, Log(folder), Bar(), index, found
@@ -187,6 +183,12 @@ def by_hand(
     return places, losses
 
 
+def records_of(stage: Stage) -> list[dict[str, Any]]:
+    """What was logged, but the speed."""
+    kept: list[dict[str, Any]] = stage.log.records  # type: ignore[attr-defined]
+    return [{k: v for k, v in r.items() if k != "samples_per_s"} for r in kept]
+
+
 def saved(folder: Path) -> list[int]:
     return sorted(int(path.name[:9]) for path in folder.glob("*.pt"))
 
@@ -197,7 +199,7 @@ def test_updates_are_those_of_sgd_with_momentum_and_the_schedule(tmp_path: Path)
     places, losses = by_hand(9)
     assert end.metrics["all"] == pytest.approx(places[-1], abs=1e-12)
     assert end.figures == {"at": end.metrics["all"]}
-    records = [r for r in stage.log.records if r["kind"] == "train"]  # type: ignore[attr-defined]
+    records = [r for r in records_of(stage) if r["kind"] == "train"]
     assert [r["epoch"] for r in records] == [0, 1, 2], "that of the last update in it"
     for record, (first, last) in zip(records, ((0, 4), (4, 8), (8, 9)), strict=True):
         assert record["step"] == last
@@ -231,7 +233,7 @@ def test_what_comes_when(tmp_path: Path) -> None:
 def test_by_default_it_is_evaluated_and_saved_at_the_end(tmp_path: Path) -> None:
     stage = staged(tmp_path)
     to_the_end(stage)
-    kinds = [(r["kind"], r["step"]) for r in stage.log.records]  # type: ignore[attr-defined]
+    kinds = [(r["kind"], r["step"]) for r in records_of(stage)]
     assert kinds == [("train", 6), ("eval", 6)] and saved(tmp_path / "checkpoints") == [6]
     assert not stage.bar.notes, "on a CPU nobody expects a CUDA graph"  # type: ignore[attr-defined]
 
@@ -247,14 +249,8 @@ def test_a_method_is_told_of_stages_epochs_and_evaluations(tmp_path: Path) -> No
         for n in (4, 5)
     ]
     assert method.told == [
-        *(
-            ("stage", "second"),
-            ("training", 5, 5 / PER_EPOCH),
-            ("epoch", 0),
-            "compiled",
-            ("epoch", 0),
-        ),
-        *evaluations[0],
+        *(("stage", "second"), ("training", 5, 5 / PER_EPOCH), ("epoch", 0), "compiled"),
+        *(("epoch", 0), *evaluations[0]),
         ("epoch", 1),
         *(*evaluations[1], "released"),
     ]
@@ -285,12 +281,8 @@ def test_a_stop_saves_and_the_rest_is_that_of_an_unbroken_run(tmp_path: Path, st
     drawn: Any = whole.method.drawn
     assert method.drawn == drawn[stop_at:], "so are dropout's draws"
 
-    def logged(stage: Stage) -> list[dict[str, Any]]:
-        kept: list[dict[str, Any]] = stage.log.records  # type: ignore[attr-defined]
-        return [{k: v for k, v in r.items() if k != "samples_per_s"} for r in kept]
-
-    kept = [r for r in logged(cut) if r["step"] < stop_at + (r["kind"] == "train")]
-    assert kept + logged(again) == logged(whole)
+    kept = [r for r in records_of(cut) if r["step"] < stop_at + (r["kind"] == "train")]
+    assert kept + records_of(again) == records_of(whole)
 
 
 class OneKind(Targets):
@@ -329,10 +321,10 @@ def events(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         noted.append("save")
         save(folder, *rest)
 
-    save = stage_module.save_stage
+    save = stage_module.save
     monkeypatch.setattr(stage_module, "why_eager", lambda *_: None)
     monkeypatch.setattr(stage_module, "synchronize", lambda device: noted.append("wait"))
-    monkeypatch.setattr(stage_module, "save_stage", write)
+    monkeypatch.setattr(stage_module, "save", write)
     monkeypatch.setattr(Captured, "_capture", record)
     return noted
 
@@ -399,21 +391,6 @@ def test_draws_are_a_function_of_the_seed_and_the_update(tmp_path: Path) -> None
     assert method.drawn == expected and len(set(expected)) == 3
 
 
-def test_killed_in_an_evaluation_it_is_evaluated_again(tmp_path: Path) -> None:
-    def killed(method: Method, optimizer_step: OptimizerStep) -> Evaluation:
-        raise KeyboardInterrupt
-
-    stage = staged(tmp_path, evaluate=killed, eval_every=4)
-    with pytest.raises(KeyboardInterrupt):
-        to_the_end(stage)
-    assert saved(tmp_path / "checkpoints") == [4], "saved before it was evaluated"
-    again = staged(tmp_path, resumed=True, eval_every=4)
-    to_the_end(again)
-    scores = {r["step"]: r["all"] for r in again.log.records if r["kind"] == "eval"}  # type: ignore[attr-defined]
-    places, _ = by_hand(6)
-    assert scores == {4: pytest.approx(places[3]), 6: pytest.approx(places[5])}
-
-
 @pytest.mark.parametrize(("log_every", "checkpoint_every", "last"), [(1, 1, 3), (50, 2, 2)])
 def test_a_loss_that_is_no_number_is_never_saved(
     tmp_path: Path, log_every: int, checkpoint_every: int, last: int
@@ -427,14 +404,7 @@ def test_a_loss_that_is_no_number_is_never_saved(
     assert mended.metrics["all"] == pytest.approx(by_hand(6)[0][-1])
 
 
-@pytest.mark.parametrize(
-    ("scores", "best"),
-    [
-        ((1.0, 3.0, 2.0), 4),
-        ((3.0, 3.0, 1.0), 2),
-        ((2.0, 1.0, 3.0), 6),
-    ],
-)
+@pytest.mark.parametrize(("scores", "best"), [((1.0, 3.0, 2.0), 4), ((2.0, 1.0, 3.0), 6)])
 def test_the_best_on_validation_is_kept_and_reported(
     tmp_path: Path, scores: tuple[float, ...], best: int
 ) -> None:
@@ -455,11 +425,6 @@ def test_without_selection_the_last_is_reported_and_none_is_kept_as_best(tmp_pat
     assert end.metrics["val"] == 2.0 and not (tmp_path / "best").exists()
 
 
-def test_selection_on_data_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"no validation data; it measures all\..*select-on last"):
-        to_the_end(staged(tmp_path, select_on="val"))
-
-
 def test_the_running_mean_of_the_weights_is_what_is_scored(tmp_path: Path) -> None:
     method = Point()
     end = to_the_end(staged(tmp_path, method, ema=0.75))
@@ -476,7 +441,7 @@ def test_a_restart_forgets_moments_and_begins_the_schedule_anew(tmp_path: Path) 
     end = to_the_end(stage)
     assert end.metrics["all"] == pytest.approx(by_hand(6, restart=3)[0][-1], abs=1e-12)
     assert end.metrics["all"] != pytest.approx(by_hand(6)[0][-1])
-    rates = [r["lr"] for r in stage.log.records if r["kind"] == "train"]  # type: ignore[attr-defined]
+    rates = [r["lr"] for r in records_of(stage) if r["kind"] == "train"]
     assert rates == pytest.approx([LR * f for f in FACTORS[:3] * 2])
 
 
@@ -513,8 +478,7 @@ def test_what_was_found_is_recorded_and_said_where_it_is_unexpected(
     end = to_the_end(stage)
     assert end.findings == {"swad": {"first": 3}} and type(end.findings["swad"]) is dict
     assert to_the_end(staged(tmp_path / "other")).findings == {}
-    records: list[dict[str, Any]] = stage.log.records  # type: ignore[attr-defined]
-    assert [r for r in records if r["kind"] == "swad"] == [
+    assert [r for r in records_of(stage) if r["kind"] == "swad"] == [
         {"kind": "swad", "epoch": 6 // PER_EPOCH, "step": 6, "first": 3}
     ]
     assert ("found at 3." in capsys.readouterr().err) == unexpected, "it is quiet"
@@ -622,26 +586,3 @@ def test_the_mean_is_torchs() -> None:
             torch.testing.assert_close(value, expected[key])
         else:
             assert torch.equal(value, model.state_dict()[key.removeprefix("module.")])
-
-
-def test_whole_numbers_are_copied() -> None:
-    """torch's mean of a number with itself may be one less."""
-    model = nn.Linear(2, 2)
-    model.register_buffer("edges", torch.arange(3000))
-    mean = WeightEMA(model, 0.9)
-    for _ in range(5):
-        mean.update_parameters(model)
-    assert torch.equal(mean.module.edges, torch.arange(3000))
-
-
-def test_a_loaded_mean_goes_on() -> None:
-    model = nn.Linear(2, 2)
-    first = WeightEMA(model, 0.5)
-    first.update_parameters(model)
-    second = WeightEMA(nn.Linear(2, 2), 0.5)
-    second.load_state_dict(first.state_dict())
-    with torch.no_grad():
-        model.weight.zero_()
-    before = second.module.weight.clone()
-    second.update_parameters(model)
-    torch.testing.assert_close(second.module.weight, before / 2)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -37,7 +37,7 @@ def spread(baseline: list[float], other: list[float]) -> float:
     return max(differences) - min(differences)
 
 
-# ---------------------------------------------------------------- summary
+# Summary
 
 
 @given(st.lists(accuracies, min_size=3, max_size=10))
@@ -52,21 +52,20 @@ def test_summary_equals_scipy(values: list[float]) -> None:
     assert (result.n, result.values) == (len(values), tuple(values))
 
 
-def test_summary_of_one_and_of_two() -> None:
-    one = summary([61.0])
-    assert (one.mean, one.sd, one.low, one.high, one.n) == (61.0, None, None, None, 1)
-    two = summary([61.0, 63.0])
-    assert two.mean == 62.0
-    assert two.sd == pytest.approx(math.sqrt(2))
-    assert (two.low, two.high, two.n, two.values) == (None, None, 2, (61.0, 63.0))
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([61.0], (61.0, None, None, None, 1)),
+        ([61.0, 63.0], (62.0, math.sqrt(2), None, None, 2)),
+        ([0.1] * 3, (0.1, 0.0, 0.1, 0.1, 3)),
+    ],
+)
+def test_summary_of_few_or_equal_values(values: list[float], expected: tuple[Any, ...]) -> None:
+    found = summary(values)
+    assert (found.mean, found.sd, found.low, found.high, found.n) == expected
 
 
-def test_equal_values_have_no_spread() -> None:
-    result = summary([0.1] * 3)
-    assert (result.mean, result.sd, result.low, result.high) == (0.1, 0.0, 0.1, 0.1)
-
-
-# ---------------------------------------------------------------- paired
+# Paired
 
 
 @given(arms)
@@ -83,21 +82,6 @@ def test_paired_equals_scipy(values: tuple[list[float], list[float]]) -> None:
     assert result.difference == pytest.approx(differences.mean(), abs=1e-9)
     assert result.sd == pytest.approx(differences.std(ddof=1))
     assert (result.baseline, result.other) == (tuple(baseline), tuple(other))
-
-
-@given(arms)
-@settings(max_examples=30)
-def test_swapping_the_arms_flips_the_interval(values: tuple[list[float], list[float]]) -> None:
-    baseline, other = values
-    assume(spread(baseline, other) > 1e-6)
-    forth, back = paired(baseline, other), paired(other, baseline)
-    assert forth.low is not None and forth.high is not None
-    assert (back.low, back.high) == pytest.approx((-forth.high, -forth.low))
-    assert back.difference == -forth.difference
-    assert back.p_value == pytest.approx(forth.p_value)
-    swapped = {"gain": "loss", "loss": "gain"}
-    assert outcome(back) == swapped.get(outcome(forth), outcome(forth))
-    assert outcome(back) == outcome(forth, higher_is_better=False)
 
 
 @pytest.mark.filterwarnings("error")
@@ -124,6 +108,7 @@ def test_too_few_seeds_have_no_interval() -> None:
     for n in (1, 2):
         result = paired([61.0, 62.0][:n], [63.0, 63.0][:n])
         assert (result.low, result.high, result.p_value, result.n) == (None, None, None, n)
+        assert outcome(result) == "too few seeds"
     assert paired([61.0], [63.0]).sd is None
     assert paired([61.0, 62.0], [63.0, 63.0]).sd == pytest.approx(math.sqrt(0.5))
 
@@ -139,46 +124,36 @@ def test_unpaired_and_missing_values_are_refused() -> None:
         paired([1.0], [math.inf])
 
 
-def test_results_cannot_be_changed() -> None:
-    for result in (summary([1.0]), paired([1.0], [2.0]), bootstrap_interval([1.0, 0.0])):
-        with pytest.raises(dataclasses.FrozenInstanceError):
-            result.low = 3.0  # type: ignore[misc]
-        assert not hasattr(result, "__dict__")
+BASELINE = [60.0, 61.0, 62.0, 63.0]
 
 
-# ---------------------------------------------------------------- verdict
+@pytest.mark.parametrize(
+    ("other", "word", "lower"),
+    [
+        ([61.0, 62.1, 62.9, 64.0], "gain: +1.00 [+0.87, +1.13], p = 0.00015, 4", "loss: +1.00"),
+        ([59.0, 60.1, 60.9, 62.0], "loss: -1.00", "gain: -1.00"),
+        ([61.0, 60.5, 62.5, 62.9], "not reliable: +0.22", "not reliable: +0.22"),
+        (BASELINE, "not reliable: +0.00 [+0.00, +0.00], p = 1, 4 seeds", "not reliable"),
+    ],
+)
+def test_verdicts(other: list[float], word: str, lower: str) -> None:
+    result = paired(BASELINE, other)
+    assert verdict(result).startswith(word)
+    assert verdict(result, higher_is_better=False).startswith(lower)
 
 
-def test_verdict_words() -> None:
-    baseline = [60.0, 61.0, 62.0, 63.0]
-    up = paired(baseline, [61.0, 62.1, 62.9, 64.0])
-    assert verdict(up).startswith("gain: +1.00 [+0.87, +1.13], p = ")
-    assert verdict(up).endswith(", 4 seeds")
-    assert verdict(up, higher_is_better=False).startswith("loss: +1.00")
-    down = paired(baseline, [59.0, 60.1, 60.9, 62.0])
-    assert verdict(down).startswith("loss: -1.00")
-    assert verdict(down, higher_is_better=False).startswith("gain: -1.00")
-    noise = paired(baseline, [61.0, 60.5, 62.5, 62.9])
-    assert verdict(noise).startswith("not reliable: +0.22")
-
-
-def test_verdict_of_too_few_seeds_shows_the_values() -> None:
-    text = verdict(paired([61.0, 61.5], [62.0, 62.25]), paper_effect=1.0)
-    assert text == "too few seeds: baseline 61.00, 61.50, other 62.00, 62.25, 2 seeds"
-
-
-def test_verdict_says_how_many_seeds_the_papers_effect_needs() -> None:
+def test_a_verdict_says_how_many_seeds_the_papers_effect_needs() -> None:
     result = paired([60.0, 60.0, 60.0], [59.0, 60.0, 61.0])  # differences of sd 1
-    assert verdict(result, 1.0).endswith("; the paper's +1.00 needs 10 seeds at sd 1.00")
-    assert verdict(result, -0.5).endswith("; the paper's -0.50 needs 34 seeds at sd 1.00")
-    # Two seeds would do for the test, but two seeds give no interval here.
+    # Two seeds would do for the test of 40 points, but two seeds give no interval here.
+    for effect, needed in ((1.0, 10), (-0.5, 34), (40.0, 3)):
+        end = f"; the paper's {effect:+.2f} needs {needed} seeds at sd 1.00"
+        assert verdict(result, effect).endswith(end)
     assert seeds_needed(40.0, 1.0) == 2
-    assert verdict(result, 40.0).endswith("needs 3 seeds at sd 1.00")
-    same = paired([60.0, 61.0, 62.0], [60.0, 61.0, 62.0])
-    assert verdict(same, 1.0) == "not reliable: +0.00 [+0.00, +0.00], p = 1, 3 seeds"
+    few = verdict(paired([61.0, 61.5], [62.0, 62.25]), paper_effect=1.0)
+    assert few == "too few seeds: baseline 61.00, 61.50, other 62.00, 62.25, 2 seeds"
 
 
-# ---------------------------------------------------------------- seeds_needed
+# Seeds that a test needs
 
 
 @pytest.mark.parametrize(("ratio", "n"), [(0.2, 199), (0.5, 34), (0.8, 15), (1.0, 10)])
@@ -187,9 +162,9 @@ def test_textbook_sample_sizes(ratio: float, n: int) -> None:
     assert seeds_needed(-3 * ratio, 3.0) == n
 
 
-@pytest.mark.parametrize(("ratio", "power"), [(0.6, 0.8), (1.0, 0.8), (1.5, 0.9), (2.5, 0.8)])
-def test_power_by_simulation(ratio: float, power: float) -> None:
-    needed = seeds_needed(ratio, 1.0, power=power)
+@pytest.mark.parametrize("ratio", [0.6, 1.0, 1.5, 2.5])
+def test_power_by_simulation(ratio: float) -> None:
+    needed, power = seeds_needed(ratio, 1.0), 0.8
     generator = np.random.default_rng(0)
 
     def simulated(n: int) -> float:
@@ -202,23 +177,13 @@ def test_power_by_simulation(ratio: float, power: float) -> None:
     assert simulated(needed - 1) < power + 4 * standard_error
 
 
-@given(st.floats(1e-3, 1e3), st.floats(1.1, 10))
-@settings(deadline=None, max_examples=50)
-def test_a_larger_effect_never_needs_more_seeds(ratio: float, factor: float) -> None:
-    assert 2 <= seeds_needed(ratio * factor, 1.0) <= seeds_needed(ratio, 1.0)
-
-
-@pytest.mark.parametrize(
-    ("effect", "sd", "power"), [(0.0, 1.0, 0.8), (1.0, 0.0, 0.8), (1.0, math.nan, 0.8), (1, 1, 1.0)]
-)
-def test_what_no_number_of_seeds_can_show_is_refused(
-    effect: float, sd: float, power: float
-) -> None:
+@pytest.mark.parametrize(("effect", "sd"), [(0.0, 1.0), (1.0, 0.0), (1.0, math.nan)])
+def test_what_no_number_of_seeds_can_show_is_refused(effect: float, sd: float) -> None:
     with pytest.raises(ValueError, match="seeds_needed"):
-        seeds_needed(effect, sd, power)
+        seeds_needed(effect, sd)
 
 
-# ---------------------------------------------------------------- holm
+# Holm
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=6))
@@ -246,7 +211,7 @@ def test_holm_refuses_what_is_no_probability(p: float) -> None:
         holm([0.5, p])
 
 
-# ---------------------------------------------------------------- bootstrap over test images
+# Bootstrap over test images
 
 
 def test_bootstrap_equals_scipy() -> None:
@@ -257,7 +222,7 @@ def test_bootstrap_equals_scipy() -> None:
         generator.random(300),
     ):
         data = values.astype(float)
-        ours = bootstrap_interval(data.tolist(), resamples=4000)
+        ours = bootstrap_interval(data.tolist())
         theirs = stats.bootstrap(
             (data,), np.mean, n_resamples=4000, batch=500, method="percentile", random_state=0
         ).confidence_interval
@@ -268,26 +233,10 @@ def test_bootstrap_equals_scipy() -> None:
         assert ours.images == 300
 
 
-def test_bootstrap_is_near_the_binomial_error_in_percent() -> None:
-    correct = torch.zeros(10_000, dtype=torch.bool)
-    correct[:6000] = True
-    result = bootstrap_interval(correct)
-    half = 1.96 * 100 * math.sqrt(0.6 * 0.4 / 10_000)
-    assert result.mean == pytest.approx(60.0)
-    assert (result.low, result.high) == pytest.approx((60 - half, 60 + half), abs=0.1)
-    narrow = bootstrap_interval(correct, level=0.5)
-    assert result.low < narrow.low < narrow.high < result.high
-    assert narrow.level == 0.5
-
-
-def test_bootstrap_repeats_by_seed() -> None:
+def test_bootstrap_repeats_and_has_no_width_where_all_are_right() -> None:
     values = [1.0, 0.0, 1.0, 1.0, 0.0, -1.0, 0.5, 0.25] * 5
     assert bootstrap_interval(values) == bootstrap_interval(values)
-    assert bootstrap_interval(values, seed=1) != bootstrap_interval(values)
-
-
-def test_bootstrap_of_a_constant() -> None:
-    result = bootstrap_interval(torch.ones(50))
+    result = bootstrap_interval(torch.ones(50, dtype=torch.bool))
     assert (result.mean, result.low, result.high) == (100.0, 100.0, 100.0)
 
 
@@ -295,8 +244,6 @@ def test_bootstrap_refuses_senseless_input() -> None:
     for values in ([], [[1.0]], [1.0, math.nan]):
         with pytest.raises(ValueError, match="per test image"):
             bootstrap_interval(torch.tensor(values))
-    with pytest.raises(ValueError, match="level"):
-        bootstrap_interval([1.0], level=95)
 
 
 def test_a_missing_scipy_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -364,10 +311,6 @@ def test_where_set_ups_differ_more_the_interval_is_over_their_means() -> None:
     assert (found.setups, found.seeds) == (3, 9)
 
 
-def test_a_set_up_counts_once_however_many_seeds_it_has() -> None:
-    assert pooled([[1.0, 1.2] * 30, [0.0, -0.2]]).difference == pytest.approx(0.5)
-
-
 @settings(max_examples=40)
 @given(SETUPS)
 def test_against_numpy_and_its_symmetries(setups: Setups) -> None:
@@ -386,7 +329,7 @@ def test_against_numpy_and_its_symmetries(setups: Setups) -> None:
 
 def test_the_p_value_holds_at_small_levels_too() -> None:
     """With two set-ups t has one degree of freedom, whose tails are heavy: p is the larger."""
-    draw, below, trials = np.random.default_rng(5), 0, 1500
+    draw, below, trials = np.random.default_rng(5), 0, 1000
     for _ in range(trials):
         found = pooled([list(draw.normal(mean, 1.0, 6)) for mean in 2 * draw.normal(size=2)])
         assert found.p_value is not None

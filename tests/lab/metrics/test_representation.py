@@ -43,16 +43,12 @@ def test_alignment_by_hand() -> None:
 
 
 @settings(max_examples=25)
-@given(
-    n=st.integers(2, 12),
-    scale=st.sampled_from([0.5, 2.0]),
-    block=st.sampled_from([1, 5, 30, 10**6]),
-)
-def test_uniformity_by_hand(n: int, scale: float, block: int) -> None:
+@given(n=st.integers(2, 12), block=st.sampled_from([1, 5, 30, 10**6]))
+def test_uniformity_by_hand(n: int, block: int) -> None:
     x = drawn(n)
-    pairs = [math.exp(-scale * squared(a, b)) for a, b in itertools.combinations(units(x), 2)]
+    pairs = [math.exp(-2 * squared(a, b)) for a, b in itertools.combinations(units(x), 2)]
     wanted = math.log(sum(pairs) / len(pairs))
-    assert uniformity(x, scale, block) == pytest.approx(wanted, abs=1e-9)
+    assert uniformity(x, block) == pytest.approx(wanted, abs=1e-9)
 
 
 def test_collapsed_and_even_features() -> None:
@@ -137,11 +133,6 @@ def test_scikit_learn() -> None:
     assert found.argmax(1).tolist() == reference.predict(queries.numpy()).tolist()
 
 
-def test_more_neighbours_than_there_are() -> None:
-    queries, bank, labels = made(4, 7, 3)
-    assert torch.equal(votes(queries, bank, labels, 3, 100, 0.1), votes(*made(4, 7, 3), 3, 7, 0.1))
-
-
 def test_equally_near_ones_of_a_class_all_count() -> None:
     """A class-balanced bank holds images of rare classes many times."""
     bank = torch.tensor([[0.0, 1.0], [3.0, 3.0], [3.0, 3.0], [3.0, 3.0], [1.0, 0.0]])
@@ -153,12 +144,6 @@ def test_equally_near_ones_of_a_class_all_count() -> None:
     expected = math.exp((math.sqrt(0.5) - 1) / 0.5)
     found = votes(query, bank, labels, 2, 4, 0.5)
     torch.testing.assert_close(found, torch.tensor([[expected, 3.0]]))
-
-
-def test_tied_classes_share_the_votes() -> None:
-    bank = torch.tensor([[1.0, 0.0], [1.0, 0.0]])
-    found = votes(torch.tensor([[5.0, 0.0]]), bank, torch.tensor([0, 1]), 3, 2, 0.07)
-    assert found.tolist() == [[1.0, 1.0, 0.0]]
 
 
 def test_finite_at_low_temperatures_and_for_zeros() -> None:

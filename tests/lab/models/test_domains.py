@@ -152,13 +152,6 @@ def test_a_batch_is_mixed_with_its_probability_by_shares_of_the_distribution() -
     assert len(set(shares[:8])) == 8  # one for each sample
 
 
-def test_never_and_always() -> None:
-    torch.manual_seed(0)
-    x = draw(2, 6, 2, 3, 3).float()
-    assert torch.equal(MixStyle(p=0.0).train()(x), x)
-    assert not torch.equal(MixStyle(p=1.0, alpha=2.0).train()(x), x)
-
-
 def test_eval_gives_back_what_came_and_takes_any_number() -> None:
     x = draw(3, 5, 2, 3, 3)
     assert MixStyle(p=1.0).eval()(x) is x
@@ -179,11 +172,8 @@ def test_stages_get_it_and_no_name_changes(name: str) -> None:
     keys, before = list(network.state_dict()), network.eval()(x)
     insert_mixstyle(network, ("layer1", "layer2"), p=1.0, alpha=1.0, groups=2)
     assert list(network.state_dict()) == keys
-    assert [type(network.get_submodule(f"layer{i}")[-1]) is MixStyle for i in (1, 2, 3)] == [
-        True,
-        True,
-        False,
-    ]
+    mixed = [type(network.get_submodule(f"layer{i}")[-1]) is MixStyle for i in (1, 2, 3)]
+    assert mixed == [True, True, False]
     assert torch.equal(network.eval()(x), before)
     for module in network.train().modules():
         if isinstance(module, nn.BatchNorm2d):

@@ -18,19 +18,17 @@ from batchformer.lab.models.faster_rcnn import (
     Normalised,
     faster_rcnn,
 )
-from batchformer.lab.models.networks import digits_net
-from batchformer.lab.models.weights import move_stride
+from batchformer.lab.models.networks import digits_net, resnet18_small
 
 pytestmark = pytest.mark.usefixtures("few_regions")
 KINDS = get_args(Kind)
 
 
-def network_of(kind: Any = resnet.BasicBlock) -> nn.Module:
+def network_of() -> nn.Module:
     """A narrow ResNet: as good here, and much faster."""
     torch.manual_seed(0)
     options: dict[str, Any] = {"channels": (8, 16, 32, 64), "num_classes": 5}
-    network: nn.Module = resnet.ResNet(kind, (1, 1, 1, 1), zero_init_last=False, **options)
-    return network
+    return resnet.ResNet(resnet.BasicBlock, (1, 1, 1, 1), zero_init_last=False, **options)
 
 
 class Whole(nn.Module):
@@ -57,19 +55,13 @@ def batch() -> tuple[list[Tensor], list[dict[str, Tensor]]]:
 def test_losses_reach_all_of_the_network_but_its_classifier(kind: Kind) -> None:
     whole = Whole(kind).train()
     losses = whole.detector(*batch())
-    assert set(losses) == {
-        "loss_classifier",
-        "loss_box_reg",
-        "loss_objectness",
-        "loss_rpn_box_reg",
-    }
+    parts = ("loss_classifier", "loss_box_reg", "loss_objectness", "loss_rpn_box_reg")
+    assert set(losses) == set(parts)
     sum(losses.values()).backward()
     without = {name for name, p in whole.named_parameters() if p.grad is None or not p.grad.any()}
     # The pyramid's smallest levels have no regions in images as small as these.
-    assert {name for name in without if name.startswith("network.")} == {
-        "network.fc.weight",
-        "network.fc.bias",
-    }
+    unused = {name for name in without if name.startswith("network.")}
+    assert unused == {"network.fc.weight", "network.fc.bias"}
     if kind == "c4":
         assert len(without) == 2
 
@@ -125,17 +117,6 @@ def test_c4_features_are_the_networks() -> None:
     with torch.no_grad():
         (maps,) = network.forward_intermediates(x, indices=[3], intermediates_only=True)  # type: ignore[operator]
         torch.testing.assert_close(C4Backbone(network)(x), maps)
-
-
-def test_a_stride_that_was_moved_is_used() -> None:
-    network = network_of(resnet.Bottleneck).eval()
-    x = torch.randn(1, 3, 64, 64)
-    with torch.no_grad():
-        before = C4Backbone(network)(x)
-        move_stride(network, "1x1")
-        after = C4Backbone(network)(x)
-    assert before.shape == after.shape == (1, 128, 4, 4)
-    assert not torch.allclose(before, after)
 
 
 def test_anchors_lie_16_pixels_apart() -> None:
@@ -203,8 +184,9 @@ def test_other_networks_are_refused() -> None:
     with pytest.raises(ValueError, match=r"one of timm's ResNets, and this .* lacks"):
         faster_rcnn(digits_net(10), 3)
     dilated = timm.create_model("resnet18", output_stride=8)
-    with pytest.raises(ValueError, match="4, 8, 16 and 32, and this ResNet has 4, 8, 8, 8"):
-        faster_rcnn(dilated, 3)
+    for network, strides in ((dilated, "4, 8, 8, 8"), (resnet18_small(7), "1, 2, 4, 8")):
+        with pytest.raises(ValueError, match=f"4, 8, 16 and 32, and this ResNet has {strides}"):
+            faster_rcnn(network, 3)
 
 
 def test_the_numbers_of_detectron2s_c4(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ import pytest
 import timm
 import torch
 import torchvision
+from safetensors.torch import save_file
 from timm.models import resnet as timms
 from torch import Tensor, nn
 from torch.nn.functional import conv2d
@@ -58,21 +59,8 @@ def in_parts(state: dict[str, Tensor]) -> dict[str, Any]:
 def test_state_dicts_in_what_scripts_save(tmp_path: Path, source: nn.Module, wrap: Any) -> None:
     torch.save(wrap(source.state_dict()), tmp_path / "w.pth")
     stored = read_weights(tmp_path / "w.pth")
-    assert equal(source.state_dict(), stored.tensors)
+    assert equal(source.state_dict(), stored.tensors) and stored.words == ""
     assert stored.stride is read_stride(tmp_path / "w.pth") is None
-
-
-def test_safetensors(tmp_path: Path, source: nn.Module) -> None:
-    from safetensors.torch import save_file
-
-    save_file(source.state_dict(), tmp_path / "w.safetensors")
-    stored = read_weights(tmp_path / "w.safetensors")
-    assert equal(source.state_dict(), stored.tensors)
-    assert stored.stride is None
-    (tmp_path / "d.safetensors").write_bytes(b"damaged")
-    for read in (read_weights, read_stride):
-        with pytest.raises(ValueError, match="damaged"):
-            read(tmp_path / "d.safetensors")
 
 
 @pytest.mark.parametrize(
@@ -81,13 +69,12 @@ def test_safetensors(tmp_path: Path, source: nn.Module) -> None:
         ({"layout": "stride_in_1x1"}, "1x1"),
         ({"layout": "stride_in_3x3"}, "3x3"),
         ({"format": "pt"}, None),
+        (None, None),
     ],
 )
-def test_where_a_file_says_that_bottlenecks_stride(
-    tmp_path: Path, source: nn.Module, metadata: dict[str, str], stride: str | None
+def test_safetensors_may_say_where_bottlenecks_stride(
+    tmp_path: Path, source: nn.Module, metadata: dict[str, str] | None, stride: str | None
 ) -> None:
-    from safetensors.torch import save_file
-
     file = tmp_path / "w.safetensors"
     save_file(source.state_dict(), file, metadata=metadata)
     stored = read_weights(file)
@@ -95,20 +82,20 @@ def test_where_a_file_says_that_bottlenecks_stride(
     assert equal(source.state_dict(), stored.tensors)
 
 
-def test_a_layout_that_is_not_known_is_refused_unless_somebody_says_it(
-    tmp_path: Path, source: nn.Module
+@pytest.mark.parametrize("read", [read_weights, read_stride])
+def test_an_unknown_layout_is_refused_unless_somebody_says_it(
+    tmp_path: Path, source: nn.Module, read: Any
 ) -> None:
-    from safetensors.torch import save_file
-
     file = tmp_path / "w.safetensors"
     save_file(source.state_dict(), file, metadata={"layout": "stride_1x1"})
-    for read in (read_weights, read_stride):
-        with pytest.raises(
-            ValueError, match=r"'stride_1x1'.*stride_in_1x1, stride_in_3x3.*--stride"
-        ):
-            read(file)
+    words = r"'stride_1x1'.*stride_in_1x1, stride_in_3x3.*--stride"
+    with pytest.raises(ValueError, match=words):
+        read(file)
     assert read_stride(file, stride_told=True) is None
     assert equal(source.state_dict(), read_weights(file, stride_told=True).tensors)
+    file.write_bytes(b"damaged")
+    with pytest.raises(ValueError, match="damaged"):
+        read(file)
 
 
 def test_half_precision_arrives_in_the_type_of_the_network(source: nn.Module) -> None:
@@ -139,16 +126,11 @@ def test_files_without_weights(tmp_path: Path, content: Any, words: str) -> None
         read_weights(tmp_path / "w.pth")
 
 
-@pytest.mark.parametrize("content", [b"no weights", b"hello world\n", b"epoch,loss\n0,1.5\n", b"."])
-def test_a_damaged_file(tmp_path: Path, content: bytes) -> None:
+@pytest.mark.parametrize("content", [b"no weights", b"hello world\n", b"epoch,loss\n0,1.5\n", b""])
+def test_a_damaged_or_empty_file(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "w.pth").write_bytes(content)
-    with pytest.raises(ValueError, match=r"w\.pth holds more than weights, or is damaged"):
-        read_weights(tmp_path / "w.pth")
-
-
-def test_an_empty_file(tmp_path: Path) -> None:
-    (tmp_path / "w.pth").touch()
-    with pytest.raises(ValueError, match=r"w\.pth is empty: name another file"):
+    words = "holds more than weights, or is damaged" if content else "is empty: name another"
+    with pytest.raises(ValueError, match=rf"w\.pth {words}"):
         read_weights(tmp_path / "w.pth")
 
 
@@ -275,30 +257,25 @@ def test_timms_weights(monkeypatch: pytest.MonkeyPatch) -> None:
 State = dict[str, Tensor]
 
 
-@pytest.fixture(scope="module")
-def network() -> nn.Module:
-    return build_model("digits_net", 5)
-
-
 def under(prefix: str, state: State) -> State:
     return {f"{prefix}.{name}": value for name, value in state.items()}
 
 
-def body(network: nn.Module) -> State:
-    return {k: v for k, v in network.state_dict().items() if not k.startswith("fc.")}
+def body(source: nn.Module) -> State:
+    return {k: v for k, v in source.state_dict().items() if not k.startswith("fc.")}
 
 
-def moco_v2(network: nn.Module) -> State:
+def moco_v2(source: nn.Module) -> State:
     """As the authors' code saves it: projections in the place of classifiers."""
     head = {"fc.0.weight": torch.ones(64, 64), "fc.2.weight": torch.ones(8, 64)}
-    queries = {**body(network), **head}
+    queries = {**body(source), **head}
     keys = {name: torch.zeros_like(value) for name, value in queries.items()}
     state = {**under("encoder_q", queries), **under("encoder_k", keys)}
     return under("module", {**state, "queue": torch.ones(8, 4), "queue_ptr": torch.zeros(1)})
 
 
-def moco_v3(network: nn.Module) -> State:
-    base = {**body(network), "fc.0.weight": torch.ones(64, 64), "fc.1.bias": torch.ones(64)}
+def moco_v3(source: nn.Module) -> State:
+    base = {**body(source), "fc.0.weight": torch.ones(64, 64), "fc.1.bias": torch.ones(64)}
     momentum = {name: torch.zeros_like(value) for name, value in base.items()}
     state = {**under("base_encoder", base), **under("momentum_encoder", momentum)}
     return under("module", {**state, "predictor.0.weight": torch.ones(8, 8)})
@@ -313,79 +290,63 @@ def moco_v3(network: nn.Module) -> State:
 )
 @pytest.mark.parametrize("suffix", [".pth.tar", ".safetensors"])
 def test_checkpoints_of_moco(
-    tmp_path: Path, network: nn.Module, made: Any, words: str, suffix: str
+    tmp_path: Path, source: nn.Module, made: Any, words: str, suffix: str
 ) -> None:
     file = tmp_path / f"w{suffix}"
     if suffix == ".safetensors":
-        from safetensors.torch import save_file
-
-        save_file({k: v.contiguous() for k, v in made(network).items()}, file)
+        save_file({k: v.contiguous() for k, v in made(source).items()}, file)
     else:
-        torch.save({"epoch": 200, "arch": "resnet50", "state_dict": made(network)}, file)
+        torch.save({"epoch": 200, "arch": "resnet50", "state_dict": made(source)}, file)
     stored = read_weights(file)
     assert stored.words == words
-    wanted = body(network)
-    assert stored.tensors.keys() == wanted.keys()
-    assert all(torch.equal(stored.tensors[key], wanted[key]) for key in wanted)
+    wanted = body(source)
+    assert equal(wanted, stored.tensors)
     other = build_model("digits_net", 3)
     fitted = fit_weights(other, stored.tensors, "file")
     assert not fitted.classifier and "without its classifier" in fitted.words
     assert all(torch.equal(other.state_dict()[key], wanted[key]) for key in wanted)
 
 
-def test_a_projection_with_as_many_outputs_as_classes_is_no_classifier(network: nn.Module) -> None:
+def test_a_projection_with_as_many_outputs_as_classes_is_no_classifier(source: nn.Module) -> None:
     """MoCo-v1 has one layer, of 128 channels; a data set may have 128 classes."""
-    state = under("encoder_q", network.state_dict())
+    state = under("encoder_q", source.state_dict())
     found, words = one_network(state)
-    assert found.keys() == body(network).keys() and "without encoder_q.fc" in words
+    assert found.keys() == body(source).keys() and "without encoder_q.fc" in words
 
 
 @pytest.mark.parametrize("prefix", ["backbone", "network"])
-def test_networks_beside_heads_keep_their_classifier(network: nn.Module, prefix: str) -> None:
-    state = {**under(prefix, network.state_dict()), "decoder.weight": torch.ones(2)}
+def test_networks_beside_heads_keep_their_classifier(source: nn.Module, prefix: str) -> None:
+    state = {**under(prefix, source.state_dict()), "decoder.weight": torch.ones(2)}
     found, words = one_network(state)
-    assert found.keys() == network.state_dict().keys()
+    assert found.keys() == source.state_dict().keys()
     assert words == f"of {prefix} alone, without decoder"
 
 
-def test_our_own_checkpoints(tmp_path: Path, network: nn.Module) -> None:
+def test_our_own_checkpoints(tmp_path: Path, source: nn.Module) -> None:
     method = MocoV3(
-        network, ModuleConfig(), 0, MethodConfig(dim=4, projection_hidden=8, projection_layers=2)
+        source, ModuleConfig(), 0, MethodConfig(dim=4, projection_hidden=8, projection_layers=2)
     )
     state = {"method": method.state_dict(), "optimizers": {}, "counters": {"update": 3}}
     torch.save(state, tmp_path / "w.pt")
     stored = read_weights(tmp_path / "w.pt")
-    assert stored.tensors.keys() == network.state_dict().keys()
-    assert all(torch.equal(v, network.state_dict()[k]) for k, v in stored.tensors.items())
+    assert equal(source.state_dict(), stored.tensors)
     for part in ("key_network", "predictor", "encoder"):
         assert part in stored.words
-
-
-def test_a_plain_network_is_left_alone(network: nn.Module) -> None:
-    found, words = one_network(network.state_dict())
-    assert found.keys() == network.state_dict().keys() and words == ""
 
 
 # Written files.
 
 
 @pytest.mark.parametrize("suffix", [".pth", ".pt", ".safetensors"])
-def test_what_is_written_is_read(tmp_path: Path, suffix: str) -> None:
+@pytest.mark.parametrize("stride", [None, "1x1"])
+def test_what_is_written_is_read(tmp_path: Path, suffix: str, stride: Place | None) -> None:
     model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)).to(memory_format=torch.channels_last)
     state = model.state_dict() | {"shared": model[0].weight, "turned": model[0].weight.T}
     file = tmp_path / f"weights{suffix}"
-    file.write_bytes(as_file(state, suffix))
-    found = read_weights(file).tensors
-    assert found.keys() == state.keys()
-    assert all(torch.equal(found[name], tensor) for name, tensor in state.items())
-
-
-def test_where_bottlenecks_stride_is_said_where_the_format_can(tmp_path: Path) -> None:
-    file = tmp_path / "weights.safetensors"
-    state = nn.Linear(2, 2).state_dict()
-    for stride in ("1x1", None):
-        file.write_bytes(as_file(state, file.suffix, stride))  # type: ignore[arg-type]
-        assert read_stride(file) == stride
+    file.write_bytes(as_file(state, suffix, stride))
+    stored = read_weights(file)
+    assert equal(state, stored.tensors)
+    assert stored.stride == (stride if suffix == ".safetensors" else None)
 
 
 # Strides, against a ResNet written with slices.
@@ -469,33 +430,11 @@ def test_the_network_is_that_of_the_first_resnets(name: str, side: int) -> None:
     assert shapes == {key: value.shape for key, value in network.state_dict().items()}
 
 
-@pytest.mark.parametrize("make", [timm.create_model, torchvision.models.get_model])
-def test_resnet50_has_its_three_strides_moved(make: Any) -> None:
-    network = make("resnet50")
-    move_stride(network, "1x1")
-    strides = {
-        name: module.stride
-        for name, module in network.named_modules()
-        if isinstance(module, nn.Conv2d) and module.stride != (1, 1) and "downsample" not in name
-    }
-    assert strides == {
-        "conv1": (2, 2),
-        **{f"layer{stage}.0.conv1": (2, 2) for stage in (2, 3, 4)},
-    }
-
-
 def test_experts_are_made_of_bottlenecks_too() -> None:
     network: Any = build_model("ride_resnet50", 3, experts=2)
     move_stride(network, "1x1")
     blocks = [network.shared.layer2[0], *(branch.layer4[0] for branch in network.branches)]
     assert all(b.conv1.stride == (2, 2) and b.conv2.stride == (1, 1) for b in blocks)
-
-
-def test_weights_of_either_layout_fit() -> None:
-    """Why the layout has to be written down: nothing else tells the two apart."""
-    network, other = of_timm(), of_timm()
-    move_stride(network, "1x1")
-    assert fit_weights(network, other.state_dict(), "file").classifier
 
 
 @pytest.mark.parametrize("to", ["1x1", "3x3"])

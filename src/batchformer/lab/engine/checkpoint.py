@@ -57,7 +57,10 @@ class RefusedCheckpoint(ValueError):
 
 
 def save(folder: Path, update: int, state: dict[str, Any], stage: int = 0) -> Path:
-    """Write a checkpoint and remove all but the newest two, and others of the same update."""
+    """Write a checkpoint and remove all but the newest two, and others of the same update.
+
+    Only rank 0 calls it.
+    """
     buffer = io.BytesIO()
     torch.save({"format": FORMAT, **state}, buffer)
     content = buffer.getvalue()
@@ -132,13 +135,6 @@ def read(content: bytes, path: Path) -> dict[str, Any]:
     return state
 
 
-def remove_from(folder: Path, stage: int, update: int) -> None:
-    """Remove the checkpoints of this update and of later ones, before it is trained again."""
-    for path in _newest_first(folder):
-        if _position(path) >= (stage, update):
-            path.unlink(missing_ok=True)
-
-
 def remove_outdated(folder: Path, stage: int, update: int, resumed: bool) -> None:
     """Remove all networks in a run's folder that a training from this update writes again.
 
@@ -149,10 +145,13 @@ def remove_outdated(folder: Path, stage: int, update: int, resumed: bool) -> Non
         update: the first that is still to be trained.
         resumed: whether the training continues from a checkpoint of this update, which stays.
     """
-    if is_rank_zero():
-        for kept in {path.parent for path in folder.glob("*/*.pt")}:
-            stays = resumed and kept.name == "checkpoints"
-            remove_from(kept, stage, update + stays)
+    if not is_rank_zero():
+        return
+    for kept in {path.parent for path in folder.glob("*/*.pt")}:
+        first = update + (resumed and kept.name == "checkpoints")
+        for path in _newest_first(kept):
+            if _position(path) >= (stage, first):
+                path.unlink(missing_ok=True)
 
 
 def _newest(folder: Path, say: Callable[[str], None]) -> tuple[Path, dict[str, Any]] | None:
@@ -216,12 +215,6 @@ def restore_stage(stage: Stage, state: dict[str, Any]) -> None:
     stage.counters, stage.best = state["counters"], state["best"]
     stage.window.restore(state["window"])
     torch.set_rng_state(state["rng"])
-
-
-def save_stage(folder: Path, update: int, state: dict[str, Any], stage: int = 0) -> None:
-    """Write a checkpoint on rank 0."""
-    if is_rank_zero():
-        save(folder, update, state, stage)
 
 
 @contextmanager

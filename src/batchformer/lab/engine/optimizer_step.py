@@ -19,13 +19,8 @@ if TYPE_CHECKING:
 Batch = Mapping[str, Any]
 Step = Callable[[Batch], dict[str, Tensor]]
 
-_TYPES = {
-    "fp32": torch.float32,
-    "tf32": torch.float32,
-    "bf16": torch.bfloat16,
-    "fp16": torch.float16,
-    "fp64": torch.float64,
-}
+#: What autocast computes in; other precisions do not use it.
+_AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class OptimizerStep:
@@ -43,9 +38,8 @@ class OptimizerStep:
 
     def autocast(self) -> torch.autocast:
         """The precision of forward passes, in training and evaluation."""
-        kind = _TYPES[self.config.precision]
-        half = kind in (torch.bfloat16, torch.float16)
-        return torch.autocast(self.device.type, dtype=kind, enabled=half)
+        half = _AUTOCAST.get(self.config.precision)
+        return torch.autocast(self.device.type, dtype=half, enabled=half is not None)
 
     def minimise(
         self,
@@ -66,12 +60,15 @@ class OptimizerStep:
         weight = None if parallel is None else parallel.weight(batch)
         parts = _parts(batch, config.accumulate)
         for number, (part, share) in enumerate(parts, 1):
-            last = number == len(parts)
-            with _on_ranks(parallel, step, optimizer, last) as step_part:
+            on_ranks: AbstractContextManager[Step] = nullcontext(step)
+            if parallel is not None:
+                on_ranks = parallel.part(step, optimizer, last=number == len(parts))
+            with on_ranks as step_part:
                 with self.autocast():
                     losses = step_part(part)
                 loss = losses["loss"] * (share * config.loss_multiplier)
-                self._backward(loss if weight is None else loss * weight.to(loss.dtype))
+                loss = loss if weight is None else loss * weight.to(loss.dtype)
+                self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
             for name, value in losses.items():
                 weighted = value.detach() * share
                 weighted = weighted if weight is None else weighted * weight.to(value.dtype)
@@ -84,16 +81,6 @@ class OptimizerStep:
         self.scaler.step(optimizer)
         self.scaler.update()
         return total
-
-    def _backward(self, loss: Tensor) -> None:
-        scaled: Tensor = self.scaler.scale(loss)
-        scaled.backward()  # type: ignore[no-untyped-call]
-
-
-def _on_ranks(
-    parallel: Parallel | None, step: Step, optimizer: Optimizer, last: bool
-) -> AbstractContextManager[Step]:
-    return nullcontext(step) if parallel is None else parallel.part(step, optimizer, last)
 
 
 def _parts(batch: Batch, count: int) -> list[tuple[Batch, float]]:

@@ -25,7 +25,7 @@ from batchformer.lab.engine.checkpoint import (
     load_model,
     load_newest_on_rank_zero,
     restore_stage,
-    save_stage,
+    save,
     state_of_model,
     state_of_stage,
     sync_state,
@@ -39,7 +39,7 @@ from batchformer.lab.engine.log import Progress, RunLog, Window
 from batchformer.lab.engine.method import Batches, Method
 from batchformer.lab.engine.optim import lr_factor, reset_state, set_lr
 from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep, predict_in_double, to_double
-from batchformer.nn.exchange import rank, world_size
+from batchformer.nn.exchange import is_rank_zero, rank, world_size
 from batchformer.nn.randomness import seed_for
 
 
@@ -353,8 +353,7 @@ class Stage:
         if is_better(evaluation.metrics, self.best, self.plan.train.select_on):
             self.best = dict(evaluation.metrics)
             if self.plan.train.select_on != "last":
-                state = {"method": state_of_model(trained.scored())}
-                save_stage(self.plan.folder / BEST, self.update, state, self.number)
+                self.write(BEST, {"method": state_of_model(trained.scored())})
         self.method.after_evaluation(evaluation.metrics)
         self.window.pause(time.perf_counter() - started)
         return evaluation
@@ -381,8 +380,7 @@ class Stage:
         """Score and save the other networks of the training, by name."""
         scores = {}
         for name, other in self.method.conclude(self.batches).items():
-            state = {"method": state_of_model(other)}
-            save_stage(self.plan.folder / name, self.update, state, self.number)
+            self.write(name, {"method": state_of_model(other)})
             scores[name] = self.score(other)
         return scores
 
@@ -399,4 +397,9 @@ class Stage:
     def save(self) -> None:
         synchronize(self.plan.device)
         self.counters["seconds"] = self.seconds
-        save_stage(self.plan.folder / "checkpoints", self.update, state_of_stage(self), self.number)
+        self.write("checkpoints", state_of_stage(self))
+
+    def write(self, folder: str, state: dict[str, Any]) -> None:
+        """Write a state of this update below the run's folder."""
+        if is_rank_zero():
+            save(self.plan.folder / folder, self.update, state, self.number)

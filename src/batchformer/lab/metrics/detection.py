@@ -126,12 +126,14 @@ def _matched(pairs: Sequence[tuple[Boxes, Boxes]], label: int) -> tuple[Tensor, 
         The overlap (D,), which is -1 if there is no object; the number of the object (D,),
         counted over all images; and whether it is difficult (D,).
     """
+    from torchvision.ops import box_iou
+
     scores, overlaps, owners, difficult, before = [], [], [], [], 0
     for found, there in pairs:
         mine, own = found["labels"] == label, there["labels"] == label
         boxes, objects = found["boxes"][mine].double(), there["boxes"][own].double()
         if len(objects):
-            best = overlaps_of(boxes, objects).max(1)
+            best = box_iou(boxes, objects).max(1)
             overlaps.append(best.values)
             owners.append(best.indices + before)
             difficult.append(there["difficult"][own][best.indices])
@@ -143,15 +145,6 @@ def _matched(pairs: Sequence[tuple[Boxes, Boxes]], label: int) -> tuple[Tensor, 
         before += len(objects)
     order = torch.cat(scores).argsort(descending=True, stable=True)
     return torch.cat(overlaps)[order], torch.cat(owners)[order], torch.cat(difficult)[order]
-
-
-def overlaps_of(boxes: Tensor, others: Tensor) -> Tensor:
-    """Intersection over union (n, m) of boxes (n, 4) and (m, 4): left, top, right, bottom."""
-    low = torch.maximum(boxes[:, None, :2], others[:, :2])
-    high = torch.minimum(boxes[:, None, 2:], others[:, 2:])
-    both = (high - low).clamp_min(0).prod(-1)
-    areas = [(some[:, 2:] - some[:, :2]).prod(-1) for some in (boxes, others)]
-    return both / (areas[0][:, None] + areas[1] - both)
 
 
 def _hits_and_misses(
@@ -188,7 +181,7 @@ def _metric() -> Any:
         from torchmetrics.detection import MeanAveragePrecision
 
         return MeanAveragePrecision(class_metrics=True, backend="pycocotools")
-    except (ImportError, ModuleNotFoundError) as error:
+    except ImportError as error:
         raise ImportError(
             "Average precision needs torchmetrics and pycocotools: pip install "
             "'batchformer[lab,detection]'"

@@ -17,6 +17,11 @@ from batchformer.insight.intervals import FEWEST_SEEDS, LEVEL, finite_values, st
 # never from a bootstrap: with 3 to 6 values a bootstrap interval is far too short. A bootstrap is
 # offered over test images only, where there are thousands.
 
+#: Power of a test that :func:`seeds_needed` asks for.
+POWER = 0.8
+#: Draws of a bootstrap.
+RESAMPLES = 2000
+
 Outcome = Literal["gain", "loss", "not reliable", "too few seeds", "no spread"]
 
 
@@ -43,12 +48,11 @@ class Paired:
 
 @dataclass(frozen=True, slots=True)
 class ImageInterval:
-    """Bootstrap interval over test images, for one trained network; seeds are not in it."""
+    """95% bootstrap interval over ``images`` test images; the spread of seeds is not in it."""
 
     mean: float
     low: float
     high: float
-    level: float
     images: int
 
 
@@ -135,26 +139,25 @@ def verdict(
     return text
 
 
-def seeds_needed(effect: float, sd: float, power: float = 0.8, alpha: float = 0.05) -> int:
-    """Fewest paired seeds with which a two-sided paired t test finds ``effect``.
+def seeds_needed(effect: float, sd: float) -> int:
+    """Fewest paired seeds with which a two-sided paired t test finds ``effect`` with power 0.8.
 
-    ``sd`` is that of the paired differences. Power is that of the noncentral t.
+    ``sd`` is that of the paired differences.
 
     >>> seeds_needed(effect=1.0, sd=1.0)
     10
     """
     ratio = abs(effect) / sd if sd > 0 else math.nan
-    if not (0 < ratio < math.inf and 0 < alpha < power < 1):
+    if not 0 < ratio < math.inf:
         raise ValueError(
-            f"seeds_needed needs a non-zero effect, a positive sd and 0 < alpha < power < 1, got "
-            f"effect={effect}, sd={sd}, power={power}, alpha={alpha}"
+            f"seeds_needed needs a non-zero effect and a positive sd, got effect={effect}, sd={sd}"
         )
     low, high = 1, 2
-    while _power(ratio, high, alpha) < power:
+    while _power(ratio, high) < POWER:
         low, high = high, 2 * high
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if _power(ratio, middle, alpha) >= power else (middle, high)
+        low, high = (low, middle) if _power(ratio, middle) >= POWER else (middle, high)
     return high
 
 
@@ -175,7 +178,7 @@ def chance_of_finding(effect: float, sd: float, n: int) -> tuple[float, float, f
         )
     quantiles = statistics_library().chi2.ppf([(1 - LEVEL) / 2, (1 + LEVEL) / 2], n - 1)
     widest, narrowest = (sd * math.sqrt((n - 1) / float(q)) for q in quantiles)
-    at, low, high = (_power(abs(effect) / s, n, 0.05) for s in (sd, widest, narrowest))
+    at, low, high = (_power(abs(effect) / s, n) for s in (sd, widest, narrowest))
     return at, low, high
 
 
@@ -200,17 +203,15 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
     return adjusted
 
 
-def bootstrap_interval(
-    per_image: Tensor | Sequence[float],
-    level: float = LEVEL,
-    resamples: int = 2000,
-    seed: int = 0,
-) -> ImageInterval:
-    """Percentile bootstrap over TEST IMAGES, for one trained network: it knows nothing of seeds.
+def bootstrap_interval(per_image: Tensor | Sequence[float]) -> ImageInterval:
+    """95% percentile bootstrap over test images, for one trained network.
 
-    ``per_image`` is (M,): 1 where an image was right and 0 where wrong, or the differences of
-    two networks on the same images (-1, 0, 1). The result is percent, or percent points. It
-    answers "had the test images been others", not "had training been repeated".
+    It answers "had the test images been others", not "had training been repeated". The draws are
+    the same at each call.
+
+    Args:
+        per_image: (M,), 1 where an image was right and 0 where wrong, or differences of networks on
+            the same images (-1 to 1). The result is percent, or percent points.
     """
     import numpy as np
 
@@ -220,25 +221,24 @@ def bootstrap_interval(
             f"bootstrap_interval needs one finite value per test image, shape (M,), got shape "
             f"{values.shape}"
         )
-    if not (0 < level < 1 and resamples > 0):
-        raise ValueError(f"bootstrap_interval: level={level} or resamples={resamples} is senseless")
     # Drawing M images with replacement is drawing how often each distinct value comes up: the
-    # same distribution without M * resamples indices, since the values are few.
+    # same distribution without M * RESAMPLES indices, since the values are few.
     distinct, counts = np.unique(values, return_counts=True)
-    images, generator = values.size, np.random.default_rng(seed)
+    images, generator = values.size, np.random.default_rng(0)
     shares = counts / images
-    means = [generator.multinomial(images, shares) @ distinct / images for _ in range(resamples)]
-    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
-    return ImageInterval(
-        100 * float(values.mean()), 100 * float(low), 100 * float(high), level, images
-    )
+    means = [generator.multinomial(images, shares) @ distinct / images for _ in range(RESAMPLES)]
+    low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return ImageInterval(100 * float(values.mean()), 100 * float(low), 100 * float(high), images)
 
 
-def _power(ratio: float, n: int, alpha: float) -> float:
-    """Power of the two-sided paired t test at effect / sd = ``ratio`` with ``n`` pairs."""
+def _power(ratio: float, n: int) -> float:
+    """Power of the two-sided paired t test at effect / sd = ``ratio`` with ``n`` pairs.
+
+    It is that of the noncentral t.
+    """
     stats = statistics_library()
     freedom, shift = float(n - 1), ratio * math.sqrt(n)
-    critical = stats.t.ppf(1 - alpha / 2, freedom)
+    critical = stats.t.ppf(1 - 0.05 / 2, freedom)
     far_tail = float(stats.nct.cdf(-critical, freedom, shift))
     # scipy gives NaN for the far tail where it is below 1e-14.
     far_tail = 0.0 if math.isnan(far_tail) else far_tail

@@ -84,11 +84,11 @@ def alignment(first: Tensor, second: Tensor) -> float:
     return float(apart.square().sum(1).mean())
 
 
-def uniformity(features: Tensor, scale: float = 2.0, block: int = PAIR_BLOCK) -> float:
-    """Logarithm of the mean of ``exp(-scale |x - y|^2)`` over pairs of unit vectors.
+def uniformity(features: Tensor, block: int = PAIR_BLOCK) -> float:
+    """Logarithm of the mean of ``exp(-2 |x - y|^2)`` over pairs of unit vectors.
 
-    It is 0 if all N are the same, and about ``-2 scale`` if they are spread evenly over a sphere of
-    many dimensions.
+    It is 0 if all N are the same, and about -4 if they are spread evenly over a sphere of many
+    dimensions.
 
     Args:
         features: (N, C), at least two.
@@ -103,7 +103,7 @@ def uniformity(features: Tensor, scale: float = 2.0, block: int = PAIR_BLOCK) ->
     for start, part in zip(range(0, count, rows), torch.split(units, rows), strict=True):
         # Every pair once: samples of this part with all later ones.
         squared = (2 - 2 * part @ units[start:].T).clamp_min(0)
-        total += float((-scale * squared).exp().triu(1).sum())
+        total += float((-2.0 * squared).exp().triu(1).sum())
     return math.log(total / (count * (count - 1) / 2))
 
 

@@ -8,11 +8,15 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+#: Bins of the calibration error, of equal width.
+BINS = 15
 
-def top1_calibration_error(confidences: Tensor, correct: Tensor, bins: int = 15) -> float:
+
+def top1_calibration_error(confidences: Tensor, correct: Tensor) -> float:
     """Expected calibration error of top-1 predictions, in percent (Guo et al., 2017).
 
-    Equal-width bins, weighted mean of ``|accuracy - confidence|``; NaN if a confidence is NaN.
+    The mean over bins, weighted by samples, of ``|accuracy - confidence|``; NaN if a confidence is
+    NaN.
 
     Args:
         confidences: (N,) probabilities of the predictions.
@@ -35,9 +39,9 @@ def top1_calibration_error(confidences: Tensor, correct: Tensor, bins: int = 15)
             "the calibration error needs probabilities in 0..1; apply softmax to logits first"
         )
     # A bin contains its lower bound; a confidence of exactly 1 belongs to the last bin.
-    bounds = torch.linspace(0, 1, bins + 1, dtype=torch.float64)[1:-1]
+    bounds = torch.linspace(0, 1, BINS + 1, dtype=torch.float64)[1:-1]
     bin_of = torch.bucketize(confidences, bounds, right=True)
-    surplus = torch.zeros(bins, dtype=torch.float64)
+    surplus = torch.zeros(BINS, dtype=torch.float64)
     surplus.index_add_(0, bin_of, correct.cpu().double() - confidences)
     return 100.0 * float(surplus.abs().sum()) / len(confidences)
 
@@ -95,10 +99,6 @@ class LongTailedMetrics:
         _check_groups(groups, num_classes)
         self.num_classes = num_classes
         self.groups = {name: mask.cpu() for name, mask in groups.items()}
-        self.reset()
-
-    def reset(self) -> None:
-        """Forget every sample."""
         self._predictions: list[Tensor] = []
         self._confidences: list[Tensor] = []
         self._targets: list[Tensor] = []

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from batchformer.lab.models.networks import WithClassifier
+
 
 class CosineClassifier(nn.Module):
     """Cosines between features and class vectors, times a scale.
@@ -75,7 +77,7 @@ def classifier_name(network: nn.Module) -> str:
     return name
 
 
-class WithFeatureLayer(nn.Module):
+class WithFeatureLayer(WithClassifier):
     """A network with a linear layer and ReLU between its pooled features and its classifier.
 
     It has timm's contract, and its features are those after the layer. The body loses its
@@ -116,14 +118,6 @@ class WithFeatureLayer(nn.Module):
         body: Any = self.body
         features = F.relu(self.layer(body.forward_head(x, pre_logits=True)))
         return features if pre_logits else self.fc(features)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(N, channels, H, W) to logits (N, K)."""
-        return self.forward_head(self.forward_features(x))
-
-    def get_classifier(self) -> nn.Module:
-        """The layer from features to logits."""
-        return self.fc
 
 
 # Projections in which contrastive methods compare samples: MoCo-v2, MoCo-v3, PaCo.

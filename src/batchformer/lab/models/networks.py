@@ -84,6 +84,29 @@ def deit_cifar(num_classes: int, drop_path_rate: float = 0.0) -> nn.Module:
     return network
 
 
+class WithClassifier(nn.Module):
+    """timm's contract for a network whose last layer is the classifier `fc`.
+
+    A subclass has `num_features`, C, and :meth:`forward_features`.
+    """
+
+    def forward_features(self, x: Tensor) -> Tensor:
+        """Images (N, channels, H, W) to features that :meth:`forward_head` takes."""
+        raise NotImplementedError
+
+    def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
+        """(N, C) to logits (N, K), or the features themselves with `pre_logits`."""
+        return x if pre_logits else self.fc(x)  # type: ignore[operator]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Images (N, channels, H, W) to logits (N, K)."""
+        return self.forward_head(self.forward_features(x))
+
+    def get_classifier(self) -> nn.Module:
+        """The layer from features to logits."""
+        return self.fc  # type: ignore[return-value]
+
+
 # ResNet for 32x32 images (He et al., 2016): three stages, parameter-free shortcuts.
 
 
@@ -142,7 +165,7 @@ class BasicBlock(nn.Module):
         return conv_norm_relu(x, self.conv2, self.bn2, shortcut)
 
 
-class ResNetCifar(nn.Module):
+class ResNetCifar(WithClassifier):
     """Stem, three stages, global average pooling and the classifier `fc`."""
 
     def __init__(
@@ -173,18 +196,6 @@ class ResNetCifar(nn.Module):
         x = self.layer3(self.layer2(self.layer1(x)))
         return x.mean((2, 3))
 
-    def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
-        """(N, num_features) to (N, K), or the features themselves with `pre_logits`."""
-        return x if pre_logits else self.fc(x)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(N, in_channels, H, W) to logits (N, K)."""
-        return self.forward_head(self.forward_features(x))
-
-    def get_classifier(self) -> nn.Module:
-        """The layer from features to logits."""
-        return self.fc
-
 
 def _stage(in_channels: int, out_channels: int, blocks: int, stride: int) -> nn.Sequential:
     first = BasicBlock(in_channels, out_channels, stride)
@@ -213,7 +224,7 @@ def resnet32(
     return ResNetCifar(num_classes, blocks, in_channels, widths)
 
 
-class DigitsNet(nn.Module):
+class DigitsNet(WithClassifier):
     """For grey images: two convolutions with pooling, a hidden layer, the classifier `fc`.
 
     Args:
@@ -240,18 +251,6 @@ class DigitsNet(nn.Module):
         x = self.layer1(F.max_pool2d(F.relu(self.bn1(self.conv1(x))), 2))
         x = F.max_pool2d(F.relu(self.bn2(self.conv2(x))), 2)
         return F.relu(self.hidden(x.flatten(1)))
-
-    def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
-        """(N, 64) to (N, K), or the features themselves with `pre_logits`."""
-        return x if pre_logits else self.fc(x)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(N, 1, S, S) to logits (N, K)."""
-        return self.forward_head(self.forward_features(x))
-
-    def get_classifier(self) -> nn.Module:
-        """The layer from features to logits."""
-        return self.fc
 
 
 def digits_net(num_classes: int) -> DigitsNet:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from batchformer.lab.models.generator import SLOPE, with_small_weights
+from batchformer.lab.models.generator import SLOPE, Generator, with_small_weights
 
 
 class Posterior(nn.Module):
@@ -30,14 +30,8 @@ class Posterior(nn.Module):
         return self.mean(narrow), self.log_variance(narrow)
 
 
-class FeedbackGenerator(nn.Module):
+class FeedbackGenerator(Generator):
     """Noise and attributes to features, with what is fed back added to the hidden layer."""
-
-    def __init__(self, attributes: int, noise: int, hidden: int, features: int) -> None:
-        super().__init__()
-        self.hidden = nn.Linear(noise + attributes, hidden)
-        self.output = nn.Linear(hidden, features)
-        with_small_weights(self)
 
     def forward(self, noise: Tensor, attributes: Tensor, fed_back: Tensor | None = None) -> Tensor:
         """(N, Z), (N, A) and (N, H) to features (N, D) in (0, 1)."""

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 from torch import nn
 
-from batchformer.lab.engine import checkpoint
 from batchformer.lab.engine.distributed import gradients
 from batchformer.lab.engine.distributed.rank_zero import (
     bytes_from_rank_zero,
@@ -28,18 +25,6 @@ def test_one_rank_answers_by_itself() -> None:
     nothing: dict[str, int] = {}
     with pytest.raises(KeyError):
         on_rank_zero(lambda: nothing["missing"])
-
-
-def test_the_newest_checkpoint_of_the_first_rank_is_its_own(tmp_path: Path) -> None:
-    said: list[str] = []
-    assert checkpoint.load_newest_on_rank_zero(tmp_path, said.append) is None
-    checkpoint.save(tmp_path, 1, {"a": torch.ones(2)})
-    last = checkpoint.save(tmp_path, 2, {"a": torch.zeros(2)})
-    last.write_bytes(b"torn")
-    found = checkpoint.load_newest_on_rank_zero(tmp_path, said.append)
-    assert found is not None and found["a"].tolist() == [1, 1] and "damaged" in said[0]
-    content = next(path for path in tmp_path.glob("000000001*")).read_bytes()
-    assert checkpoint.read(content, tmp_path)["a"].tolist() == [1, 1]
 
 
 def test_one_rank_sums_and_averages_by_itself() -> None:

@@ -28,6 +28,7 @@ from batchformer.lab.engine.interrupt import StopRequest
 from batchformer.lab.engine.loop import Evaluation, Plan, fit, training
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep
+from training_plans import quiet_plan
 
 SPLIT = ImageSplit(
     torch.randint(
@@ -77,23 +78,9 @@ def evaluate(method: Method, optimizer_step: OptimizerStep) -> Evaluation:
 
 
 def plan(folder: Path, **train: Any) -> Plan:
-    options: dict[str, Any] = {
-        "batch_size": 8,
-        "updates": 5,
-        "eval_every": 2,
-        "clip_norm": 0.5,
-        "select_on": "test",
-        **train,
-    }
-    return Plan(
-        optim=OptimConfig(name="adam", lr=0.01),
-        schedule=ScheduleConfig(kind="constant"),
-        train=TrainConfig(**options),
-        seed=3,
-        folder=folder,
-        device=torch.device("cpu"),
-        quiet=True,
-    )
+    options = {"batch_size": 8, "updates": 5, "eval_every": 2, "clip_norm": 0.5, **train}
+    optim, schedule = OptimConfig(name="adam", lr=0.01), ScheduleConfig(kind="constant")
+    return quiet_plan(folder, optim, schedule, select_on="test", **options)
 
 
 def run(folder: Path, stop_at: int | None = None, **train: Any) -> dict[str, Any]:

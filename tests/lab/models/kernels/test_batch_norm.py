@@ -85,7 +85,7 @@ def measure(case: Case, device: str) -> dict[str, float]:
 def _measure(case: Case, device: str) -> dict[str, float]:
     torch.manual_seed(0)
     dtype, channels = getattr(torch, case.dtype), case.shape[1]
-    norm = nn.BatchNorm2d(channels, momentum=0.3)
+    norm = nn.BatchNorm2d(channels, eps=1e-3, momentum=0.3)
     nn.init.normal_(norm.weight)
     nn.init.normal_(norm.bias)
     norm64 = copy.deepcopy(norm).double()
@@ -167,79 +167,6 @@ def test_a_captured_step_of_compiled_kernels_moves_the_running_statistics() -> N
     assert captured.num_batches_tracked == 3
     torch.testing.assert_close(captured.running_mean, eager.running_mean)
     torch.testing.assert_close(captured.running_var, eager.running_var)
-
-
-# Parts: chunks of rows, statistics, sums of gradients.
-
-
-@pytest.fixture(params=[1, 4096], ids=lambda count: f"merged by {count}")
-def several_chunks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few pixels make several chunks of rows, which are merged one by one or all at once."""
-    monkeypatch.setattr(batch_norm, "processors", lambda device: 2)
-    monkeypatch.setattr(batch_norm, "SUM_PROGRAMS", 2)
-    monkeypatch.setattr(batch_norm, "MERGE_CHUNKS", request.param)
-
-
-@pytest.mark.gpu
-@pytest.mark.usefixtures("several_chunks")
-@pytest.mark.parametrize("channels", [3, 16])
-def test_moments_of_chunks_and_of_all(
-    channels: int, device: torch.device, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Several tiles of a chunk, and the last of both with fewer rows."""
-    monkeypatch.setattr(batch_norm, "MOMENTS_TILE", 16)
-    torch.manual_seed(0)
-    y = (100 + torch.randn(2, channels, 3, 5)).to(device)
-    y = y.contiguous(memory_format=torch.channels_last)
-    moments = batch_norm.row_moments(y)
-    rows = y.permute(0, 2, 3, 1).reshape(-1, channels).cpu().double()
-    chunks = rows.split(moments.rows)
-    assert len(chunks) == moments.parts.shape[2] > 1 and len(chunks[-1]) < moments.rows
-    means = torch.stack([chunk.mean(0) for chunk in chunks], 1)
-    squares = torch.stack([(c - c.mean(0)).square().sum(0) for c in chunks], 1)
-    assert error(moments.parts[0], means) < 1e-6 and error(moments.parts[1], squares) < 1e-4
-
-    norm = nn.BatchNorm2d(channels, eps=1e-3, momentum=0.3).to(device)
-    torch.nn.init.constant_(norm.running_mean, 5.0)  # type: ignore[arg-type]
-    torch.nn.init.constant_(norm.running_var, 3.0)  # type: ignore[arg-type]
-    mean, inverse = batch_norm.merge(moments, y, norm)
-    assert error(mean, rows.mean(0)) < 1e-6
-    assert error(inverse, (rows.var(0, correction=0) + 1e-3).rsqrt()) < 1e-4
-    assert error(norm.running_mean, 0.7 * 5 + 0.3 * rows.mean(0)) < 1e-6
-    assert error(norm.running_var, 0.7 * 3 + 0.3 * rows.var(0)) < 1e-4
-    assert norm.num_batches_tracked == 1
-
-
-@pytest.mark.gpu
-@pytest.mark.usefixtures("several_chunks")
-@pytest.mark.parametrize("residual", [False, True])
-def test_sums_of_chunks_and_of_all(
-    residual: bool, device: torch.device, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(batch_norm, "SUMS_TILE", 16)
-    torch.manual_seed(0)
-    y, dout, out = (
-        torch.randn(2, 6, 3, 5, device=device).contiguous(memory_format=torch.channels_last)
-        for _ in range(3)
-    )
-    statistics = torch.rand(2, 6, device=device) + 0.5
-    weight, bias = torch.randn(6, device=device), torch.randn(6, device=device)
-    exact = [t.double() for t in (y, dout, out, *statistics, weight, bias)]
-    y64, dout64, out64, mean, inverse, weight64, bias64 = (
-        t.view(-1, 1, 1) if t.dim() == 1 else t for t in exact
-    )
-    normal = (y64 - mean) * inverse
-    before = out64 if residual else normal * weight64 + bias64
-    expected = torch.where(before > 0, dout64, 0)
-
-    of_relu = out if residual else None
-    gradient, sums = batch_norm.gradient_sums(dout, y, statistics, weight, bias, of_relu)
-    assert sums.shape[2] > 1
-    assert torch.equal(gradient, expected.float()) if residual else gradient is dout
-    dweight, dbias = batch_norm.merge_sums(sums)
-    torch.testing.assert_close(dbias.double(), expected.sum((0, 2, 3)), rtol=1e-5, atol=1e-5)
-    along = (expected * normal).sum((0, 2, 3))
-    torch.testing.assert_close(dweight.double(), along, rtol=1e-5, atol=1e-5)
 
 
 def test_channels_are_padded_and_rows_fill_the_tile() -> None:

@@ -8,7 +8,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.nn.grad import conv2d_weight
 
 pytest.importorskip("triton")
 
@@ -17,10 +16,8 @@ from batchformer.lab.models.kernels.conv3x3 import (
     FORWARD,
     INPUT_GRADIENT,
     WEIGHT_GRADIENT,
-    Share,
     Tile,
     conv3x3,
-    product,
     weight_gradient,
 )
 
@@ -120,6 +117,8 @@ def test_interpreted_against_float64(case: Case, monkeypatch: pytest.MonkeyPatch
         pytest.skip("compiled, products of float32 are not these")
     # Few large programs: each costs the interpreter milliseconds.
     monkeypatch.setattr(f"{KERNELS}.SUM_COLUMNS", 8)
+    # Parts of the weight's gradient are added in several rounds.
+    monkeypatch.setattr(f"{KERNELS}.SUM_PARTS", 1)
     judge(measure(case, "cpu"), case)
 
 
@@ -139,49 +138,6 @@ def test_autocast_casts_the_input_of_compiled_kernels() -> None:
     assert y.dtype == torch.bfloat16 and x.grad is not None and x.grad.dtype == torch.float32
 
 
-# Parts: any tile, any split.
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("transposed", [False, True])
-@pytest.mark.parametrize(("window", "group", "width"), [(1, 1, 3), (4, 1, 3), (4, 2, 4)])
-def test_any_tile_gives_the_same(
-    window: int, group: int, width: int, transposed: bool, device: torch.device
-) -> None:
-    torch.manual_seed(0)
-    x = torch.randn(2, 16, 5, width, device=device, dtype=torch.float16)
-    weight = torch.randn(*((16, 32) if transposed else (32, 16)), 3, 3, device=device)
-    weight = weight.half().float()
-    tile = Tile(16, window, group, 4, 1)
-    found, parts = product(x, weight, transposed=transposed, tile=tile)
-    exact = weight.double()
-    if transposed:
-        exact = exact.transpose(0, 1).flip(2, 3)
-    expected = F.conv2d(x.double(), exact, padding=1)
-    assert found.dtype == x.dtype and found.is_contiguous(memory_format=torch.channels_last)
-    assert (found - expected).abs().max() <= (2**-11 + 2e-6) * expected.abs().max()
-    assert parts.numel() == 0, "moments are made where they are wanted"
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize(("window", "group"), [(1, 1), (4, 1), (4, 2)])
-def test_any_split_gives_the_same(
-    window: int, group: int, device: torch.device, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Small tiles make several programs of several tiles, the last of each with fewer rows."""
-    monkeypatch.setattr(f"{KERNELS}.SUM_COLUMNS", 8)
-    monkeypatch.setattr(f"{KERNELS}.SUM_PARTS", 2)
-    torch.manual_seed(0)
-    x = torch.randn(3, 16, 5, 6, device=device, dtype=torch.float16)
-    dy = torch.randn(3, 16, 5, 6, device=device, dtype=torch.float16)
-    weight = torch.empty(16, 16, 3, 3, device=device)
-    share = Share(Tile(16, window, group, 4, 1), 6)
-    found = weight_gradient(x, dy, weight, share)
-    expected = conv2d_weight(x.double(), list(weight.shape), dy.double(), padding=1)
-    assert found.dtype == weight.dtype and found.stride() == weight.stride()
-    assert (found - expected).abs().max() <= 2e-6 * expected.abs().max()
-
-
 @pytest.mark.gpu
 def test_the_same_input_compiled_gives_the_same_bits() -> None:
     x, dy = (torch.randn(64, 16, 32, 32, device="cuda", dtype=torch.bfloat16) for _ in range(2))
@@ -195,11 +151,6 @@ def test_pairs_need_an_even_width() -> None:
     assert tile.fitted(8) == tile
     assert tile.fitted(7) == tile._replace(group=1)
     assert Tile(64, 1, 1, 4, 1).fitted(7).group == 1
-
-
-def test_steps_cover_the_nine_taps() -> None:
-    assert Tile(64, 1, 1, 4, 1).steps() == 9
-    assert Tile(64, 4, 2, 4, 1).steps() == 3
 
 
 def test_every_number_of_channels_has_tiles() -> None:

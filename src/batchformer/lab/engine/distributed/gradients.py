@@ -152,8 +152,8 @@ class Parallel:
 
     def weight(self, batch: Mapping[str, Any]) -> Tensor:
         """The weight of this rank's loss, 0-d float64; 1 if all ranks have equally many rows."""
-        rows, device = _rows(batch)
-        return rows * world_size() / total_rows(rows, device).double()
+        first = next(value for value in batch.values() if isinstance(value, Tensor))
+        return len(first) * world_size() / total_rows(len(first), first.device).double()
 
     @contextmanager
     def part(self, step: Step, optimizer: Optimizer, last: bool) -> Iterator[Step]:
@@ -214,8 +214,3 @@ def _owner(step: Step) -> nn.Module | None:
     plain = getattr(step, "_torchdynamo_orig_callable", step)
     owner = getattr(plain, "__self__", None)
     return owner if isinstance(owner, nn.Module) else None
-
-
-def _rows(batch: Mapping[str, Any]) -> tuple[int, Any]:
-    first = next(value for value in batch.values() if isinstance(value, Tensor))
-    return len(first), first.device

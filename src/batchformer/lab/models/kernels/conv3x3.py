@@ -117,12 +117,7 @@ class _Conv3x3(torch.autograd.Function):
 
 
 def product(
-    x: Tensor,
-    weight: Tensor,
-    *,
-    transposed: bool = False,
-    moments: bool = False,
-    tile: Tile | None = None,
+    x: Tensor, weight: Tensor, *, transposed: bool = False, moments: bool = False
 ) -> tuple[Tensor, Tensor]:
     """The convolution of x, or with `transposed` the gradient with respect to its input.
 
@@ -131,15 +126,14 @@ def product(
         weight: (Cout, Cin, 3, 3); C is Cin, or Cout with `transposed`.
         transposed: swap input and output channels of the weight and rotate it by 180 degrees.
         moments: whether to compute them.
-        tile: None chooses one by the number of channels.
 
     Returns:
         (N, Cout, H, W), or Cin channels with `transposed`; moments (2, channels, programs).
     """
     x = x.contiguous(memory_format=torch.channels_last)
     n, cin, height, width = x.shape
-    tile = tile or (INPUT_GRADIENT if transposed else FORWARD)[max(weight.shape[:2])]
-    tile = tile.fitted(width)
+    table = INPUT_GRADIENT if transposed else FORWARD
+    tile = table[max(weight.shape[:2])].fitted(width)
     stride_out, stride_in, stride_row, stride_column = weight.stride()
     cout, origin = weight.shape[0], 0
     if transposed:
@@ -160,20 +154,19 @@ def product(
     return y, parts
 
 
-def weight_gradient(x: Tensor, dy: Tensor, weight: Tensor, share: Share | None = None) -> Tensor:
+def weight_gradient(x: Tensor, dy: Tensor, weight: Tensor) -> Tensor:
     """The gradient with respect to the weight, in its type and strides.
 
     Args:
         x: the input (N, Cin, H, W).
         dy: the gradient of the output (N, Cout, H, W).
         weight: (Cout, Cin, 3, 3); only its shape, strides and type matter.
-        share: None chooses one by the number of channels.
     """
     x = x.contiguous(memory_format=torch.channels_last)
     dy = dy.contiguous(memory_format=torch.channels_last)
     n, cin, height, width = x.shape
     cout = weight.shape[0]
-    tile, per_processor = share or WEIGHT_GRADIENT[max(weight.shape[:2])]
+    tile, per_processor = WEIGHT_GRADIENT[max(weight.shape[:2])]
     tile = tile.fitted(width)
     rows = n * height * width // tile.group
     wanted = max(1, per_processor * processors(x.device) // tile.steps())
