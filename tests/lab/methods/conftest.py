@@ -20,9 +20,9 @@ from batchformer.lab.engine.loop import Evaluation, Plan, fit, training
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.methods import build_method
+from batchformer.lab.methods.training_images import Bank
 from batchformer.lab.models.build import build_model
 from batchformer.lab.models.ride import ride_resnet32
-from batchformer.lab.tasks.features import Bank
 from batchformer.nn.randomness import drawing
 from batchformer.torch_private import BatchNorm
 

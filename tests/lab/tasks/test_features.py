@@ -30,11 +30,12 @@ from batchformer.lab.data.transforms import (
     digits_train,
 )
 from batchformer.lab.engine.optimizer_step import OptimizerStep
+from batchformer.lab.methods.training_images import Bank
 from batchformer.lab.recipes import find_recipe
 from batchformer.lab.runs.build import build
 from batchformer.lab.tasks.base import load
 from batchformer.lab.tasks.contrastive import ContrastiveTask
-from batchformer.lab.tasks.features import Bank, contrasted_file_views, views
+from batchformer.lab.tasks.features import contrasted_file_views, views
 
 
 def bank_of(counts: list[int], seed: int = 0) -> Bank:

@@ -18,13 +18,8 @@ from batchformer.insight.images import LabelledImages
 from batchformer.lab.config.data import EACH, DomainConfig
 from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.data.feeds import framing
-from batchformer.lab.data.feeds.loader import (
-    EvaluationImageFiles,
-    View,
-    evaluation_batches,
-    read_all,
-)
-from batchformer.lab.data.feeds.memory import EvaluationImages, ExtendedFeed
+from batchformer.lab.data.feeds.loader import View, read_all
+from batchformer.lab.data.feeds.memory import ExtendedFeed
 from batchformer.lab.data.feeds.order import DomainSteps, Order
 from batchformer.lab.data.feeds.sharding import all_rows
 from batchformer.lab.data.sets.digits import rotated_digits
@@ -48,7 +43,7 @@ from batchformer.lab.data.transforms import (
 from batchformer.lab.engine.loop import Evaluation
 from batchformer.lab.engine.method import Batches, Method
 from batchformer.lab.engine.optimizer_step import OptimizerStep
-from batchformer.lab.tasks.base import file_feed, memory_feed, scored_batches
+from batchformer.lab.tasks.base import image_feed, images_for_figures, scored_batches
 from batchformer.nn.randomness import seed_for
 
 Domains = DomainFiles | DomainImages
@@ -184,26 +179,22 @@ class DomainTask:
         return self._part_feed(part, full, seed_for(self.seed, "augmentation", 1), None)
 
     def _part_feed(self, part: Any, train: TrainConfig, seed: int, steps: Order | None) -> Batches:
-        if isinstance(part, ImageSplit):
-            view = training_view(self.config)
-            return memory_feed(part, view, train, seed, self.device, steps=steps)
-        view_of_files = training_file_view(self.config)
-        return file_feed(part, view_of_files, train, seed, self.device, steps=steps)
+        make = training_view if isinstance(part, ImageSplit) else training_file_view
+        return image_feed(part, make(self.config), train, seed, self.device, steps=steps)
 
     @property
     def _target_rows(self) -> Tensor:
         """The rows of the target that are scored."""
         return self.split.target_all if self.config.scored_on == "all" else self.split.target_in
 
-    def shown(self, workers: int | None = None) -> LabelledImages | None:
+    def shown(self, workers: int | None = None) -> LabelledImages:
         """The scored images of the target, for figures; shots are counted in the sources."""
         part, _ = self.data.joined({self.config.target: self._target_rows})
         classes = Classes.by_shots(self.data.classes, self.method_options["class_counts"])
-        if isinstance(part, ImageSplit):
-            return EvaluationImages(classes, part, scored_view(self.config), self.device)
-        return EvaluationImageFiles(
-            classes, part, scored_file_view(self.config), self.device, workers
-        )
+        return images_for_figures(classes, part, self._scored_view(part), self.device, workers)
+
+    def _scored_view(self, part: Any) -> Transform | View:
+        return (scored_view if isinstance(part, ImageSplit) else scored_file_view)(self.config)
 
     def evaluate(self, method: Method, optimizer_step: OptimizerStep) -> Evaluation:
         """Accuracy on the target first, then that on held-out images of the sources."""
@@ -245,14 +236,8 @@ class DomainTask:
             part, _ = self.data.joined(rows)
         if isinstance(part, ImageSplit):
             part = self._resident[name] = part.to(self.device)
-            yield from scored_batches(part, scored_view(self.config), SCORED_BATCH, self.device)
-            return
-        geometry, transform = scored_file_view(self.config)
-        read = evaluation_batches(
-            part, geometry, transform, SCORED_BATCH, self.device, workers, sharded=True
-        )
-        for batch in read:
-            yield batch["x"], batch["y"]
+        view = self._scored_view(part)
+        return scored_batches(part, view, SCORED_BATCH, self.device, workers)
 
 
 @dataclass(frozen=True, eq=False)
