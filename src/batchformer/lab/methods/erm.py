@@ -92,7 +92,7 @@ class BalancedSoftmaxMethod(MixingClassifier):
     """
 
     def __init__(self, network: nn.Module, class_counts: Tensor, **options: Any) -> None:
-        criterion = BalancedSoftmax(class_counts, allow_empty=True)
+        criterion = BalancedSoftmax(class_counts)
         super().__init__(network, criterion, len(class_counts), **options)
 
 
@@ -137,7 +137,6 @@ class LDAMMethod(Classifier):
             largest=hyper.margin,
             scale=hyper.scale,
             beta=hyper.reweight_beta,
-            allow_empty=True,
         )
         super().__init__(network, criterion, seed=seed, hyper=hyper, **options)
         with drawing(seed, "weights", 1):

@@ -20,6 +20,7 @@ from batchformer.lab.losses.contrast import (
     queue_contrast,
     stream_pairs,
 )
+from batchformer.lab.losses.precision import widened
 from batchformer.lab.methods.classifier import apply_encoder, make_encoder, pooled_features
 from batchformer.lab.methods.momentum import (
     KeyQueue,
@@ -144,7 +145,7 @@ class Moco(Method):
 
 def unit_rows(rows: Tensor) -> Tensor:
     """Rows ``(N, D)`` scaled to length 1, in float32 or wider."""
-    return F.normalize(rows.to(torch.promote_types(rows.dtype, torch.float32)), dim=1)
+    return F.normalize(widened(rows), dim=1)
 
 
 def by_stream(rows: Tensor, n: int) -> dict[str, Tensor]:

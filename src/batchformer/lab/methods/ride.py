@@ -84,7 +84,6 @@ class RideMethod(Method):
             largest=self.hyper.margin,
             scale=self.hyper.scale,
             beta=self.hyper.reweight_beta,
-            allow_empty=True,
         )
         # Features are (E, N, C): to the encoder experts are positions, which do not mix.
         self.encoder = make_encoder(network.num_features, module, seed, batch_axis=1)
