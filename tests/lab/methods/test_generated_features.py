@@ -15,7 +15,6 @@ from batchformer.lab.engine.distributed.gradients import Parallel
 from batchformer.lab.engine.loop import Evaluation
 from batchformer.lab.methods import generated_features
 from batchformer.lab.methods.generated_features import mix_rows, new_encoder, train_classifier
-from batchformer.nn import streams
 from linear_classes import (
     ADAM,
     SMALL,
@@ -75,13 +74,13 @@ def test_adam_step_by_step_without_batchformer() -> None:
 
 def test_every_row_once_an_epoch_in_even_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Tensor] = []
-    original = streams.stream_loss
+    original = generated_features.loss_of_streams
 
-    def watch(criterion: Any, logits: Tensor, labels: Tensor, **rest: Any) -> Tensor:
+    def watch(criterion: Any, logits: Tensor, labels: Tensor, module: ModuleConfig) -> Tensor:
         seen.append(labels)
-        return original(criterion, logits, labels, **rest)
+        return original(criterion, logits, labels, module)
 
-    monkeypatch.setattr(generated_features, "stream_loss", watch)
+    monkeypatch.setattr(generated_features, "loss_of_streams", watch)
     features = torch.randn(201, 4)
     train_classifier(features, torch.arange(201), 201, epochs=2, seed=0, module=OFF)
     assert [len(labels) for labels in seen] == [67] * 6

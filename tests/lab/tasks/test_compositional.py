@@ -15,13 +15,12 @@ from torchvision.io import write_png
 
 from batchformer.lab.config.data import PairConfig
 from batchformer.lab.config.training import TrainConfig
-from batchformer.lab.data import transforms
 from batchformer.lab.data.feeds.framing import RandomResizedCrop, ResizeCentreCrop
 from batchformer.lab.data.transforms import IMAGENET, Compose, RandomFlip
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.tasks import compositional
-from batchformer.lab.tasks.compositional import CompositionalTask, file_view, memory_view
+from batchformer.lab.tasks.compositional import CompositionalTask, view_of
 
 CPU = torch.device("cpu")
 SIDE = 16
@@ -186,14 +185,12 @@ def test_the_scores_of_a_batch_are_not_kept(
 
 
 def test_views() -> None:
-    config = PairConfig()
-    assert file_view(config, training=True)[0] == RandomResizedCrop(224)
-    assert file_view(config, training=False)[0] == ResizeCentreCrop(224, 256)
-    in_memory = Compose((transforms.RandomResizedCrop(224), RandomFlip(), IMAGENET))
-    assert memory_view(config, training=True) == in_memory
-    frozen = PairConfig(augment="none")
-    for view in (file_view, memory_view):
-        assert view(frozen, training=True) == view(frozen, training=False)
+    config, frozen = PairConfig(), PairConfig(augment="none")
+    random = (RandomResizedCrop(224), Compose((RandomFlip(), IMAGENET)))
+    assert view_of(config, training=True) == random
+    middle = (ResizeCentreCrop(224, 256), IMAGENET)
+    for view in (view_of(config, False), view_of(frozen, True), view_of(frozen, False)):
+        assert view == middle
 
 
 def test_facts(table: Path) -> None:

@@ -127,15 +127,6 @@ def test_batches(task: ImageFileTask) -> None:
     assert again.per_epoch == 3 and torch.equal(again.batch(1)["x"], batches[1]["x"])
 
 
-def test_the_sampler_and_the_second_view(task: ImageFileTask) -> None:
-    changes = {"sampler": "class_balanced", "augment": "paco"}
-    other = dataclasses.replace(task, config=dataclasses.replace(task.config, **changes))  # type: ignore[arg-type]
-    batch = other.feed(IN_PROCESS, seed=0).batch(0)
-    assert batch["y"].bincount().tolist() == [2, 2, 2]
-    assert batch["view2"].shape == batch["x"].shape
-    assert not torch.equal(batch["view2"], batch["x"])
-
-
 def test_balanced_batches_beside_and_both_feeds_closed(task: ImageFileTask) -> None:
     config = dataclasses.replace(task.config, meta_batch=3)
     train = dataclasses.replace(IN_PROCESS, workers=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -68,8 +69,7 @@ class Classifier(Method):
         if module.enabled and module.at:
             insert_inside(network, module, seed)
         else:
-            width = int(network.num_features)  # type: ignore[arg-type]
-            self.encoder = make_encoder(width, module, seed, classes=classes)
+            self.encoder = make_encoder(feature_width(network), module, seed, classes=classes)
         self.dropout = nn.Dropout(self.hyper.feature_dropout)
 
     def features(self, x: Tensor) -> Tensor:
@@ -78,8 +78,7 @@ class Classifier(Method):
 
     def classify(self, features: Tensor) -> Tensor:
         """Logits ``(rows, K)`` of features ``(rows, C)``."""
-        network: Any = self.network
-        logits: Tensor = network.get_classifier()(features)
+        logits: Tensor = head_of(self.network)(features)
         return logits
 
     def streams(self, features: Tensor) -> Tensor:
@@ -96,13 +95,7 @@ class Classifier(Method):
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         """The criterion over one stream or both, as the settings weigh them."""
-        return stream_loss(
-            self.criterion,
-            logits,
-            targets,
-            loss_scale=self.config.loss_scale,
-            mixed_weight=self.config.mixed_weight,
-        )
+        return loss_of_streams(self.criterion, logits, targets, self.config)
 
     def step(self, batch: Batch) -> dict[str, Tensor]:
         encoder, module = self.encoder, self.config
@@ -198,6 +191,25 @@ def pooled_features(network: Any, x: Tensor) -> Tensor:
     return features
 
 
+def feature_width(network: Any) -> int:
+    """Channels C of a network's pooled features."""
+    return int(network.num_features)
+
+
+def head_of(network: Any) -> nn.Module:
+    """The network's classifier, of whatever kind."""
+    head: nn.Module = network.get_classifier()
+    return head
+
+
+def loss_of_streams(
+    criterion: Callable[[Any, Any], Tensor], outputs: Tensor, targets: Any, module: ModuleConfig
+) -> Tensor:
+    """The criterion over one stream or both, as the settings weigh them."""
+    scale, weight = module.loss_scale, module.mixed_weight
+    return stream_loss(criterion, outputs, targets, loss_scale=scale, mixed_weight=weight)
+
+
 def apply_encoder(encoder: BatchFormer | None, features: Tensor, module: ModuleConfig) -> Tensor:
     """What heads are trained on: the features, the mixed ones, or both, as the settings say."""
     if encoder is None:
@@ -287,8 +299,7 @@ class Unmixed(BatchFormer):
 
 def classifier_of(network: nn.Module) -> nn.Linear:
     """The network's linear classifier; an error names what was found instead."""
-    contract: Any = network
-    found = contract.get_classifier()
+    found = head_of(network)
     if not isinstance(found, nn.Linear):
         raise ValueError(
             f"This method needs a linear classifier; {type(network).__name__} has "

@@ -23,11 +23,11 @@ from batchformer.lab.engine.cuda_graph import Captured
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optim import build_optimizer
 from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep
-from batchformer.lab.methods.classifier import apply_encoder, make_encoder
+from batchformer.lab.methods.classifier import apply_encoder, loss_of_streams, make_encoder
 from batchformer.lab.models.generator import with_small_weights
 from batchformer.nn.module import BatchFormer
 from batchformer.nn.randomness import drawing, seed_for
-from batchformer.nn.streams import match, stream_loss
+from batchformer.nn.streams import match
 from batchformer.plug.attach import param_groups
 
 #: Rows of a batch of the classifier, which attend to one another.
@@ -285,13 +285,8 @@ def train_classifier(
 
     def step(batch: Batch) -> dict[str, Tensor]:
         rows = batch["rows"]
-        loss = stream_loss(
-            F.cross_entropy,
-            linear(mix_rows(encoder, features[rows], module, mixed)),
-            labels[rows],
-            loss_scale=module.loss_scale,
-            mixed_weight=module.mixed_weight,
-        )
+        logits = linear(mix_rows(encoder, features[rows], module, mixed))
+        loss = loss_of_streams(F.cross_entropy, logits, labels[rows], module)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()

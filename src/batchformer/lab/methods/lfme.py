@@ -25,14 +25,13 @@ from batchformer.lab.losses.lfme import (
     group_accuracy,
     weights_now,
 )
-from batchformer.lab.methods.classifier import Classifier
+from batchformer.lab.methods.classifier import Classifier, loss_of_streams
 from batchformer.lab.methods.training_images import (
     Bank,
     as_scored,
     in_own_precision,
     require_bank,
 )
-from batchformer.nn.streams import stream_loss
 
 
 class Lfme(Classifier):
@@ -101,13 +100,8 @@ class Lfme(Classifier):
 
     def step(self, batch: Batch) -> dict[str, Tensor]:
         weights = weights_now(self.first[batch["index"]], self.progress)
-        loss = stream_loss(
-            self._criterion,
-            self(batch["x"]),
-            (batch["y"], weights, self.taught(batch["x"])),
-            loss_scale=self.config.loss_scale,
-            mixed_weight=self.config.mixed_weight,
-        )
+        logits, targets = self(batch["x"]), (batch["y"], weights, self.taught(batch["x"]))
+        loss = loss_of_streams(self._criterion, logits, targets, self.config)
         return {"loss": loss, "expert_weight": self.weights.mean()}
 
     def _criterion(

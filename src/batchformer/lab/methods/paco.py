@@ -10,7 +10,12 @@ from torch import Tensor, nn
 from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.engine.optimizer_step import Batch
 from batchformer.lab.losses.paco import CentreLoss, paco
-from batchformer.lab.methods.classifier import JOINT_SCALES, Classifier, pooled_features
+from batchformer.lab.methods.classifier import (
+    JOINT_SCALES,
+    Classifier,
+    feature_width,
+    pooled_features,
+)
 from batchformer.lab.methods.momentum import (
     KeyQueue,
     draw_order,
@@ -60,7 +65,7 @@ class PaCoMethod(Classifier):
         # Figures use the loss of the centres: the contrast would relate samples too.
         super().__init__(network, CentreLoss(class_counts), module, seed, hyper, **options)
         with drawing(seed, "weights", 1):
-            self.projection = Projection(int(network.num_features), hyper.dim)  # type: ignore[arg-type]
+            self.projection = Projection(feature_width(network), hyper.dim)
         self.seed, self.parts = seed, parts_of_rank(hyper.norm_parts)
         normalise_in_parts(network, self.parts)
         normalise_in_parts(self.projection, self.parts)

@@ -26,11 +26,8 @@ from batchformer.lab.data.sets.known_pairs import load_pairs
 from batchformer.lab.data.sets.pairs import PHASES, Compositions, PairFiles, Phase, pair_table
 from batchformer.lab.data.transforms import (
     IMAGENET,
-    CentreCrop,
     Compose,
     RandomFlip,
-    RandomResizedCrop,
-    Resize,
     Transform,
 )
 from batchformer.lab.engine.loop import Evaluation
@@ -38,6 +35,7 @@ from batchformer.lab.engine.method import Batches, Method
 from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.metrics.compositional import CompositionalScores
 from batchformer.lab.tasks.base import FixedSplit, image_feed, scored_batches
+from batchformer.lab.tasks.image_files import centre_crop, in_memory
 
 #: Images in a scored batch.
 SCORED_BATCH = 128
@@ -126,7 +124,8 @@ class CompositionalTask(FixedSplit):
         return {**files}
 
     def _view(self, training: bool) -> Transform | View:
-        return (memory_view if self.config.memory else file_view)(self.config, training)
+        view = view_of(self.config, training)
+        return in_memory(view) if self.config.memory else view
 
     def feed(self, train: TrainConfig, seed: int) -> Batches:
         """Augmented training batches; ``y`` are numbers of seen pairs.
@@ -221,16 +220,8 @@ def _found(file: str) -> Path:
     )
 
 
-def file_view(config: PairConfig, training: bool) -> View:
+def view_of(config: PairConfig, training: bool) -> View:
     """Geometry and transform of images from files."""
     if training and config.augment == "resized":
         return framing.RandomResizedCrop(config.size), Compose((RandomFlip(), IMAGENET))
-    return framing.ResizeCentreCrop(config.size, round(config.size * 8 / 7)), IMAGENET
-
-
-def memory_view(config: PairConfig, training: bool) -> Transform:
-    """The transform of images in memory."""
-    if training and config.augment == "resized":
-        return Compose((RandomResizedCrop(config.size), RandomFlip(), IMAGENET))
-    shorter = round(config.size * 8 / 7)
-    return Compose((Resize(shorter), CentreCrop(config.size), IMAGENET))
+    return centre_crop(config.size), IMAGENET

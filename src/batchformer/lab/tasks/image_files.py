@@ -22,6 +22,7 @@ from batchformer.lab.data.sets.long_tailed_files import (
 )
 from batchformer.lab.data.transforms import (
     IMAGENET,
+    CentreCrop,
     ColorJitter,
     Compose,
     GaussianBlur,
@@ -31,6 +32,9 @@ from batchformer.lab.data.transforms import (
     RandomErasing,
     RandomFlip,
     RandomGrey,
+    RandomResizedCrop,
+    Resize,
+    Transform,
 )
 from batchformer.lab.tasks.base import LabelledTask
 
@@ -123,6 +127,26 @@ def file_views(config: LongTailConfig) -> tuple[View, View | None]:
 
 
 def view_at_test(config: LongTailConfig) -> View:
-    """Geometry and transform of test images from files: shorter side resized, centre cropped."""
-    shorter = round(config.size * 8 / 7)
-    return framing.ResizeCentreCrop(config.size, shorter), normalise_files(config.name)
+    """Geometry and transform of test images from files."""
+    return centre_crop(config.size), normalise_files(config.name)
+
+
+def centre_crop(size: int) -> framing.ResizeCentreCrop:
+    """The shorter side is resized, to 256 for a size of 224, and the middle is cut out."""
+    return framing.ResizeCentreCrop(size, round(size * 8 / 7))
+
+
+def in_memory(view: View) -> Compose:
+    """The transform of images in memory that does what a view of image files does."""
+    geometry, transform = view
+    crop: tuple[Transform, ...]
+    if isinstance(geometry, framing.RandomResizedCrop):
+        crop = (RandomResizedCrop(geometry.size, geometry.scale, geometry.ratio),)
+    elif isinstance(geometry, framing.ResizeCentreCrop):
+        crop = (Resize(geometry.shorter), CentreCrop(geometry.size))
+    elif isinstance(geometry, framing.ResizeWhole):
+        crop = (Resize((geometry.size, geometry.size)),)
+    else:
+        raise TypeError(f"there is no transform of images in memory for {geometry}")
+    rest = transform.transforms if isinstance(transform, Compose) else (transform,)
+    return Compose((*crop, *rest))
