@@ -14,6 +14,7 @@ from batchformer.lab.config.methods import METHODS, MethodConfig, ModuleConfig
 from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainConfig
 from batchformer.lab.data.feeds.memory import Feed
 from batchformer.lab.data.sets.images import ImageSplit
+from batchformer.lab.data.sets.pairs import Compositions
 from batchformer.lab.data.transforms import digits_train
 from batchformer.lab.engine.interrupt import Interrupted, StopRequest
 from batchformer.lab.engine.loop import Evaluation, Plan, fit, training
@@ -29,6 +30,12 @@ from batchformer.torch_private import BatchNorm
 COUNTS = torch.tensor([50, 20, 10, 5, 1])
 #: Of lfme: two, two and one class.
 CUTS = (20, 1)
+#: Of cge and compcos: the classes of the batches are pairs that are trained on, 5 and 6 are not.
+PAIRS = Compositions.of(
+    train=[("a", "x"), ("a", "y"), ("b", "x"), ("b", "y"), ("c", "x")],
+    val=[("c", "y")],
+    test=[("c", "z")],
+)
 Make = Callable[..., Method]
 
 
@@ -66,7 +73,12 @@ def make(images: Bank) -> Make:
             with drawing(7, "weights"):
                 given["teacher"] = [build_model("digits_net", size) for size in classes]
         with drawing(0, "weights"):
-            given |= {"network": network_for(name), "class_counts": COUNTS, "seed": 0}
+            given |= {"network": network_for(name), "seed": 0}
+        if "compositional" in entry.tasks:
+            draw = torch.Generator().manual_seed(5)
+            given |= {"compositions": PAIRS, "vectors": torch.randn(6, 7, generator=draw)}
+        else:
+            given["class_counts"] = COUNTS
         settings = {"module": ModuleConfig(**module), "hyper": MethodConfig(**own)}
         return build_method(name, **settings, **{**given, **(options or {})})
 

@@ -13,8 +13,8 @@ from batchformer.lab.config.training import OptimConfig
 
 #: Methods for batches of several domains; accumulation would separate them.
 DOMAINS = ("coral", "irm", "vrex", "mixstyle")
-#: Tasks of pairs, features or boxes; their own files have the same tests.
-OTHER_TASKS = {"compositional", "generalized", "detection"}
+#: Tasks of features or boxes; their own files have the same tests.
+OTHER_TASKS = {"generalized", "detection"}
 #: All but the vote of neighbours, which trains nothing.
 OF_IMAGES = [
     name
@@ -40,6 +40,14 @@ HYPER: dict[str, dict[str, Any]] = {
     "ride": {"reweight_epoch": 3},
     "irm": {"penalty": 5.0, "penalty_from": 3},
     "oltr": {"fresh_layer": True},
+    "cge": {"graph_hidden": 12, "image_embedding": 20},
+    "compcos": {
+        "image_embedding": 10,
+        "image_hidden": 12,
+        "feasibility": "margin",
+        "feasibility_margin": 0.4,
+        "feasibility_epochs": 5,
+    },
 }
 ACTING = [name for name in OF_IMAGES if METHODS[name].batchformer == "trains"]
 CASES = [(name, t) for name in OF_IMAGES for t in (TRAIN[:1] if name in DOMAINS else TRAIN)]
@@ -107,16 +115,17 @@ def test_samples_attend_to_one_another_in_training(make: Any, batch: Any, name: 
     "name",
     [
         *("ldam", "crt", "lws", "balms", "bbn", "oltr_plain", "oltr"),
-        *("lfme", "linear_probe", "paco", *DOMAINS),
+        *("lfme", "linear_probe", "paco", "moco_v2", "moco_v3", "ride", "mdd", "cge", "compcos"),
+        *DOMAINS,
     ],
 )
 @pytest.mark.parametrize(
     "module", [{}, {"enabled": False}, {"streams": "mixed_only"}, {"trained": False}], ids=str
 )
 def test_every_parameter_is_trained_once(
-    make: Any, batch: Any, name: str, module: dict[str, Any], assert_trained_once: Any
+    make: Any, everything: Any, name: str, module: dict[str, Any], assert_trained_once: Any
 ) -> None:
-    assert_trained_once(made(make, name, **module), batch)
+    assert_trained_once(made(make, name, **module), everything)
 
 
 @pytest.mark.parametrize("name", [n for n in OF_IMAGES if n not in NEVER_STOPPED])

@@ -26,22 +26,6 @@ BOTH = ["moco_v2", "moco_v3"]
 
 
 @pytest.mark.parametrize("name", BOTH)
-@pytest.mark.parametrize(
-    "module", [{}, {"enabled": False}, {"trained": False}, {"streams": "mixed_only"}], ids=str
-)
-def test_only_the_queries_way_is_trained(
-    make: Any, batch: Any, assert_trained_once: Any, name: str, module: dict[str, Any]
-) -> None:
-    method = make(name, HYPER, **module)
-    assert_trained_once(method, batch)
-    trained = {k.split(".")[0] for k, p in method.named_parameters() if p.requires_grad}
-    wanted = {"network", "head"} | ({"predictor"} if name == "moco_v3" else set())
-    learns = module.get("enabled", True) and module.get("trained", True)
-    assert trained == wanted | ({"encoder"} if learns else set())
-    assert not any(p.requires_grad for p in method.network.get_classifier().parameters())
-
-
-@pytest.mark.parametrize("name", BOTH)
 def test_what_is_deployed(make: Any, batch: Any, update: Any, name: str) -> None:
     method = make(name, HYPER)
     update(method, batch, times=2)
