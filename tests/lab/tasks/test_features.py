@@ -35,7 +35,7 @@ from batchformer.lab.recipes import find_recipe
 from batchformer.lab.runs.build import build
 from batchformer.lab.tasks.base import load
 from batchformer.lab.tasks.contrastive import ContrastiveTask
-from batchformer.lab.tasks.features import contrasted_file_views, views
+from batchformer.lab.tasks.features import views
 
 
 def bank_of(counts: list[int], seed: int = 0) -> Bank:
@@ -105,13 +105,14 @@ SOLARISED = RandomSolarize(128, p=0.2)
 )
 def test_views_of_cifar_are_not_blurred(name: Any, kind: Any, first: Any, second: Any) -> None:
     crop, end = RandomResizedCrop(32, scale=(0.2, 1.0)), cifar_test()
-    found = views(ContrastConfig(name=name, views=kind))
+    found = views(ContrastConfig(name=name, views=kind), files=False)
     assert found == (Compose((crop, *first, end)), Compose((crop, *second, end)))
 
 
 @pytest.mark.parametrize("kind", ["moco_v2", "byol"])
 def test_digits_are_shifted(kind: Any) -> None:
-    assert views(ContrastConfig(name="digits", views=kind)) == (digits_train(), digits_train())
+    found = views(ContrastConfig(name="digits", views=kind), files=False)
+    assert found == (digits_train(), digits_train())
 
 
 @pytest.mark.parametrize("name", ["imagenet", "imagenet_lt", "folder"])
@@ -119,12 +120,12 @@ def test_views_of_image_files(name: Any) -> None:
     crop = framing.RandomResizedCrop(28, scale=(0.2, 1.0))
     one = Compose((MOCO_JITTER, GREY, GaussianBlur((0.1, 2.0), p=0.5), FLIP, IMAGENET))
     config = ContrastConfig(name=name, size=28, views="moco_v2")
-    assert contrasted_file_views(config) == ((crop, one), (crop, one))
+    assert views(config, files=True) == ((crop, one), (crop, one))
     first = Compose((BYOL_JITTER, GREY, GaussianBlur((0.1, 2.0), p=1.0), FLIP, IMAGENET))
     rarely = GaussianBlur((0.1, 2.0), p=0.1)
     second = Compose((BYOL_JITTER, GREY, rarely, SOLARISED, FLIP, IMAGENET))
     config = ContrastConfig(name=name, size=28, views="byol")
-    assert contrasted_file_views(config) == ((crop, first), (crop, second))
+    assert views(config, files=True) == ((crop, first), (crop, second))
 
 
 CPU = torch.device("cpu")

@@ -47,8 +47,8 @@ class GeneratedFeatures(Method):
 
     Args:
         features: (M, D) all training rows, scaled.
-        labels: (M,) their class numbers.
         attributes: (K, A) of all classes.
+        labels: (M,) class numbers of the training rows.
         seen: (S,) class numbers that are trained on.
         unseen: (U,) class numbers that are not.
 
@@ -74,13 +74,14 @@ class GeneratedFeatures(Method):
     def __init__(
         self,
         features: Tensor,
-        labels: Tensor,
         attributes: Tensor,
-        seen: Tensor,
-        unseen: Tensor,
         module: ModuleConfig,
         seed: int,
-        hyper: MethodConfig | None = None,
+        hyper: MethodConfig | None,
+        *,
+        labels: Tensor,
+        seen: Tensor,
+        unseen: Tensor,
     ) -> None:
         super().__init__()
         self.hyper = hyper or MethodConfig()

@@ -6,7 +6,7 @@ import dataclasses
 import importlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -121,14 +121,23 @@ def image_feed(
         sampler: order of the samples in each epoch; None: every sample once, shuffled.
         steps: which samples each step takes, in place of batch size and sampler.
     """
-    options: dict[str, Any] = {"second": second, "sampler": sampler, "steps": steps}
-    options |= {"seed": seed, "device": device}
-    options |= {name: getattr(train, name) for name in ("batch_size", "drop_last", "accumulate")}
+    options: dict[str, Any] = {
+        "batch_size": train.batch_size,
+        "drop_last": train.drop_last,
+        "accumulate": train.accumulate,
+        "seed": seed,
+        "device": device,
+        "second": second,
+        "sampler": sampler,
+        "steps": steps,
+    }
     if isinstance(part, ImageSplit):
         return Feed(part, view, **options)
     from batchformer.lab.data.feeds.loader import FileFeed  # late: images may be in memory
 
-    return FileFeed(part, *view, workers=train.workers, on_damaged=train.damaged, **options)
+    options |= {"workers": train.workers, "on_damaged": train.damaged}
+    geometry, transform = view
+    return FileFeed(part, geometry, transform, **options)
 
 
 def scored_batches(
@@ -150,8 +159,10 @@ def scored_batches(
         return
     from batchformer.lab.data.feeds.loader import evaluation_batches  # late, as above
 
-    for read in evaluation_batches(part, *view, size, device, workers, sharded=True):
-        yield read["x"], read["y"]
+    geometry, transform = view
+    read = evaluation_batches(part, geometry, transform, size, device, workers, sharded=True)
+    for batch in read:
+        yield batch["x"], batch["y"]
 
 
 def images_for_figures(
@@ -194,7 +205,7 @@ class LabelledTask(FixedSplit):
     config: LongTailConfig
     device: torch.device
 
-    test_batch: int
+    test_batch: ClassVar[int]
     """Images in a test batch."""
 
     def training_views(self) -> tuple[Any, Any]:

@@ -11,15 +11,12 @@ from torch import Tensor
 from batchformer.lab.config.data import ContrastConfig, LongTailConfig
 from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.data.feeds import framing
-from batchformer.lab.data.feeds.loader import FileFeed, View
+from batchformer.lab.data.feeds.loader import FileFeed
 from batchformer.lab.data.feeds.memory import Feed, close
 from batchformer.lab.data.files.image_files import ImageFiles
 from batchformer.lab.data.sets.images import ImageSplit
 from batchformer.lab.data.transforms import (
     CONTRAST_SCALE,
-    Compose,
-    RandomResizedCrop,
-    Transform,
     byol,
     cifar_test,
     digits_train,
@@ -28,7 +25,7 @@ from batchformer.lab.data.transforms import (
 from batchformer.lab.methods.training_images import Extract
 from batchformer.lab.metrics.representation import alignment, feature_std, uniformity
 from batchformer.lab.tasks.base import image_feed
-from batchformer.lab.tasks.image_files import normalise_files
+from batchformer.lab.tasks.image_files import in_memory, normalise_files
 from batchformer.nn.exchange import as_single_rank
 
 #: Side of CIFAR's images.
@@ -43,31 +40,21 @@ Viewed = ContrastConfig | LongTailConfig
 # Two views of an image
 
 
-def views(config: Viewed) -> tuple[Transform, Transform]:
-    """Transforms of the first and the second view of images in memory.
+def views(config: Viewed, files: bool) -> tuple[Any, Any]:
+    """The first and the second view of images, as :func:`image_feed` takes them.
 
     CIFAR's are not blurred: a Gaussian of up to two pixels leaves little of 32 pixels. Digits are
     shifted by up to a pixel: a flip or a crop would make other digits of them.
     """
     if config.name == "digits":
         return digits_train(), digits_train()
-    end = cifar_test()
-    crop = RandomResizedCrop(SMALL, scale=CONTRAST_SCALE)
+    crop = framing.RandomResizedCrop(config.size if files else SMALL, scale=CONTRAST_SCALE)
+    end = normalise_files(config.name) if files else cifar_test()
     if config.views == "moco_v2":
-        view = Compose((crop, *moco_v2(end, blur=False).transforms))
-        return view, view
-    first, second = (byol(first, end, blur=False).transforms for first in (True, False))
-    return Compose((crop, *first)), Compose((crop, *second))
-
-
-def contrasted_file_views(config: Viewed) -> tuple[View, View]:
-    """Geometry and transform of the first and the second view of images from files."""
-    crop = framing.RandomResizedCrop(config.size, scale=CONTRAST_SCALE)
-    end = normalise_files(config.name)
-    if config.views == "moco_v2":
-        view = (crop, moco_v2(end))
-        return view, view
-    return (crop, byol(True, end)), (crop, byol(False, end))
+        first = second = (crop, moco_v2(end, blur=files))
+    else:
+        first, second = (crop, byol(True, end, blur=files)), (crop, byol(False, end, blur=files))
+    return (first, second) if files else (in_memory(first), in_memory(second))
 
 
 def two_views(
@@ -78,8 +65,7 @@ def two_views(
     device: torch.device,
 ) -> Feed | FileFeed:
     """Shuffled batches with two views of each image of a part, ``x`` and ``view2``."""
-    kinds = contrasted_file_views if isinstance(part, ImageFiles) else views
-    first, second = kinds(config)
+    first, second = views(config, files=isinstance(part, ImageFiles))
     return image_feed(part, first, train, seed, device, second=second)
 
 
