@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.config.training import OptimConfig, TrainConfig
 from batchformer.lab.data.sets.pairs import Compositions
-from batchformer.lab.engine.cuda_graph import WARM_UP, Captured, Eager
 from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.engine.stage import WeightEMA
 from batchformer.lab.methods import build_method
@@ -456,29 +455,11 @@ def test_pairs_never_seen_are_recognised(name: str, hyper: Any, enabled: bool) -
 @pytest.mark.parametrize(
     ("name", "hyper"), [("cge", {"image_embedding": 16}), ("compcos", {}), ("compcos", MARGIN)]
 )
-def test_captured_updates_are_those_run_eagerly(name: str, hyper: dict[str, Any]) -> None:
+def test_captured_updates_are_those_run_eagerly(
+    assert_captured_equals_eager: Any, name: str, hyper: dict[str, Any]
+) -> None:
     """Margins that change after the capture are among them."""
-    device = torch.device("cuda")
-    losses: dict[Any, list[float]] = {}
-    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    for kind in (Eager, Captured):
-        method = on_grid(name, hyper, dropout=0.1).to(device).train()
-        optimizers = method.optimizers(OptimConfig(name="adam", lr=1e-3))
-        optimizer_step = OptimizerStep(TrainConfig(precision="bf16"), device)
-
-        def work(
-            batch: Any, method: Any = method, o: Any = optimizers, m: Any = optimizer_step
-        ) -> Any:
-            return method.update(batch, o, m)
-
-        with torch.cuda.stream(stream):
-            more = (method.phase, pytest.fail) if kind is Captured else ()
-            updater: Any = kind(work, device, *more)
-            losses[kind] = []
-            for step in range(WARM_UP + 10):
-                if step % 4 == 0:
-                    method.begin_epoch(step // 4)
-                on_device = {name: value.to(device) for name, value in shown_at(step).items()}
-                losses[kind].append(float(updater(on_device, step)["loss"]))
-        assert kind is Eager or len(updater.graphs) == 1
-    assert losses[Captured] == pytest.approx(losses[Eager], rel=0.02)
+    adam = OptimConfig(name="adam", lr=1e-3)
+    assert_captured_equals_eager(
+        lambda: on_grid(name, hyper, dropout=0.1), shown_at, adam, rel=0.02, precision="bf16"
+    )

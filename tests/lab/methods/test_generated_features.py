@@ -18,7 +18,6 @@ from batchformer.lab.methods.generated_features import mix_rows, new_encoder, tr
 from linear_classes import (
     ADAM,
     SMALL,
-    assert_captured_equals_eager,
     changed,
     features_of,
     feed,
@@ -193,8 +192,11 @@ def test_what_has_no_sense_is_refused(name: str) -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("enabled", [False, True])
 @pytest.mark.parametrize("name", SMALL)
-def test_captured_updates_equal_eager_ones(name: str, enabled: bool) -> None:
-    assert_captured_equals_eager(lambda: made(name, enabled=enabled), features_of(name))
+def test_captured_updates_equal_eager_ones(
+    assert_captured_equals_eager: Any, name: str, enabled: bool
+) -> None:
+    batches = feed(32, 2, features_of(name))
+    assert_captured_equals_eager(lambda: made(name, enabled=enabled), batches.batch, ADAM)
 
 
 @pytest.mark.gpu
