@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor
 
 from batchformer.lab.config.training import OptimConfig
+from batchformer.lab.methods.training_images import Bank
 from batchformer.lab.metrics.representation import votes
 
 MODULES: list[dict[str, Any]] = [
@@ -69,7 +69,8 @@ IMAGES = torch.randn(12, 1, 8, 8, generator=torch.Generator().manual_seed(7))
 
 def scaled(make: Any, times: float = 1.0) -> Any:
     """A probe of unit scale on features that are so many times as long."""
-    options = {"bank": SimpleNamespace(features=lambda extract: extract(IMAGES))}
+    labels = torch.zeros(12, dtype=torch.int64)
+    options = {"bank": Bank(labels, 0, lambda: [(IMAGES, labels)])}
     method = make("linear_probe", {"probe_scale": "unit"}, options)
     with torch.no_grad():
         method.network.hidden.weight.mul_(times)

@@ -26,12 +26,7 @@ from batchformer.lab.losses.lfme import (
     weights_now,
 )
 from batchformer.lab.methods.classifier import Classifier, loss_of_streams
-from batchformer.lab.methods.training_images import (
-    Bank,
-    as_scored,
-    in_own_precision,
-    require_bank,
-)
+from batchformer.lab.methods.training_images import Bank, measured, require_bank
 
 
 class Lfme(Classifier):
@@ -121,12 +116,10 @@ class Lfme(Classifier):
         super().begin_training(updates)
         bank = require_bank(self, self.bank, "lfme")
         judging = bank.validation or bank
-        with as_scored(self):
-            found = bank.measure(in_own_precision(self, self._log_shares), self._by_own_expert)
-            confidence, right = found.unbind(1)
-            if judging is not bank:
-                judge = in_own_precision(self, self._log_shares)
-                right = judging.measure(judge, self._by_own_expert)[:, 1]
+        found = measured(self, bank, self._log_shares, self._by_own_expert)
+        confidence, right = found.unbind(1)
+        if judging is not bank:
+            right = measured(self, judging, self._log_shares, self._by_own_expert)[:, 1]
         floors = class_floors(self.class_counts, self._classes)
         self.first.copy_(first_weights(confidence.cpu(), bank.labels.cpu(), floors))
         self.known.copy_(group_accuracy(right.cpu(), judging.labels.cpu(), self._classes))
@@ -146,8 +139,7 @@ class Lfme(Classifier):
     def _student_accuracy(self) -> Tensor:
         bank = require_bank(self, self.bank, "lfme")
         judging = bank.validation or bank
-        with as_scored(self):
-            right = judging.measure(in_own_precision(self, self.predict), _is_highest)
+        right = measured(self, judging, self.predict, _is_highest)
         known = group_accuracy(right.cpu(), judging.labels.cpu(), self._classes)
         return known.to(self.known.device)
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
@@ -22,6 +21,11 @@ STREAM = 2
 Extract = Callable[[Tensor], Tensor]
 #: Scores (N, ...) of outputs (N, ...) and labels (N,).
 Score = Callable[[Tensor, Tensor], Tensor]
+
+
+def outputs_alone(outputs: Tensor, labels: Tensor) -> Tensor:
+    """The score that is the outputs themselves."""
+    return outputs
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,15 +67,11 @@ class Bank:
             extract: makes features (N, C) of images (N, channels, H, W).
         """
         # Each image once: repeating its features is cheaper than repeating the image.
-        found = self.features(extract)
+        found = self.measure(extract)
         rows = self.rows.to(found.device)
         return found[rows], self.labels.to(found.device)[rows]
 
-    def features(self, extract: Extract) -> Tensor:
-        """Features (M, C) of all training images, each once and in order."""
-        return self.measure(extract, lambda found, _: found)
-
-    def measure(self, extract: Extract, score: Score) -> Tensor:
+    def measure(self, extract: Extract, score: Score = outputs_alone) -> Tensor:
         """Scores (M, ...) of all training images, each once and in order.
 
         Args:
@@ -101,27 +101,25 @@ def require_bank(method: nn.Module, bank: Bank | None, who: str) -> Bank:
     return bank
 
 
-@contextmanager
-def as_scored(method: nn.Module) -> Iterator[None]:
-    """The method in eval, without gradients; its mode is restored afterwards."""
-    training = method.training
-    method.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        method.train(training)
+def measured(
+    method: nn.Module, bank: Bank, extract: Extract, score: Score = outputs_alone
+) -> Tensor:
+    """:meth:`Bank.measure` as the method predicts, in the precision of its weights.
 
+    The method is in eval and without gradients meanwhile; its mode is restored.
+    """
+    weight, training = next(method.parameters()), method.training
 
-def in_own_precision(method: nn.Module, extract: Extract) -> Extract:
-    """`extract` in the precision of the method's weights, whatever that of the images."""
-    weight = next(method.parameters())
-
-    def wide(x: Tensor) -> Tensor:
+    def in_own_precision(x: Tensor) -> Tensor:
         with torch.autocast(x.device.type, enabled=False):
             return extract(x.to(weight.dtype))
 
-    return wide
+    method.eval()
+    try:
+        with torch.no_grad():
+            return bank.measure(in_own_precision, score)
+    finally:
+        method.train(training)
 
 
 def class_means(method: nn.Module, bank: Bank, extract: Extract, classes: int) -> Tensor:
@@ -129,8 +127,7 @@ def class_means(method: nn.Module, bank: Bank, extract: Extract, classes: int) -
 
     A class without images has the mean 0.
     """
-    with as_scored(method):
-        features = bank.features(in_own_precision(method, extract)).cpu().double()
+    features = measured(method, bank, extract).cpu().double()
     labels = bank.labels.cpu()
     # On the CPU the order of summation is always the same.
     sums = features.new_zeros(classes, features.shape[1]).index_add_(0, labels, features)
