@@ -146,6 +146,21 @@ def test_an_update_writes_its_state_in_place(
     assert method.why_eager() is None and method.phase() is None
 
 
+@pytest.mark.parametrize("name", ["tau_norm", "knn"])
+def test_updates_without_training_change_nothing(
+    make: Any, batch: Any, update: Any, name: str
+) -> None:
+    method = make(name)
+    assert method.optimizers(OptimConfig()) == {}
+    assert not any(p.requires_grad for p in method.parameters())
+    before = {key: value.clone() for key, value in method.state_dict().items()}
+    losses = update(method, batch)
+    assert losses["loss"].isfinite() and not losses["loss"].requires_grad
+    after = method.state_dict()
+    assert before.keys() == after.keys()
+    assert all(torch.equal(value, after[key]) for key, value in before.items())
+
+
 @pytest.mark.parametrize("name", ["oltr", "lfme"])
 def test_what_measures_training_images_is_refused_without_them(make: Any, name: str) -> None:
     method = make(name, options={"bank": None})

@@ -171,17 +171,6 @@ def test_answers_are_the_shares_of_the_votes(make: Any, batch: Any, k: int) -> N
     assert found.isfinite().all() and torch.equal(found.argmax(1), wanted.argmax(1))
 
 
-def test_nothing_is_trained(make: Any, batch: Any, update: Any) -> None:
-    method = made(make).train()
-    assert not method.network.training and not any(p.requires_grad for p in method.parameters())
-    assert method.optimizers(OptimConfig()) == {}
-    before = {key: value.clone() for key, value in method.state_dict().items()}
-    losses = update(method, batch)
-    after = method.state_dict()
-    assert losses["loss"].isfinite() and before.keys() == after.keys()
-    assert all(torch.equal(value, after[key]) for key, value in before.items())
-
-
 def test_the_bank_is_no_part_of_the_state_and_filled_once_for_given_weights(
     make: Any, batch: Any
 ) -> None:
