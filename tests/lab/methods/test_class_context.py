@@ -18,7 +18,7 @@ from batchformer.lab.config.arms import with_arm
 from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.config.training import OptimConfig
 from batchformer.lab.methods import build_method
-from batchformer.lab.methods.classifier import ClassContext
+from batchformer.lab.methods.class_context import ClassContext
 from batchformer.lab.methods.erm import MixingClassifier
 from batchformer.lab.models.build import build_model
 from batchformer.lab.recipes import find_recipe
