@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
-from batchformer.lab.losses.paco import PaCo, paco
+from batchformer.lab.losses.paco import CentreLoss, paco
 
 
 @dataclass
@@ -155,14 +155,14 @@ def test_scores_are_taken_in_float32_under_autocast() -> None:
     torch.testing.assert_close(half.loss().double(), exact, rtol=1e-5, atol=1e-5)
 
 
-def test_module_equals_function_and_keeps_counts_out_of_the_state() -> None:
+def test_without_samples_it_is_the_loss_of_the_centres() -> None:
     x = draw(10)
-    module = PaCo(x.counts, alpha=0.05, temperature=0.07)
-    mask = torch.tensor([True] * 6 + [False])
-    found = module(x.queries, x.keys, x.queue, x.centres, x.targets, x.queue_targets, mask)
-    torch.testing.assert_close(found, x.loss(0.05, 0.07, mask))
-    assert module.state_dict() == {}
-    assert "classes=3, alpha=0.05, temperature=0.07" in repr(module)
+    loss = CentreLoss(x.counts)
+    priors = (x.counts / x.counts.sum()).log()
+    torch.testing.assert_close(
+        loss(x.centres, x.targets), F.cross_entropy(x.centres + priors, x.targets)
+    )
+    assert loss.state_dict() == {}, "counts describe the data"
 
 
 def test_wrong_shapes_are_refused_by_name() -> None:
@@ -183,7 +183,7 @@ def test_wrong_shapes_are_refused_by_name() -> None:
 @pytest.mark.parametrize("bad", [{"alpha": -1.0}, {"temperature": 0.0}])
 def test_wrong_weights_are_refused(bad: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=next(iter(bad))):
-        PaCo([3, 1], **{"alpha": 0.05, "temperature": 0.2, **bad})
+        draw(11).loss(**bad)
 
 
 def test_it_compiles_whole() -> None:

@@ -14,21 +14,29 @@ from batchformer.lab.config.methods import METHODS, MethodConfig, ModuleConfig
 from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainConfig
 from batchformer.lab.data.feeds.memory import Feed
 from batchformer.lab.data.sets.images import ImageSplit
+from batchformer.lab.data.sets.pairs import Compositions
 from batchformer.lab.data.transforms import digits_train
+from batchformer.lab.engine.cuda_graph import Captured, Eager
 from batchformer.lab.engine.interrupt import Interrupted, StopRequest
 from batchformer.lab.engine.loop import Evaluation, Plan, fit, training
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.methods import build_method
+from batchformer.lab.methods.training_images import Bank
 from batchformer.lab.models.build import build_model
 from batchformer.lab.models.ride import ride_resnet32
-from batchformer.lab.tasks.features import Bank
 from batchformer.nn.randomness import drawing
 from batchformer.torch_private import BatchNorm
 
 COUNTS = torch.tensor([50, 20, 10, 5, 1])
 #: Of lfme: two, two and one class.
 CUTS = (20, 1)
+#: Of cge and compcos: the classes of the batches are pairs that are trained on, 5 and 6 are not.
+PAIRS = Compositions.of(
+    train=[("a", "x"), ("a", "y"), ("b", "x"), ("b", "y"), ("c", "x")],
+    val=[("c", "y")],
+    test=[("c", "z")],
+)
 Make = Callable[..., Method]
 
 
@@ -66,7 +74,12 @@ def make(images: Bank) -> Make:
             with drawing(7, "weights"):
                 given["teacher"] = [build_model("digits_net", size) for size in classes]
         with drawing(0, "weights"):
-            given |= {"network": network_for(name), "class_counts": COUNTS, "seed": 0}
+            given |= {"network": network_for(name), "seed": 0}
+        if "compositional" in entry.tasks:
+            draw = torch.Generator().manual_seed(5)
+            given |= {"compositions": PAIRS, "vectors": torch.randn(6, 7, generator=draw)}
+        else:
+            given["class_counts"] = COUNTS
         settings = {"module": ModuleConfig(**module), "hyper": MethodConfig(**own)}
         return build_method(name, **settings, **{**given, **(options or {})})
 
@@ -220,5 +233,49 @@ def assert_trained_once() -> Callable[[Method, dict[str, Tensor]], None]:
                 assert parameter.grad is None, name
             elif not name.startswith("sampler."):  # trained by the outer loss alone
                 assert parameter.grad is not None and parameter.grad.isfinite().all(), name
+
+    return check
+
+
+@pytest.fixture(scope="session")
+def assert_captured_equals_eager() -> Callable[..., tuple[Any, Any]]:
+    """Twelve updates on a GPU, captured as CUDA graphs from the fourth on, equal eager ones.
+
+    An epoch is four updates, so that all phases of a method are captured. Both methods are
+    returned, the eager one first.
+    """
+
+    def check(
+        build: Callable[[], Method], batch: Any, optim: OptimConfig, rel: float = 1e-3, **train: Any
+    ) -> tuple[Any, Any]:
+        device, methods, losses = torch.device("cuda"), [], []
+        for kind in (Eager, Captured):
+            method = build().to(device).train()
+            method.begin_training(12)
+            optimizers = method.optimizers(optim)
+            optimizer_step = OptimizerStep(TrainConfig(**train), device)
+
+            def work(
+                batch: Any, m: Any = method, o: Any = optimizers, k: Any = optimizer_step
+            ) -> Any:
+                found = m.update(batch, o, k)
+                m.after_update()
+                return found
+
+            more = (method.phase, pytest.fail) if kind is Captured else ()
+            updater: Any = kind(work, device, *more)
+            stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+            stream.wait_stream(torch.cuda.current_stream())
+            losses.append([])
+            with torch.cuda.stream(stream):
+                for step in range(12):
+                    method.begin_epoch(step // 4)
+                    on_device = {name: value.to(device) for name, value in batch(step).items()}
+                    losses[-1].append(float(updater(on_device, seed=step)["loss"]))
+            torch.cuda.synchronize()
+            assert method.why_eager() is None and (kind is Eager or updater.graphs)
+            methods.append(method)
+        assert losses[1] == pytest.approx(losses[0], rel=rel, abs=1e-4)
+        return methods[0], methods[1]
 
     return check

@@ -236,5 +236,5 @@ def test_what_has_no_sense_is_refused() -> None:
         made({"critic_steps": 0})
     assert made().rows_per_update(2048) == 4096
     with pytest.raises(ValueError, match="seen classes only"):
-        module, hyper = ModuleConfig(enabled=False), MethodConfig()
-        CeGzsl(FEATURES, LABELS, ATTRIBUTES, SEEN, UNSEEN, module, 0, hyper, 8, 8, 8)
+        data = {"labels": LABELS, "seen": SEEN, "unseen": UNSEEN}
+        CeGzsl(FEATURES, ATTRIBUTES, ModuleConfig(enabled=False), 0, MethodConfig(), **data)

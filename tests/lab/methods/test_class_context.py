@@ -15,16 +15,13 @@ from torch import Tensor, nn
 from batchformer import check
 from batchformer.cli.main import main
 from batchformer.lab.config.arms import with_arm
-from batchformer.lab.config.methods import MethodConfig, ModuleConfig
+from batchformer.lab.config.methods import MethodConfig
 from batchformer.lab.config.training import OptimConfig
-from batchformer.lab.methods import build_method
-from batchformer.lab.methods.classifier import ClassContext
-from batchformer.lab.methods.erm import MixingClassifier
-from batchformer.lab.models.build import build_model
+from batchformer.lab.methods.class_context import ClassContext
 from batchformer.lab.recipes import find_recipe
 from batchformer.lab.runs.compare import run
-from batchformer.nn.randomness import drawing
 from lab_runs import short
+from small_methods import digits_method
 
 CPU = torch.device("cpu")
 K = 6
@@ -35,22 +32,11 @@ LABELS = (torch.tensor([0, 0, 1, 2, 0, 3, 1]), torch.tensor([4, 0, 1, 1, 0, 3, 0
 
 def method_with(
     name: str = "balanced_softmax", hyper: MethodConfig | None = None, **module: Any
-) -> MixingClassifier:
-    with drawing(0, "weights"):
-        network = build_model("digits_net", K)
-    built = build_method(
-        name,
-        network=network,
-        module=ModuleConfig(**{"context": "classes", **module}),
-        seed=0,
-        class_counts=COUNTS,
-        hyper=hyper,
-    )
-    assert isinstance(built, MixingClassifier)
-    return built
+) -> Any:
+    return digits_method(name, COUNTS, hyper, **{"context": "classes", **module})
 
 
-def context_of(method: MixingClassifier) -> ClassContext:
+def context_of(method: Any) -> ClassContext:
     assert isinstance(method.encoder, ClassContext)
     return method.encoder
 

@@ -24,7 +24,7 @@ COUNTS = torch.tensor([50, 20, 10, 5, 1])
 
 
 @pytest.mark.parametrize(
-    ("name", "shift"), [("cross_entropy", 0.0), ("balanced_softmax", COUNTS.log())]
+    ("name", "shift"), [("cross_entropy", 0.0), ("crt", 0.0), ("balanced_softmax", COUNTS.log())]
 )
 def test_the_loss_is_the_mean_over_both_streams(
     make: Any, batch: Any, quiet: Any, name: str, shift: Any
@@ -45,15 +45,6 @@ def test_the_variants_of_the_loss(make: Any, batch: Any, quiet: Any) -> None:
     assert loss(mixed_weight=0.0) == pytest.approx(loss(enabled=False), rel=1e-5)
     halves = loss(enabled=False) + loss(streams="mixed_only")
     assert loss(loss_scale="sum") == pytest.approx(halves, rel=1e-5)
-
-
-def test_an_untrained_encoder_is_in_no_group(make: Any, batch: Any) -> None:
-    method = make("cross_entropy", trained=False)
-    (group,) = method.parameter_groups(OptimConfig())
-    assert group["name"] == "model"
-    method.step(batch)["loss"].backward()
-    assert all(p.grad is None for p in method.encoder.parameters())
-    assert method.network.conv1.weight.grad.any()
 
 
 def test_the_modules_rate_is_its_own(make: Any) -> None:

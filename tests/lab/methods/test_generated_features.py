@@ -15,11 +15,9 @@ from batchformer.lab.engine.distributed.gradients import Parallel
 from batchformer.lab.engine.loop import Evaluation
 from batchformer.lab.methods import generated_features
 from batchformer.lab.methods.generated_features import mix_rows, new_encoder, train_classifier
-from batchformer.nn import streams
 from linear_classes import (
     ADAM,
     SMALL,
-    assert_captured_equals_eager,
     changed,
     features_of,
     feed,
@@ -75,13 +73,13 @@ def test_adam_step_by_step_without_batchformer() -> None:
 
 def test_every_row_once_an_epoch_in_even_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Tensor] = []
-    original = streams.stream_loss
+    original = generated_features.loss_of_streams
 
-    def watch(criterion: Any, logits: Tensor, labels: Tensor, **rest: Any) -> Tensor:
+    def watch(criterion: Any, logits: Tensor, labels: Tensor, module: ModuleConfig) -> Tensor:
         seen.append(labels)
-        return original(criterion, logits, labels, **rest)
+        return original(criterion, logits, labels, module)
 
-    monkeypatch.setattr(generated_features, "stream_loss", watch)
+    monkeypatch.setattr(generated_features, "loss_of_streams", watch)
     features = torch.randn(201, 4)
     train_classifier(features, torch.arange(201), 201, epochs=2, seed=0, module=OFF)
     assert [len(labels) for labels in seen] == [67] * 6
@@ -194,8 +192,11 @@ def test_what_has_no_sense_is_refused(name: str) -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("enabled", [False, True])
 @pytest.mark.parametrize("name", SMALL)
-def test_captured_updates_equal_eager_ones(name: str, enabled: bool) -> None:
-    assert_captured_equals_eager(lambda: made(name, enabled=enabled), features_of(name))
+def test_captured_updates_equal_eager_ones(
+    assert_captured_equals_eager: Any, name: str, enabled: bool
+) -> None:
+    batches = feed(32, 2, features_of(name))
+    assert_captured_equals_eager(lambda: made(name, enabled=enabled), batches.batch, ADAM)
 
 
 @pytest.mark.gpu

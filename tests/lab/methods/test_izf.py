@@ -132,9 +132,6 @@ def test_centres_by_a_loop() -> None:
 
 
 def test_the_mmd_by_loops() -> None:
-    x = torch.tensor([[0.0, 0.0], [2.0, 0.0]])
-    assert negative_mmd(x, x).item() == pytest.approx(0.5)
-    assert negative_mmd(x, x + 1e6).item() == pytest.approx(-1.0)
     real, other = torch.randn(2, 5, 3).double()
 
     def kernel(a: Tensor, b: Tensor) -> float:

@@ -62,20 +62,13 @@ def test_what_is_deployed_is_one_network_that_predicts(name: str) -> None:
     assert method.state_dict().keys() == before.keys(), "the method itself stays as it is"
 
 
-@pytest.mark.parametrize("module", [{}, {"enabled": False}, {"trained": False}], ids=str)
-def test_rates_and_every_parameter_once(
-    make: Any, pairs: Any, module: Any, assert_trained_once: Any
-) -> None:
-    method = make("mdd", {**HYPER, "backbone_lr_factor": 0.1}, lr_factor=0.5, **module)
+def test_rates(make: Any) -> None:
+    method = make("mdd", {**HYPER, "backbone_lr_factor": 0.1}, lr_factor=0.5)
     groups = {g["name"]: g for g in method.parameter_groups(OptimConfig(lr=2.0))}
     rates = {name: g["lr"] for name, g in groups.items()}
-    expected = {"backbone": 0.2, "model": 2.0} | ({} if module else {"batchformer": 1.0})
-    assert rates == pytest.approx(expected)
-    assert {id(p) for p in groups["backbone"]["params"]} == set(
-        map(id, method.network.parameters())
-    )
-    # With the reversal at zero the gradients are there all the same.
-    assert_trained_once(method, pairs)
+    assert rates == pytest.approx({"backbone": 0.2, "model": 2.0, "batchformer": 1.0})
+    backbone = {id(p) for p in groups["backbone"]["params"]}
+    assert backbone == set(map(id, method.network.parameters()))
 
 
 @pytest.mark.parametrize("streams", ["shared", "mixed_only", "none"])

@@ -13,8 +13,8 @@ from batchformer.lab.config.training import OptimConfig
 
 #: Methods for batches of several domains; accumulation would separate them.
 DOMAINS = ("coral", "irm", "vrex", "mixstyle")
-#: Tasks of pairs, features or boxes; their own files have the same tests.
-OTHER_TASKS = {"compositional", "generalized", "detection"}
+#: Tasks of features or boxes; their own files have the same tests.
+OTHER_TASKS = {"generalized", "detection"}
 #: All but the vote of neighbours, which trains nothing.
 OF_IMAGES = [
     name
@@ -40,6 +40,14 @@ HYPER: dict[str, dict[str, Any]] = {
     "ride": {"reweight_epoch": 3},
     "irm": {"penalty": 5.0, "penalty_from": 3},
     "oltr": {"fresh_layer": True},
+    "cge": {"graph_hidden": 12, "image_embedding": 20},
+    "compcos": {
+        "image_embedding": 10,
+        "image_hidden": 12,
+        "feasibility": "margin",
+        "feasibility_margin": 0.4,
+        "feasibility_epochs": 5,
+    },
 }
 ACTING = [name for name in OF_IMAGES if METHODS[name].batchformer == "trains"]
 CASES = [(name, t) for name in OF_IMAGES for t in (TRAIN[:1] if name in DOMAINS else TRAIN)]
@@ -107,16 +115,17 @@ def test_samples_attend_to_one_another_in_training(make: Any, batch: Any, name: 
     "name",
     [
         *("ldam", "crt", "lws", "balms", "bbn", "oltr_plain", "oltr"),
-        *("lfme", "linear_probe", "paco", *DOMAINS),
+        *("lfme", "linear_probe", "paco", "moco_v2", "moco_v3", "ride", "mdd", "cge", "compcos"),
+        *DOMAINS,
     ],
 )
 @pytest.mark.parametrize(
     "module", [{}, {"enabled": False}, {"streams": "mixed_only"}, {"trained": False}], ids=str
 )
 def test_every_parameter_is_trained_once(
-    make: Any, batch: Any, name: str, module: dict[str, Any], assert_trained_once: Any
+    make: Any, everything: Any, name: str, module: dict[str, Any], assert_trained_once: Any
 ) -> None:
-    assert_trained_once(made(make, name, **module), batch)
+    assert_trained_once(made(make, name, **module), everything)
 
 
 @pytest.mark.parametrize("name", [n for n in OF_IMAGES if n not in NEVER_STOPPED])
@@ -135,6 +144,21 @@ def test_an_update_writes_its_state_in_place(
     method.begin_epoch(1)
     assert {key: value.data_ptr() for key, value in method.state_dict().items()} == places
     assert method.why_eager() is None and method.phase() is None
+
+
+@pytest.mark.parametrize("name", ["tau_norm", "knn"])
+def test_updates_without_training_change_nothing(
+    make: Any, batch: Any, update: Any, name: str
+) -> None:
+    method = make(name)
+    assert method.optimizers(OptimConfig()) == {}
+    assert not any(p.requires_grad for p in method.parameters())
+    before = {key: value.clone() for key, value in method.state_dict().items()}
+    losses = update(method, batch)
+    assert losses["loss"].isfinite() and not losses["loss"].requires_grad
+    after = method.state_dict()
+    assert before.keys() == after.keys()
+    assert all(torch.equal(value, after[key]) for key, value in before.items())
 
 
 @pytest.mark.parametrize("name", ["oltr", "lfme"])

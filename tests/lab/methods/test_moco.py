@@ -8,9 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from batchformer.lab.config.training import OptimConfig, TrainConfig
-from batchformer.lab.engine.cuda_graph import Captured, Eager
-from batchformer.lab.engine.optimizer_step import OptimizerStep
+from batchformer.lab.config.training import OptimConfig
 from batchformer.lab.methods import momentum as shuffled_norm
 from batchformer.lab.models.build import build_model
 from batchformer.lab.recipes import find_recipe
@@ -23,22 +21,6 @@ HYPER: dict[str, Any] = {
     "projection_hidden": 16,
 }
 BOTH = ["moco_v2", "moco_v3"]
-
-
-@pytest.mark.parametrize("name", BOTH)
-@pytest.mark.parametrize(
-    "module", [{}, {"enabled": False}, {"trained": False}, {"streams": "mixed_only"}], ids=str
-)
-def test_only_the_queries_way_is_trained(
-    make: Any, batch: Any, assert_trained_once: Any, name: str, module: dict[str, Any]
-) -> None:
-    method = make(name, HYPER, **module)
-    assert_trained_once(method, batch)
-    trained = {k.split(".")[0] for k, p in method.named_parameters() if p.requires_grad}
-    wanted = {"network", "head"} | ({"predictor"} if name == "moco_v3" else set())
-    learns = module.get("enabled", True) and module.get("trained", True)
-    assert trained == wanted | ({"encoder"} if learns else set())
-    assert not any(p.requires_grad for p in method.network.get_classifier().parameters())
 
 
 @pytest.mark.parametrize("name", BOTH)
@@ -90,46 +72,23 @@ def test_what_has_no_sense_is_refused(make: Any, batch: Any, update: Any, name: 
     ids=lambda optim: optim.name,
 )
 def test_captured_updates_equal_eager_ones(
-    make: Any, name: str, parts: int, enabled: bool, optim: OptimConfig
+    make: Any,
+    assert_captured_equals_eager: Any,
+    name: str,
+    parts: int,
+    enabled: bool,
+    optim: OptimConfig,
 ) -> None:
-    device = torch.device("cuda")
-    ends = []
-    for kind in (Eager, Captured):
-        hyper = {**HYPER, "momentum_schedule": "cosine", "norm_parts": parts}
-        method = make(name, hyper, enabled=enabled).to(device).train()
-        method.begin_training(12)
-        optimizers = method.optimizers(optim)
-        machinery = OptimizerStep(TrainConfig(), device)
-
-        def work(batch: Any, m: Any = method, o: Any = optimizers, k: Any = machinery) -> Any:
-            losses = m.update(batch, o, k)
-            m.after_update()
-            return losses
-
-        said: list[str] = []
-        updater: Any = (
-            Eager(work, device)
-            if kind is Eager
-            else Captured(work, device, method.phase, said.append)
-        )
-        draw = torch.Generator().manual_seed(2)
-        images = torch.randn(12, 2, 10, 1, 8, 8, generator=draw).to(device)
-        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            losses = [
-                float(updater({"x": x, "view2": view2}, seed=k)["loss"])
-                for k, (x, view2) in enumerate(images)
-            ]
-        assert not said and method.why_eager() is None
-        if kind is Captured:
-            assert updater.graphs
-        assert int(method.updates) == 12 and float(method.momentum()) == pytest.approx(1)
-        torch.cuda.synchronize()
-        ends.append((losses, [p.clone() for p in method.key_head.parameters()]))
-    assert ends[1][0] == pytest.approx(ends[0][0], rel=1e-3, abs=1e-4)
-    for captured, eager in zip(ends[1][1], ends[0][1], strict=True):
-        torch.testing.assert_close(captured, eager, rtol=1e-3, atol=1e-4)
+    hyper = {**HYPER, "momentum_schedule": "cosine", "norm_parts": parts}
+    images = torch.randn(12, 2, 10, 1, 8, 8, generator=torch.Generator().manual_seed(2))
+    eager, captured = assert_captured_equals_eager(
+        lambda: make(name, hyper, enabled=enabled),
+        lambda step: dict(zip(("x", "view2"), images[step], strict=True)),
+        optim,
+    )
+    assert int(captured.updates) == 12 and float(captured.momentum()) == pytest.approx(1)
+    for one, two in zip(captured.key_head.parameters(), eager.key_head.parameters(), strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-3, atol=1e-4)
 
 
 # MoCo-v2.

@@ -1,4 +1,4 @@
-"""The momentum encoder and the queue against plain loops, and the shuffle between real ranks."""
+"""The momentum encoder and the queue against plain loops."""
 
 from __future__ import annotations
 
@@ -7,13 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from batchformer.lab.methods.momentum import (
-    KeyQueue,
-    frozen_copy,
-    shuffle,
-    unshuffle,
-    update_average_,
-)
+from batchformer.lab.methods.momentum import KeyQueue, frozen_copy, update_average_
 
 
 def test_parameters_follow_and_statistics_do_not() -> None:
@@ -64,9 +58,3 @@ def test_places_are_those_of_a_ring_written_one_by_one() -> None:
             place = (place + 1) % 5
         assert queue.labels.tolist() == ring and int(queue.position) == place
         assert queue.keys.flatten().tolist() == [float(n) for n in ring]
-
-
-def test_one_rank_keeps_its_rows_in_order() -> None:
-    x = torch.randn(5, 2, requires_grad=True)
-    rows, shuffled = shuffle(x, 3)
-    assert rows is x and shuffled is None and unshuffle(rows, shuffled) is rows

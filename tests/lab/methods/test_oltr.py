@@ -12,10 +12,10 @@ from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.config.training import OptimConfig
 from batchformer.lab.losses.oltr import attraction, centroid_loss, repulsion
 from batchformer.lab.methods import build_method
+from batchformer.lab.methods.training_images import Bank
 from batchformer.lab.models.heads import WithFeatureLayer
 from batchformer.lab.models.networks import resnet32
 from batchformer.lab.models.oltr import MetaEmbedding, SpatialAttention
-from batchformer.lab.tasks.features import Bank
 from batchformer.nn.randomness import drawing
 
 V, M = torch.tensor([[3.0, 4.0]]), torch.tensor([[0.0, 0.0], [3.0, 0.0]])

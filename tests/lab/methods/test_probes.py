@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor
 
 from batchformer.lab.config.training import OptimConfig
+from batchformer.lab.methods.training_images import Bank
 from batchformer.lab.metrics.representation import votes
 
 MODULES: list[dict[str, Any]] = [
@@ -69,7 +69,8 @@ IMAGES = torch.randn(12, 1, 8, 8, generator=torch.Generator().manual_seed(7))
 
 def scaled(make: Any, times: float = 1.0) -> Any:
     """A probe of unit scale on features that are so many times as long."""
-    options = {"bank": SimpleNamespace(features=lambda extract: extract(IMAGES))}
+    labels = torch.zeros(12, dtype=torch.int64)
+    options = {"bank": Bank(labels, 0, lambda: [(IMAGES, labels)])}
     method = make("linear_probe", {"probe_scale": "unit"}, options)
     with torch.no_grad():
         method.network.hidden.weight.mul_(times)
@@ -168,17 +169,6 @@ def test_answers_are_the_shares_of_the_votes(make: Any, batch: Any, k: int) -> N
     found = method.predict(batch["x"])
     torch.testing.assert_close(found.softmax(1), wanted / wanted.sum(1, keepdim=True))
     assert found.isfinite().all() and torch.equal(found.argmax(1), wanted.argmax(1))
-
-
-def test_nothing_is_trained(make: Any, batch: Any, update: Any) -> None:
-    method = made(make).train()
-    assert not method.network.training and not any(p.requires_grad for p in method.parameters())
-    assert method.optimizers(OptimConfig()) == {}
-    before = {key: value.clone() for key, value in method.state_dict().items()}
-    losses = update(method, batch)
-    after = method.state_dict()
-    assert losses["loss"].isfinite() and before.keys() == after.keys()
-    assert all(torch.equal(value, after[key]) for key, value in before.items())
 
 
 def test_the_bank_is_no_part_of_the_state_and_filled_once_for_given_weights(

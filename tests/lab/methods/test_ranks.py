@@ -24,7 +24,8 @@ from batchformer.lab.losses.paco import paco
 from batchformer.lab.methods import build_method
 from batchformer.lab.methods.momentum import shuffle, unshuffle
 from batchformer.lab.models.build import build_model
-from batchformer.nn.randomness import drawing, seed_for
+from batchformer.nn.randomness import seed_for
+from small_methods import digits_method
 
 
 @pytest.fixture(scope="module")
@@ -136,16 +137,8 @@ STEPS = 2
 
 def in_double(module: dict[str, Any], **hyper: Any) -> Any:
     """PaCo in training without dropout, whose two encoders differ."""
-    with drawing(0, "weights"):
-        network = build_model("digits_net", 5)
-    method: Any = build_method(
-        "paco",
-        network=network,
-        class_counts=COUNTS,
-        module=ModuleConfig(dropout=0.0, **module),
-        seed=0,
-        hyper=MethodConfig(**{**HYPER, **hyper}),  # type: ignore[arg-type],
-    )
+    settings = MethodConfig(**{**HYPER, **hyper})  # type: ignore[arg-type]
+    method = digits_method("paco", COUNTS, settings, dropout=0.0, **module)
     with torch.no_grad():
         for weight in [*method.key_network.parameters(), *method.key_projection.parameters()]:
             weight.mul_(0.9)

@@ -122,7 +122,9 @@ def test_the_mean_is_that_of_every_update_of_the_valley(
     settings: tuple[int, int, float], losses: list[float], expected: list[int]
 ) -> None:
     swad = Swad(Net(), *settings)
-    seen = train(swad, [3, 1, 4, 2, 5, 2, 3], losses)  # unequal: each update counts, not each part
+    assert swad.findings() == {}, "before the first update"
+    lengths = [3, 1, 4, 2, 5, 2, 3]  # unequal: each update counts, not each part
+    seen = train(swad, lengths, losses)
     last = weights(swad.inner)
     averaged = swad.conclude(Batches())["swad"]
     assert_mean(averaged, [one for number in expected for one in seen[number]])
@@ -133,36 +135,18 @@ def test_the_mean_is_that_of_every_update_of_the_valley(
     for one, two in zip(averaged.parameters(), again.parameters(), strict=True):
         assert torch.equal(one, two)
 
-
-@pytest.mark.parametrize(("settings", "losses", "expected"), VALLEYS, ids=str)
-def test_where_the_valley_was(
-    settings: tuple[int, int, float], losses: list[float], expected: list[int]
-) -> None:
-    swad, lengths = Swad(Net(), *settings), [3, 1, 4, 2, 5, 2, 3]
-    assert swad.findings() == {}, "before the first update"
-    train(swad, lengths, losses)
     found = swad.findings()["swad"]
-    first, last = sum(lengths[: expected[0]]) + 1, sum(lengths[: expected[-1] + 1])
-    assert found.values["first_update"] == first and found.values["last_update"] == last
-    assert found.values["updates"] == last - first + 1 and f"{first} to {last}" in found.words
-    start, end = expected[0] + 1, expected[-1] + 1  # a person counts from 1
-    assert (found.values["first_evaluation"], found.values["last_evaluation"]) == (start, end)
-    said = f"(evaluation {end})" if start == end else f"(evaluations {start} to {end})"
-    assert said in found.words
-    falling = losses == sorted(losses, reverse=True)
-    assert found.unexpected == falling == (not found.values["converged"])
-    assert found.values.get("threshold") == swad.valley.threshold
-    assert ("never converged" in found.words) == falling
-
-
-def test_the_valley_is_told_in_the_updates_of_the_whole_training() -> None:
-    swad, whole = Swad(Net(), 2, 2, 0.3), Swad(Net(), 2, 2, 0.3)
-    train(whole, [3, 1, 4, 2], [HIGH, LOW, LOW, HIGH])
-    train(swad, [3, 1], [HIGH, LOW])
-    resumed = Swad(Net(), 2, 2, 0.3)
-    resumed.load_state_dict(swad.state_dict())
-    train(resumed, [4, 2], [LOW, HIGH])
-    assert resumed.findings() == whole.findings() != {}
+    first, end = sum(lengths[: expected[0]]) + 1, sum(lengths[: expected[-1] + 1])
+    evaluations = expected[0] + 1, expected[-1] + 1  # a person counts from 1
+    converged = losses != sorted(losses, reverse=True)
+    values = {"updates": end - first + 1, "converged": converged, "first_update": first}
+    values |= {"last_update": end, "first_evaluation": evaluations[0]}
+    values |= {"last_evaluation": evaluations[1]}
+    threshold = {"threshold": swad.valley.threshold} if converged else {}
+    assert found.values == {**values, **threshold} and found.unexpected == (not converged)
+    said = "(evaluation {1})" if len(expected) == 1 else "(evaluations {0} to {1})"
+    assert f"{first} to {end} {said.format(*evaluations)}" in found.words
+    assert ("never converged" in found.words) == (not converged)
 
 
 def test_what_waits_is_bounded_and_dropped_with_the_valley() -> None:

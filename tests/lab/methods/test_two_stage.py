@@ -38,14 +38,6 @@ def test_the_classifier_is_new_and_of_the_seed(make: Any) -> None:
     assert not torch.equal(weights[0], old.fc.weight)
 
 
-def test_the_loss_of_both_streams_by_hand(make: Any, batch: Any) -> None:
-    method = make("crt", dropout=0.0).train()
-    features = method.network.forward_features(batch["x"])  # its normalisation is in eval
-    logits = method.network.fc(torch.cat((features, method.encoder.mix(features))))
-    expected = F.cross_entropy(logits, batch["y"].repeat(2))
-    torch.testing.assert_close(method.step(batch)["loss"], expected)
-
-
 def test_lws_begins_as_the_network_was(make: Any, batch: Any) -> None:
     plain, scaled = make("cross_entropy", enabled=False).eval(), make("lws").eval()
     assert torch.equal(scaled.predict(batch["x"]), plain.predict(batch["x"]))
@@ -82,12 +74,3 @@ def test_the_answer_is_that_of_the_normalised_network(make: Any, batch: Any) -> 
     expected = features @ (weight / weight.norm(dim=1, keepdim=True).sqrt()).T
     method = make("tau_norm", {"tau": 0.5}).eval()
     torch.testing.assert_close(method.predict(batch["x"]), expected)
-
-
-def test_updates_of_tau_norm_change_nothing(make: Any, batch: Any, update: Any) -> None:
-    method = make("tau_norm")
-    assert method.optimizers(OptimConfig()) == {}
-    before = {k: v.clone() for k, v in method.state_dict().items()}
-    losses = update(method, batch)
-    assert losses["loss"].isfinite() and not losses["loss"].requires_grad
-    assert all(torch.equal(v, before[k]) for k, v in method.state_dict().items())

@@ -15,15 +15,12 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
 from batchformer import check
-from batchformer.lab.config.methods import MethodConfig, ModuleConfig
+from batchformer.lab.config.methods import MethodConfig
 from batchformer.lab.config.training import OptimConfig
 from batchformer.lab.losses.attention_labels import permute_others
-from batchformer.lab.methods import build_method
-from batchformer.lab.methods.erm import MixingClassifier
-from batchformer.lab.models.build import build_model
 from batchformer.lab.runs.compare import run
-from batchformer.nn.randomness import drawing
 from lab_runs import short
+from small_methods import digits_method
 
 CPU = torch.device("cpu")
 K = 6
@@ -42,16 +39,11 @@ ARMS: dict[str, dict[str, Any]] = {
 
 def method_with(
     name: str = "balanced_softmax", hyper: MethodConfig | None = None, **module: Any
-) -> MixingClassifier:
-    with drawing(0, "weights"):
-        network = build_model("digits_net", K)
-    options: dict[str, Any] = {"module": ModuleConfig(**module), "hyper": hyper, "seed": 0}
-    built = build_method(name, network=network, class_counts=COUNTS, **options)
-    assert isinstance(built, MixingClassifier)
-    return built.train()
+) -> Any:
+    return digits_method(name, COUNTS, hyper, **module).train()
 
 
-def in_float64(name: str, **module: Any) -> tuple[MixingClassifier, dict[str, Tensor]]:
+def in_float64(name: str, **module: Any) -> tuple[Any, dict[str, Tensor]]:
     """A method whose features depend on the sample alone, and a batch."""
     method = method_with(name, **module).double()
     method.network.eval()
@@ -59,9 +51,8 @@ def in_float64(name: str, **module: Any) -> tuple[MixingClassifier, dict[str, Te
     return method, {"x": x, "y": Y}
 
 
-def stock_layers(method: MixingClassifier) -> list[nn.TransformerEncoderLayer]:
+def stock_layers(method: Any) -> list[nn.TransformerEncoderLayer]:
     """Torch's layers with the weights of the encoder; a copy."""
-    assert method.encoder is not None
     copies = []
     for layer in method.encoder.layers:
         p = method.encoder.dropout
@@ -136,7 +127,7 @@ class Listening(nn.Module):
         return loss
 
 
-def labels_of(method: MixingClassifier, batch: dict[str, Tensor]) -> Tensor:
+def labels_of(method: Any, batch: dict[str, Tensor]) -> Tensor:
     method.criterion = Listening(method.criterion)
     torch.manual_seed(0)
     method.step(batch)

@@ -15,19 +15,18 @@ from torchvision.io import write_png
 
 from batchformer.lab.config.data import PairConfig
 from batchformer.lab.config.training import TrainConfig
-from batchformer.lab.data import transforms
 from batchformer.lab.data.feeds.framing import RandomResizedCrop, ResizeCentreCrop
 from batchformer.lab.data.transforms import IMAGENET, Compose, RandomFlip
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.tasks import compositional
-from batchformer.lab.tasks.compositional import CompositionalTask, file_view, memory_view
+from batchformer.lab.tasks.compositional import CompositionalTask, view_of
 
 CPU = torch.device("cpu")
 SIDE = 16
 #: Seen in training; unseen in validation; unseen in the test.
 SEEN = [("old", "cat"), ("old", "dog"), ("wet", "cat")]
-UNSEEN = {"val": ("wet", "dog"), "test": ("red", "dog")}
+UNSEEN = {"val": ("wet", "dog"), "test": ("dry", "dog")}
 
 
 @pytest.fixture
@@ -48,7 +47,8 @@ def table(tmp_path: Path) -> Path:
         writer = csv.writer(file)
         writer.writerow(["image", "attribute", "object", "split"])
         writer.writerows(rows)
-    words = {"old": "1 0 0", "wet": "0 1 0", "red": "0 0 1", "cat": "1 1 0", "hound": "0 1 1"}
+    words = {"old": "1 0 0", "wet": "0 1 0", "red": "0 0 1", "dry": "1 0 1"}
+    words |= {"cat": "1 1 0", "hound": "0 1 1"}
     (tmp_path / "vectors.txt").write_text("\n".join(f"{w} {v}" for w, v in words.items()) + "\n")
     return path
 
@@ -94,7 +94,7 @@ def optimizer_step() -> OptimizerStep:
 @pytest.mark.parametrize("memory", [False, True])
 def test_a_network_that_knows_all_pairs_is_perfect(table: Path, world: str, memory: bool) -> None:
     made = task(table, world=world, memory=memory)
-    assert made.num_classes == 6
+    assert made.num_classes == (6 if world == "closed" else 8)
     found = made.evaluate(Knows(made, [*SEEN, ("red", "cat"), *UNSEEN.values()]), optimizer_step())
     names = ["auc", "hm", "seen", "unseen", "attribute", "object"]
     assert list(found.metrics)[:6] == names and list(found.metrics)[-1] == "val"
@@ -135,8 +135,8 @@ def test_the_last_batch_is_kept_unless_it_has_a_single_sample(table: Path, memor
 
 def test_words_are_attributes_then_objects(table: Path) -> None:
     made = task(table)
-    assert made.words.names == ("old", "red", "wet", "cat", "dog")
-    assert made.method_options["vectors"][4].tolist() == [0, 1, 1], "the replacement's"
+    assert made.words.names == ("dry", "old", "red", "wet", "cat", "dog")
+    assert made.method_options["vectors"][5].tolist() == [0, 1, 1], "the replacement's"
     with pytest.raises(ValueError, match="dog"):
         task(table, replacements=())
     drawn = task(table, replacements=(), missing_words="random")
@@ -186,14 +186,12 @@ def test_the_scores_of_a_batch_are_not_kept(
 
 
 def test_views() -> None:
-    config = PairConfig()
-    assert file_view(config, training=True)[0] == RandomResizedCrop(224)
-    assert file_view(config, training=False)[0] == ResizeCentreCrop(224, 256)
-    in_memory = Compose((transforms.RandomResizedCrop(224), RandomFlip(), IMAGENET))
-    assert memory_view(config, training=True) == in_memory
-    frozen = PairConfig(augment="none")
-    for view in (file_view, memory_view):
-        assert view(frozen, training=True) == view(frozen, training=False)
+    config, frozen = PairConfig(), PairConfig(augment="none")
+    random = (RandomResizedCrop(224), Compose((RandomFlip(), IMAGENET)))
+    assert view_of(config, training=True) == random
+    middle = (ResizeCentreCrop(224, 256), IMAGENET)
+    for view in (view_of(config, False), view_of(frozen, True), view_of(frozen, False)):
+        assert view == middle
 
 
 def test_facts(table: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -14,55 +16,39 @@ from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.data.feeds import framing
 from batchformer.lab.data.transforms import (
     IMAGENET,
+    CentreCrop,
     ColorJitter,
     Compose,
     RandomFlip,
     RandomGrey,
     RandomResizedCrop,
-    Transform,
-    digits_test,
-    digits_train,
+    Resize,
 )
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optimizer_step import OptimizerStep
-from batchformer.lab.tasks.domains import (
-    score,
-    scored_file_view,
-    scored_view,
-    training_file_view,
-    training_view,
+from batchformer.lab.tasks.domains import score, scored_view, training_view
+from batchformer.lab.tasks.image_files import in_memory
+
+GREY, JITTER = RandomGrey(0.1), ColorJitter(0.3, 0.3, 0.3, 0.3)
+CROP = framing.RandomResizedCrop(224, scale=(0.7, 1.0))
+MIDDLE = framing.ResizeCentreCrop(224, 256)
+
+
+@pytest.mark.parametrize(
+    ("augment", "geometry", "colours"),
+    [("domain", CROP, (JITTER, GREY)), ("scale", CROP, (JITTER,)), ("centre", MIDDLE, ())],
 )
+def test_training_images(augment: Any, geometry: Any, colours: Any) -> None:
+    wanted = (geometry, Compose((RandomFlip(), *colours, IMAGENET)))
+    assert training_view(DomainConfig(augment=augment)) == wanted
 
 
-def steps(transform: Transform) -> tuple[Transform, ...]:
-    assert isinstance(transform, Compose)
-    return transform.transforms
-
-
-def test_the_protocol_of_generalization() -> None:
-    config = DomainConfig(size=160)
-    geometry, transform = training_file_view(config)
-    assert geometry == framing.RandomResizedCrop(160, scale=(0.7, 1.0))
-    colours = (RandomFlip(), ColorJitter(0.3, 0.3, 0.3, 0.3), RandomGrey(0.1), IMAGENET)
-    assert steps(transform) == colours
-    crop = RandomResizedCrop(160, scale=(0.7, 1.0))
-    assert steps(training_view(config)) == (crop, *colours)
-
-
-def test_without_grey() -> None:
-    for view in (training_view, lambda c: training_file_view(c)[1]):
-        parts = steps(view(DomainConfig(augment="scale")))
-        assert not any(isinstance(part, RandomGrey) for part in parts)
-        assert any(isinstance(part, ColorJitter) for part in parts)
-
-
-def test_the_middle_of_the_image() -> None:
-    config = DomainConfig(augment="centre")
-    geometry, transform = training_file_view(config)
-    assert geometry == framing.ResizeCentreCrop(224, 256)
-    assert steps(transform) == (RandomFlip(), IMAGENET)
-    assert scored_file_view(config) == (geometry, IMAGENET)
-    assert not any(isinstance(p, RandomResizedCrop) for p in steps(training_view(config)))
+def test_a_view_in_memory_has_the_crop_of_the_files() -> None:
+    view = (framing.RandomResizedCrop(16, (0.7, 1.0), (0.5, 2.0)), Compose((RandomFlip(), JITTER)))
+    crop = RandomResizedCrop(16, (0.7, 1.0), (0.5, 2.0))
+    assert in_memory(view) == Compose((crop, RandomFlip(), JITTER))
+    middle = Compose((Resize(256), CentreCrop(224), IMAGENET))
+    assert in_memory((MIDDLE, IMAGENET)) == middle
 
 
 @pytest.mark.parametrize("augment", ["domain", "centre"])
@@ -75,15 +61,10 @@ def test_scored_images_are_those_of_torchvision(augment: str) -> None:
     expected = IMAGENET(wanted)
     nothing = torch.empty(3, 0, dtype=torch.float64)
     level = 1 / 255 / 0.224 + 1e-4
-    assert (scored_view(config)(x, nothing) - expected).abs().max() < level
-    geometry, transform = scored_file_view(config)
+    assert (in_memory(scored_view(config))(x, nothing) - expected).abs().max() < level
+    geometry, transform = scored_view(config)
     framed = torch.stack([geometry(image, row) for image, row in zip(x, nothing, strict=True)])
     assert (transform(framed, nothing) - expected).abs().max() < level
-
-
-def test_the_digits_have_their_own() -> None:
-    config = DomainConfig(name="rotated_digits", augment="shift", size=16)
-    assert training_view(config) == digits_train() and scored_view(config) == digits_test()
 
 
 class Given(Method):

@@ -13,6 +13,7 @@ from torchvision.io import write_png
 
 from batchformer.lab.config.data import DomainConfig
 from batchformer.lab.config.training import TrainConfig
+from batchformer.lab.data.transforms import digits_test, digits_train
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.tasks.domains import DomainTask, read_domains
@@ -66,6 +67,13 @@ def test_a_batch_has_the_sources_one_after_the_other() -> None:
     assert task.method_options["groups"] == 5
     sources = sum(size for domain, size in task.data.sizes.items() if domain != "r45")
     assert int(task.method_options["class_counts"].sum()) == sources
+
+
+def test_digits_are_shifted_and_scored_as_they_are() -> None:
+    task = digits()
+    part, _ = task.data.joined(task.split.train)
+    assert task._view(part, training=True) == digits_train()
+    assert task._view(part, training=False) == digits_test()
 
 
 def test_without_held_out_images_there_is_no_score_of_validation() -> None:

@@ -1,4 +1,4 @@
-"""The bank of training features, the two views, and scores of features."""
+"""Two views of images, and scores of features."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from PIL import Image
 
 from batchformer.lab.config.arms import with_arm
@@ -34,60 +32,7 @@ from batchformer.lab.recipes import find_recipe
 from batchformer.lab.runs.build import build
 from batchformer.lab.tasks.base import load
 from batchformer.lab.tasks.contrastive import ContrastiveTask
-from batchformer.lab.tasks.features import Bank, contrasted_file_views, views
-
-
-def bank_of(counts: list[int], seed: int = 0) -> Bank:
-    labels = torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(counts))
-    images = torch.arange(len(labels))[:, None].float()
-    batches = [*zip(torch.split(images, 7), torch.split(labels, 7), strict=True)]
-    return Bank(labels, seed, lambda: batches)
-
-
-@settings(max_examples=30, deadline=None)
-@given(counts=st.lists(st.integers(1, 40), min_size=2, max_size=6), seed=st.integers(0, 5))
-def test_classes_of_a_long_tail_are_equally_often_there(counts: list[int], seed: int) -> None:
-    features, labels = bank_of(counts, seed)(lambda x: x)
-    rows = features[:, 0].long()
-    assert len(rows) == sum(counts)
-    assert torch.equal(bank_of(counts).labels[rows], labels)
-    if max(counts) < 2 * min(counts):
-        assert rows.tolist() == list(range(sum(counts))), "balanced: every image once, in order"
-    else:
-        found = labels.bincount(minlength=len(counts))
-        assert found.max() - found.min() <= 1
-        for label, count in enumerate(counts):
-            often = rows[labels == label].bincount()
-            often = often[often > 0]
-            assert len(often) == min(count, int(found[label])) and often.max() - often.min() <= 1
-
-
-def test_the_seed_draws_and_an_image_is_encoded_once() -> None:
-    seen: list[int] = []
-
-    def extract(x: torch.Tensor) -> torch.Tensor:
-        seen.extend(x[:, 0].long().tolist())
-        return x
-
-    counts = [60, 20, 2]
-    first, _ = bank_of(counts, 0)(extract)
-    assert seen == list(range(82))
-    again, _ = bank_of(counts, 0)(lambda x: x)
-    other, _ = bank_of(counts, 1)(lambda x: x)
-    assert torch.equal(first, again) and not torch.equal(first, other)
-
-
-def test_classes_without_images_are_left_out() -> None:
-    labels = torch.tensor([0, 0, 0, 0, 2])
-    bank = Bank(labels, 0, lambda: [(torch.zeros(5, 1), labels)])
-    _, found = bank(lambda x: x)
-    assert sorted(found.bincount(minlength=3).tolist()) == [0, 2, 3]
-
-
-def test_half_precision_arrives_in_single() -> None:
-    features, _ = bank_of([2, 2])(lambda x: x.half())
-    assert features.dtype == torch.float32
-
+from batchformer.lab.tasks.features import views
 
 GREY, FLIP = RandomGrey(0.2), RandomFlip(0.5)
 MOCO_JITTER, BYOL_JITTER = (ColorJitter(0.4, 0.4, s, 0.1, p=0.8) for s in (0.4, 0.2))
@@ -104,13 +49,14 @@ SOLARISED = RandomSolarize(128, p=0.2)
 )
 def test_views_of_cifar_are_not_blurred(name: Any, kind: Any, first: Any, second: Any) -> None:
     crop, end = RandomResizedCrop(32, scale=(0.2, 1.0)), cifar_test()
-    found = views(ContrastConfig(name=name, views=kind))
+    found = views(ContrastConfig(name=name, views=kind), files=False)
     assert found == (Compose((crop, *first, end)), Compose((crop, *second, end)))
 
 
 @pytest.mark.parametrize("kind", ["moco_v2", "byol"])
 def test_digits_are_shifted(kind: Any) -> None:
-    assert views(ContrastConfig(name="digits", views=kind)) == (digits_train(), digits_train())
+    found = views(ContrastConfig(name="digits", views=kind), files=False)
+    assert found == (digits_train(), digits_train())
 
 
 @pytest.mark.parametrize("name", ["imagenet", "imagenet_lt", "folder"])
@@ -118,12 +64,12 @@ def test_views_of_image_files(name: Any) -> None:
     crop = framing.RandomResizedCrop(28, scale=(0.2, 1.0))
     one = Compose((MOCO_JITTER, GREY, GaussianBlur((0.1, 2.0), p=0.5), FLIP, IMAGENET))
     config = ContrastConfig(name=name, size=28, views="moco_v2")
-    assert contrasted_file_views(config) == ((crop, one), (crop, one))
+    assert views(config, files=True) == ((crop, one), (crop, one))
     first = Compose((BYOL_JITTER, GREY, GaussianBlur((0.1, 2.0), p=1.0), FLIP, IMAGENET))
     rarely = GaussianBlur((0.1, 2.0), p=0.1)
     second = Compose((BYOL_JITTER, GREY, rarely, SOLARISED, FLIP, IMAGENET))
     config = ContrastConfig(name=name, size=28, views="byol")
-    assert contrasted_file_views(config) == ((crop, first), (crop, second))
+    assert views(config, files=True) == ((crop, first), (crop, second))
 
 
 CPU = torch.device("cpu")

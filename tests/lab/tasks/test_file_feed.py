@@ -15,7 +15,7 @@ from batchformer.lab.data.feeds.loader import FileFeed
 from batchformer.lab.data.files.decode import DamagedImageError
 from batchformer.lab.data.files.image_files import ImageFiles
 from batchformer.lab.data.transforms import IMAGENET, Compose, RandomFlip
-from batchformer.lab.tasks.base import file_feed
+from batchformer.lab.tasks.base import image_feed
 
 CPU = torch.device("cpu")
 VIEW = (ResizeCentreCrop(8, 8), Compose((RandomFlip(), IMAGENET)))
@@ -36,7 +36,7 @@ def files(tmp_path: Path) -> ImageFiles:
 @pytest.mark.parametrize("drop_last", [False, True])
 def test_batches_are_those_of_the_training(files: ImageFiles, drop_last: bool) -> None:
     train = TrainConfig(batch_size=3, drop_last=drop_last, workers=0)
-    made = file_feed(files, VIEW, train, 5, CPU, second=VIEW)
+    made = image_feed(files, VIEW, train, 5, CPU, second=VIEW)
     by_hand = FileFeed(files, *VIEW, 3, 5, drop_last, CPU, 0, second=VIEW)
     assert made.per_epoch == by_hand.per_epoch == (2 if drop_last else 3)
     for step in range(4):
@@ -48,9 +48,9 @@ def test_batches_are_those_of_the_training(files: ImageFiles, drop_last: bool) -
 def test_a_damaged_file_is_treated_as_asked(files: ImageFiles) -> None:
     (files.root / files.paths[0]).write_bytes(b"no image")
     train = TrainConfig(batch_size=7, workers=0, damaged="skip")
-    feed = file_feed(files, VIEW, train, 5, CPU)
+    feed = image_feed(files, VIEW, train, 5, CPU)
     with pytest.warns(RuntimeWarning):
         assert len(feed.batch(0)["y"]) == 7
     assert [Path(name).name for name in feed.damaged] == ["0.png"]
     with pytest.raises(DamagedImageError):
-        file_feed(files, VIEW, TrainConfig(batch_size=7, workers=0), 5, CPU).batch(0)
+        image_feed(files, VIEW, TrainConfig(batch_size=7, workers=0), 5, CPU).batch(0)

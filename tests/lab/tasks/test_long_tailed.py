@@ -11,10 +11,14 @@ from torch import Tensor
 
 from batchformer.lab.config.data import LongTailConfig
 from batchformer.lab.config.training import TrainConfig
+from batchformer.lab.data.feeds.memory import Feed
+from batchformer.lab.data.feeds.order import ClassBalanced
+from batchformer.lab.data.transforms import digits_train
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.tasks.base import load
 from batchformer.lab.tasks.long_tailed import LongTailedTask
+from batchformer.nn.randomness import seed_for
 
 CPU = torch.device("cpu")
 
@@ -70,11 +74,14 @@ def test_a_balanced_batch_comes_beside_the_training_batch() -> None:
     plain = LongTailedTask.load(LongTailConfig(name="digits", ratio=50), CPU)
     alone = plain.feed(TrainConfig(batch_size=32), seed=0)
     assert feed.per_epoch == alone.per_epoch
+    part = plain.data.train
+    balanced, other = ClassBalanced(part.y, 0, stream=1), seed_for(0, "augmentation", 1)
+    beside = Feed(part, digits_train(), 30, other, drop_last=True, sampler=balanced)
     for step in (0, 3, 40):
         batch = feed.batch(step)
+        assert torch.equal(batch["meta_x"], beside.batch(step)["x"])
         assert set(batch) == {"x", "y", "index", "meta_x", "meta_y"}
         assert batch["meta_y"].bincount(minlength=10).tolist() == [3] * 10
-        assert batch["meta_x"].shape == (30, 1, 8, 8)
         expected = alone.batch(step)
         assert all(torch.equal(batch[key], expected[key]) for key in expected)
 

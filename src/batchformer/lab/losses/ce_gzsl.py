@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from batchformer.lab.losses.contrast import require_positive
+from batchformer.lab.losses.precision import widened
 
 
 def supervised_contrast(directions: Tensor, labels: Tensor, temperature: float) -> Tensor:
@@ -34,7 +35,7 @@ def supervised_contrast(directions: Tensor, labels: Tensor, temperature: float) 
             f"{tuple(directions.shape)} and {tuple(labels.shape)}."
         )
     require_positive(temperature)
-    z = directions.to(torch.promote_types(directions.dtype, torch.float32))
+    z = widened(directions)
     with torch.autocast(z.device.type, enabled=False):
         similarities = z @ z.T / temperature
     itself = torch.eye(len(z), dtype=torch.bool, device=z.device)
@@ -54,8 +55,7 @@ def class_contrast(scores: Tensor, targets: Tensor, temperature: float) -> Tenso
         targets: (N,) numbers within these S classes.
     """
     require_positive(temperature)
-    wide = torch.promote_types(scores.dtype, torch.float32)
-    return F.cross_entropy(scores.to(wide) / temperature, targets)
+    return F.cross_entropy(widened(scores) / temperature, targets)
 
 
 def gradient_penalty(
@@ -86,6 +86,5 @@ def gradient_penalty(
     between = (share * real.detach() + (1 - share) * fake.detach()).requires_grad_()
     scores = critic(between, condition)
     (gradient,) = torch.autograd.grad(scores.sum(), between, create_graph=True)
-    wide = torch.promote_types(gradient.dtype, torch.float32)
-    lengths: Tensor = torch.linalg.vector_norm(gradient.to(wide), dim=1)
+    lengths: Tensor = torch.linalg.vector_norm(widened(gradient), dim=1)
     return (lengths - 1).square().mean()

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from batchformer.lab.losses.precision import widened
+
 
 def coral(features: Tensor) -> Tensor:
     """CORAL (Sun and Saenko, 2016): how far means and covariances of domains differ; a scalar.
@@ -30,7 +32,7 @@ def coral(features: Tensor) -> Tensor:
             "train.batch-size higher."
         )
     with torch.autocast(features.device.type, enabled=False):
-        rows = features.to(torch.promote_types(features.dtype, torch.float32))
+        rows = widened(features)
         means = rows.mean(1)  # (G, C)
         apart = rows - means.unsqueeze(1)
         covariances = apart.mT @ apart / (rows.shape[1] - 1)  # (G, C, C)
@@ -60,7 +62,7 @@ def irm_penalty(logits: Tensor, targets: Tensor) -> Tensor:
             "irm_penalty needs logits (G, n, K) and targets (G, n) of class indices with at least "
             f"two samples of each domain, got {tuple(logits.shape)} and {tuple(targets.shape)}."
         )
-    scores = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    scores = widened(logits)
     expected = (scores.softmax(2) * scores).sum(2)
     slopes = expected - scores.gather(2, targets.unsqueeze(2)).squeeze(2)  # (G, n)
     return (slopes[:, ::2].mean(1) * slopes[:, 1::2].mean(1)).mean()
@@ -107,9 +109,8 @@ def mdd(
         raise ValueError(f"mdd needs logits (N, K) twice and (M, K) twice, got {shapes}.")
     if shapes[0][1] != shapes[2][1] or shapes[0][1] < 2:
         raise ValueError(f"mdd needs the same two or more classes in both domains, got {shapes}.")
-    wide = torch.promote_types(source_adversary.dtype, torch.float32)
-    agreement = F.cross_entropy(source_adversary.to(wide), source.argmax(1))
-    return -gamma * agreement + log_other(target_adversary.to(wide), target.argmax(1)).mean()
+    agreement = F.cross_entropy(widened(source_adversary), source.argmax(1))
+    return -gamma * agreement + log_other(widened(target_adversary), target.argmax(1)).mean()
 
 
 def log_other(logits: Tensor, classes: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from batchformer.lab.losses.precision import widened
 from batchformer.lab.losses.ride import kl_from
 
 
@@ -106,10 +107,9 @@ def experts_loss(
         groups: (K_g,) its classes.
         weights: (G,).
     """
-    dtype = torch.promote_types(logits.dtype, torch.float32)
-    z = logits.to(dtype) / temperature
+    z = widened(logits) / temperature
     parts = [
-        kl_from(t.to(dtype) / temperature, z.index_select(1, group))
+        kl_from(t.to(z.dtype) / temperature, z.index_select(1, group))
         for t, group in zip(taught, groups, strict=True)
     ]
     return (weights * torch.stack(parts)).sum()

@@ -13,15 +13,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from batchformer.lab.losses.precision import widened
+
 #: (K,) training images of each class.
 ClassCounts = Tensor | Sequence[int]
 
 
-def checked_counts(class_counts: ClassCounts, who: str, *, allow_empty: bool = False) -> Tensor:
+def checked_counts(class_counts: ClassCounts, who: str) -> Tensor:
     """The counts (K,) in float64, or an error that begins with `who`.
 
-    A class without training images usually means a wrong split or a wrong number of classes, so
-    it is an error unless `allow_empty`.
+    Some classes may have no training image.
 
     >>> checked_counts([5, 2], "example")
     tensor([5., 2.], dtype=torch.float64)
@@ -35,32 +36,21 @@ def checked_counts(class_counts: ClassCounts, who: str, *, allow_empty: bool = F
     # Written so that NaN fails too.
     if not bool(((counts >= 0) & (counts < float("inf"))).all()):
         raise ValueError(f"{who}: class counts must be finite and not negative")
-    empty = (counts == 0).nonzero().flatten().tolist()
-    if len(empty) == counts.numel():
+    if not bool(counts.any()):
         raise ValueError(f"{who}: every class count is 0; count the training labels")
-    if empty and not allow_empty:
-        named = ", ".join(map(str, empty[:10])) + (", ..." if len(empty) > 10 else "")
-        raise ValueError(
-            f"{who}: {len(empty)} of {counts.numel()} classes have no training image (classes "
-            f"{named}). Check the split and the number of classes, or pass allow_empty=True to "
-            f"leave these classes out"
-        )
     return counts
 
 
-def effective_number_weights(
-    class_counts: ClassCounts, beta: float = 0.9999, *, allow_empty: bool = False
-) -> Tensor:
+def effective_number_weights(class_counts: ClassCounts, beta: float = 0.9999) -> Tensor:
     """Class weights (K,) by the effective number of samples (Cui et al., 2019), of mean one.
 
     They are inversely proportional to ``(1 - beta^n_c) / (1 - beta)``. With ``beta=0`` all weights
     are 1; towards ``beta=1`` they become inverse frequencies. Deferred re-weighting (Cao et al.,
-    2019) uses them only in the last part of a training.
+    2019) uses them only in the last part of a training. A class without images has weight 0, and
+    the K' others have a sum of K'.
 
     Args:
         beta: in [0, 1).
-        allow_empty: give a class without images weight 0, and the K' others a sum of K'; otherwise
-            such a class is an error.
 
     >>> effective_number_weights([1, 3], beta=0.5)  # effective numbers 1 and 1.75
     tensor([1.2727, 0.7273])
@@ -70,7 +60,7 @@ def effective_number_weights(
             f"effective_number_weights needs beta in [0, 1), got {beta}; inverse frequencies are "
             f"the limit, for example 0.999999"
         )
-    counts = checked_counts(class_counts, "effective_number_weights", allow_empty=allow_empty)
+    counts = checked_counts(class_counts, "effective_number_weights")
     present = counts > 0
     # expm1 keeps 1 - beta^n exact where beta^n is close to 1.
     effective = torch.ones_like(counts) if beta == 0 else -torch.expm1(counts * math.log(beta))
@@ -129,19 +119,17 @@ def balanced_softmax(
 
 
 class BalancedSoftmax(nn.Module):
-    """``balanced_softmax`` with the class counts of one training set.
+    """``balanced_softmax`` with the class counts (K,) of one training set.
 
-    ``class_counts`` is (K,). The counts describe the data and not the model, so they move with
-    the module but are not in its ``state_dict``. A class without training images is an error;
-    ``allow_empty=True`` excludes it instead: its logit is not trained, and a target that names it
-    has loss ``inf``.
+    The counts describe the data and not the model, so they move with the module but are not in its
+    ``state_dict``.
     """
 
     class_counts: Tensor
 
-    def __init__(self, class_counts: ClassCounts, *, allow_empty: bool = False) -> None:
+    def __init__(self, class_counts: ClassCounts) -> None:
         super().__init__()
-        checked_counts(class_counts, "BalancedSoftmax", allow_empty=allow_empty)
+        checked_counts(class_counts, "BalancedSoftmax")
         counts = torch.as_tensor(class_counts).detach().clone()
         self.register_buffer("class_counts", counts, persistent=False)
 
@@ -149,27 +137,22 @@ class BalancedSoftmax(nn.Module):
         """Loss of logits (N, K) against targets (N,) or (N, K)."""
         return balanced_softmax(logits, targets, self.class_counts)
 
-    def extra_repr(self) -> str:
-        return f"classes={self.class_counts.numel()}"
-
 
 # LDAM (Cao et al., 2019): cross-entropy with a margin that is larger for rarer classes.
 
 
-def ldam_margins(
-    class_counts: ClassCounts, largest: float = 0.5, *, allow_empty: bool = False
-) -> Tensor:
+def ldam_margins(class_counts: ClassCounts, largest: float = 0.5) -> Tensor:
     """Margins (K,) proportional to ``n_c^(-1/4)``; the rarest class has the `largest`.
+
+    A class without images has margin 0, and does not count as the rarest.
 
     Args:
         largest: margin of the rarest class, in cosines.
-        allow_empty: give a class without images margin 0, and do not count it as the rarest;
-            otherwise such a class is an error.
 
     >>> ldam_margins([10_000, 625, 16])
     tensor([0.1000, 0.2000, 0.5000])
     """
-    counts = checked_counts(class_counts, "ldam_margins", allow_empty=allow_empty)
+    counts = checked_counts(class_counts, "ldam_margins")
     rarity = torch.where(counts > 0, counts, torch.inf).pow(-0.25)
     return (rarity * (largest / rarity.max())).to(torch.get_default_dtype())
 
@@ -203,7 +186,7 @@ def ldam(
             f"ldam needs logits (N, K), targets (N,) of class indices and margins (K,), got "
             f"{tuple(logits.shape)}, {tuple(targets.shape)} and {tuple(margins.shape)}"
         )
-    scores = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    scores = widened(logits)
     classes = torch.arange(logits.shape[1], device=logits.device)
     true_class = targets.unsqueeze(1) == classes
     scores = scores - true_class * (scale * margins.to(scores.dtype))
@@ -216,7 +199,6 @@ class LDAM(nn.Module):
 
     Args:
         beta: of the effective-number class weights that apply while `reweighted` is true.
-        allow_empty: accept classes without images; they have neither margin nor weight.
     """
 
     margins: Tensor
@@ -233,12 +215,11 @@ class LDAM(nn.Module):
         largest: float = 0.5,
         scale: float = 30.0,
         beta: float = 0.9999,
-        allow_empty: bool = False,
     ) -> None:
         super().__init__()
         self.scale = scale
-        margins = ldam_margins(class_counts, largest, allow_empty=allow_empty)
-        weights = effective_number_weights(class_counts, beta, allow_empty=allow_empty)
+        margins = ldam_margins(class_counts, largest)
+        weights = effective_number_weights(class_counts, beta)
         # They describe the data and not the model, so they stay out of its state.
         self.register_buffer("margins", margins, persistent=False)
         self.register_buffer("class_weights", weights, persistent=False)
@@ -247,6 +228,3 @@ class LDAM(nn.Module):
         """Loss of logits (N, K) against targets (N,)."""
         weights = self.class_weights if self.reweighted else None
         return ldam(logits, targets, self.margins, self.scale, weights)
-
-    def extra_repr(self) -> str:
-        return f"classes={self.margins.numel()}, scale={self.scale:g}"

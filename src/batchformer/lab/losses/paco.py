@@ -6,6 +6,7 @@ import math
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from batchformer.lab.losses.long_tailed import ClassCounts, checked_counts
 
@@ -59,6 +60,11 @@ def paco(
         alpha: weight of a sample among the positives.
         queue_valid: (Q,) booleans, False where the queue holds no key yet; None if all hold one.
     """
+    if alpha < 0 or temperature <= 0:
+        raise ValueError(
+            f"paco needs alpha of at least 0 and temperature above 0, got alpha {alpha}, "
+            f"temperature {temperature}"
+        )
     _check(queries, keys, queue, centre_logits, targets, queue_targets, class_counts, queue_valid)
     dtype = torch.promote_types(torch.promote_types(queries.dtype, keys.dtype), torch.float32)
     with torch.autocast(queries.device.type, enabled=False):
@@ -83,59 +89,24 @@ def paco(
     return -((of_centre + alpha * of_samples) / weights).mean()
 
 
-class PaCo(nn.Module):
-    """``paco`` with the class counts and the settings of one experiment.
+class CentreLoss(nn.Module):
+    """PaCo's loss without the contrast of samples: that of the class centres alone.
 
     Args:
-        class_counts: (K,) training images of each class; classes without any are accepted.
-        alpha, temperature: as in :func:`paco`.
+        class_counts: (K,) training images of each class; some may have none.
     """
 
     class_counts: Tensor
 
-    def __init__(self, class_counts: ClassCounts, *, alpha: float, temperature: float) -> None:
+    def __init__(self, class_counts: ClassCounts) -> None:
         super().__init__()
-        _check_weights(alpha, temperature)
-        self.alpha, self.temperature = alpha, temperature
-        counts = checked_counts(class_counts, "PaCo", allow_empty=True)
+        counts = checked_counts(class_counts, "PaCo")
         # They describe the data and not the model, so they stay out of its state.
         self.register_buffer("class_counts", counts.float(), persistent=False)
 
-    def forward(
-        self,
-        queries: Tensor,
-        keys: Tensor,
-        queue: Tensor,
-        centre_logits: Tensor,
-        targets: Tensor,
-        queue_targets: Tensor,
-        queue_valid: Tensor | None = None,
-    ) -> Tensor:
-        """Loss of queries (N, D) against keys (N, D), the queue (Q, D) and centres (N, K)."""
-        return paco(
-            queries,
-            keys,
-            queue,
-            centre_logits,
-            targets,
-            queue_targets,
-            self.class_counts,
-            alpha=self.alpha,
-            temperature=self.temperature,
-            queue_valid=queue_valid,
-        )
-
-    def extra_repr(self) -> str:
-        classes = self.class_counts.numel()
-        return f"classes={classes}, alpha={self.alpha:g}, temperature={self.temperature:g}"
-
-
-def _check_weights(alpha: float, temperature: float) -> None:
-    if alpha < 0 or temperature <= 0:
-        raise ValueError(
-            f"paco needs alpha of at least 0 and temperature above 0, got alpha {alpha}, "
-            f"temperature {temperature}"
-        )
+    def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Loss of centre logits (N, K) against targets (N,)."""
+        return F.cross_entropy(logits + log_prior(self.class_counts, logits.dtype), targets)
 
 
 def _check(

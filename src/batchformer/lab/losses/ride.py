@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from batchformer.lab.losses.long_tailed import LDAM, ClassCounts, checked_counts, ldam
+from batchformer.lab.losses.precision import widened
 
 DistillationCount = Literal["once", "per_expert"]
 
@@ -47,8 +48,8 @@ def distillation(student_logits: Tensor, teacher_logits: Tensor, temperature: fl
             f"{tuple(student_logits.shape)} and {tuple(teacher_logits.shape)}; with two streams, "
             f"repeat the teacher's rows for both"
         )
-    dtype = torch.promote_types(student_logits.dtype, torch.float32)
-    teacher, student = teacher_logits.to(dtype), student_logits.to(dtype)
+    student = widened(student_logits)
+    teacher = teacher_logits.to(student.dtype)
     return temperature**2 * kl_from(teacher / temperature, student / temperature)
 
 
@@ -68,7 +69,7 @@ def class_temperatures(class_counts: ClassCounts, factor: float) -> Tensor:
         raise ValueError(
             f"class_temperatures needs factor in [0, 1), so that no temperature is 0; got {factor}"
         )
-    counts = checked_counts(class_counts, "class_temperatures", allow_empty=True)
+    counts = checked_counts(class_counts, "class_temperatures")
     weights = counts.numel() * counts / counts.sum() * factor + 1 - factor
     return (weights / weights.max()).to(torch.get_default_dtype())
 
@@ -199,9 +200,6 @@ class RIDE(LDAM):
             temperatures=self.temperatures if self.reweighted else None,
         )
 
-    def extra_repr(self) -> str:
-        return f"classes={self.margins.numel()}, diversity={self.diversity:g}, scale={self.scale:g}"
-
 
 def _checked(expert_logits: Tensor, who: str) -> Tensor:
     """The logits (E, N, K) in float32 or wider."""
@@ -210,4 +208,4 @@ def _checked(expert_logits: Tensor, who: str) -> Tensor:
             f"{who} needs the logits of all experts, (E, N, K), got {tuple(expert_logits.shape)}; "
             f"stack them along a new first axis"
         )
-    return expert_logits.to(torch.promote_types(expert_logits.dtype, torch.float32))
+    return widened(expert_logits)

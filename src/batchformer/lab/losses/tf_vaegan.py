@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from batchformer.lab.losses.precision import widened
+
 #: Mean penalties above the first raise its weight, below the second lower it, by this factor.
 TOO_LARGE, TOO_SMALL, FACTOR = 1.05, 1.001, 1.1
 
@@ -31,10 +33,10 @@ def decoding_error(decoded: Tensor, attributes: Tensor) -> Tensor:
             "decoding_error needs decoded and attributes (N, A), got "
             f"{tuple(decoded.shape)} and {tuple(attributes.shape)}."
         )
-    wide = torch.promote_types(decoded.dtype, torch.float32)
-    error = decoded.to(wide) - attributes.to(wide)
+    wide = widened(decoded)
+    error = wide - attributes.to(wide.dtype)
     lengths: Tensor = torch.linalg.vector_norm(error, dim=1, keepdim=True)
-    cubes: Tensor = error.abs().pow(3) / lengths.clamp(min=torch.finfo(wide).tiny)
+    cubes: Tensor = error.abs().pow(3) / lengths.clamp(min=torch.finfo(wide.dtype).tiny)
     return cubes.sum(1).mean()
 
 
@@ -50,8 +52,8 @@ def vae_loss(made: Tensor, x: Tensor, mean: Tensor, log_variance: Tensor) -> Ten
         mean: (N, Z) of the noise, given the features.
         log_variance: (N, Z).
     """
-    wide = torch.promote_types(made.dtype, torch.float32)
-    made, x, mean, log_variance = (t.to(wide) for t in (made, x, mean, log_variance))
+    dtype = widened(made).dtype
+    made, x, mean, log_variance = (t.to(dtype) for t in (made, x, mean, log_variance))
     with torch.autocast(made.device.type, enabled=False):
         again = F.binary_cross_entropy(made, x.detach(), reduction="sum")
     divergence = 0.5 * (mean.square() + log_variance.exp() - 1 - log_variance).sum()

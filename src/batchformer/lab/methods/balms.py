@@ -19,6 +19,7 @@ from batchformer.lab.config.training import OptimConfig, require
 from batchformer.lab.engine.optim import build_optimizer, parameters_of, set_lr
 from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep
 from batchformer.lab.losses.long_tailed import BalancedSoftmax, balanced_softmax
+from batchformer.lab.losses.precision import widened
 from batchformer.lab.methods.classifier import classifier_of
 from batchformer.lab.methods.two_stage import OnFrozenFeatures
 from batchformer.nn.randomness import drawing
@@ -77,7 +78,7 @@ class MetaSampled(OnFrozenFeatures):
         **options: Any,
     ) -> None:
         hyper = hyper or MethodConfig()
-        criterion = BalancedSoftmax(class_counts, allow_empty=True)
+        criterion = BalancedSoftmax(class_counts)
         super().__init__(network, criterion, seed=seed, hyper=hyper, **options)
         self.sampler = ClassSampler(class_counts, hyper.sampler_power)
         with drawing(seed, "weights", 1):
@@ -105,8 +106,8 @@ class MetaSampled(OnFrozenFeatures):
         self, batch: Batch, optimizers: dict[str, Optimizer], optimizer_step: OptimizerStep
     ) -> dict[str, Tensor]:
         with optimizer_step.autocast():
-            features = _widened(self.features(batch["x"]))
-            meta_features = _widened(self.features(batch["meta_x"]))
+            features = widened(self.features(batch["x"]))
+            meta_features = widened(self.features(batch["meta_x"]))
         draws, main = self.sampler(batch["y"]), optimizers["main"]
         meta = self.meta_loss(draws, features, batch["y"], meta_features, batch["meta_y"], main)
         (gradient,) = torch.autograd.grad(meta, [self.sampler.logits])
@@ -182,8 +183,3 @@ def after_sgd_step(weight: nn.Parameter, gradient: Tensor, optimizer: Optimizer)
         step = step + momentum * velocity if group["nesterov"] else velocity
     after: Tensor = weight.detach() - group["lr"] * step
     return after
-
-
-def _widened(features: Tensor) -> Tensor:
-    """The features in float32, or in float64 if they are."""
-    return features.to(torch.promote_types(features.dtype, torch.float32))

@@ -18,11 +18,17 @@ from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optimizer_step import Batch
 from batchformer.lab.losses.bbn import bilateral_loss, cumulative_alpha, mixed_branches
-from batchformer.lab.methods.classifier import apply_encoder, make_encoder, pooled_features
+from batchformer.lab.methods.classifier import (
+    apply_encoder,
+    feature_width,
+    head_of,
+    loss_of_streams,
+    make_encoder,
+    pooled_features,
+)
 from batchformer.lab.models.branches import Branch, split_last_block
 from batchformer.nn.module import BatchFormer
 from batchformer.nn.randomness import drawing, seed_for
-from batchformer.nn.streams import stream_loss
 
 
 class Bbn(Method):
@@ -60,7 +66,7 @@ class Bbn(Method):
         with drawing(seed, "weights", 1):
             # In a tuple: it is a part of the network already, and is not registered twice.
             self.branches = (split_last_block(network, len(class_counts)),)
-        width = int(network.num_features) // 2  # type: ignore[arg-type]
+        width = feature_width(network) // 2
         seeds = (seed, seed_for(seed, "module weights", 1))
         encoders = [made for each in seeds if (made := make_encoder(width, module, each))]
         self.encoder = nn.ModuleList(encoders) if encoders else None
@@ -79,8 +85,7 @@ class Bbn(Method):
 
     def classify(self, features: Tensor) -> Tensor:
         """Features (rows, 2C) of both branches to logits (rows, K)."""
-        network: Any = self.network
-        logits: Tensor = network.get_classifier()(features)
+        logits: Tensor = head_of(self.network)(features)
         return logits
 
     def streams(self, *features: Tensor) -> list[Tensor]:
@@ -99,14 +104,11 @@ class Bbn(Method):
         rebalancing = self.branch_features(batch["paired_x"], "rebalancing")
         first, second = self.streams(conventional, rebalancing)
         rows = self.dropout(mixed_branches(first, second, self.alpha))
-        loss = stream_loss(
+        criterion, targets = (
             partial(bilateral_loss, alpha=self.alpha),
-            self.classify(rows),
             (batch["y"], batch["paired_y"]),
-            loss_scale=self.config.loss_scale,
-            mixed_weight=self.config.mixed_weight,
         )
-        return {"loss": loss}
+        return {"loss": loss_of_streams(criterion, self.classify(rows), targets, self.config)}
 
     def predict(self, x: Tensor) -> Tensor:
         return self.classify(self.branch_features(x, "both"))

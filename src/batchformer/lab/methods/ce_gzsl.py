@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -45,18 +46,16 @@ class CeGzsl(AdversarialFeatures):
     def __init__(
         self,
         features: Tensor,
-        labels: Tensor,
         attributes: Tensor,
-        seen: Tensor,
-        unseen: Tensor,
         module: ModuleConfig,
         seed: int,
         hyper: MethodConfig | None = None,
         embedding: int = EMBEDDING,
         direction: int = DIRECTION,
         comparator: int = COMPARATOR,
+        **data: Any,
     ) -> None:
-        super().__init__(features, labels, attributes, seen, unseen, module, seed, hyper)
+        super().__init__(features, attributes, module, seed, hyper, **data)
         _require_sense(module, self.hyper)
         hyper, channels, dim = self.hyper, attributes.shape[1], features.shape[1]
         self.noise_channels = hyper.noise

@@ -14,7 +14,7 @@ from batchformer.lab.config.methods import MethodConfig
 from batchformer.lab.config.training import OptimConfig
 from batchformer.lab.data.sets.pairs import Compositions
 from batchformer.lab.engine.optimizer_step import Batch
-from batchformer.lab.methods.classifier import Classifier, replace_classifier
+from batchformer.lab.methods.classifier import Classifier, feature_width, replace_classifier
 from batchformer.lab.methods.two_stage import OnFrozenFeatures
 from batchformer.lab.models.heads import CosineClassifier, normalised_embedder
 from batchformer.lab.models.pair_graph import GraphNetwork, node_features, pair_graph
@@ -146,7 +146,7 @@ class Cge(PairClassifier):
         **options: Any,
     ) -> None:
         super().__init__(network, compositions, vectors, seed=seed, hyper=hyper, **options)
-        features, wanted = int(network.num_features), self.hyper.image_embedding  # type: ignore[arg-type]
+        features, wanted = feature_width(network), self.hyper.image_embedding
         self.register_buffer(
             "nodes", node_features(compositions, vectors.float()), persistent=False
         )
@@ -220,12 +220,8 @@ class CompCos(PairClassifier, OnFrozenFeatures):
         self.objects = nn.Parameter(words[count:].clone())
         with drawing(seed, "weights", 1):
             self.composition = nn.Linear(2 * vectors.shape[1], dim)
-            self.embedder = normalised_embedder(
-                int(network.num_features),  # type: ignore[arg-type]
-                hyper.image_hidden,
-                dim,
-                hyper.pair_dropout,
-            )
+            sizes = feature_width(network), hyper.image_hidden, dim
+            self.embedder = normalised_embedder(*sizes, hyper.pair_dropout)
         self.register_buffer("attribute", compositions.attribute, persistent=False)
         self.register_buffer("object", compositions.object, persistent=False)
         # Part of the state: a run resumed within an epoch continues with that epoch's margins.

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optimizer_step import Batch
+from batchformer.lab.methods.classifier import head_of
 from batchformer.lab.models.faster_rcnn import faster_rcnn
 from batchformer.nn.randomness import drawing
 
@@ -48,8 +49,7 @@ class Detector(Method):
         with drawing(seed, "weights", 1):
             # It holds the network's layers without registering their parameters twice.
             self.detector = faster_rcnn(network, len(classes), (hyper or MethodConfig()).detector)
-        contract: Any = network
-        contract.get_classifier().requires_grad_(False)
+        head_of(network).requires_grad_(False)
 
     def step(self, batch: Batch) -> dict[str, Tensor]:
         """The sum of the four losses, and each of them."""

@@ -12,7 +12,7 @@ from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.config.training import OptimConfig
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optimizer_step import Batch
-from batchformer.lab.methods.classifier import JOINT_SCALES, insert_inside
+from batchformer.lab.methods.classifier import JOINT_SCALES, head_of, insert_inside
 from batchformer.lab.models.detr import best_detections, detr, padded, to_pixels, to_shares
 from batchformer.nn.randomness import drawing
 from batchformer.nn.streams import match
@@ -56,8 +56,7 @@ class Detr(Method):
             # It holds the network's layers without registering their parameters twice.
             self.detector = detr(network, len(classes), self.hyper.detr, self.hyper.queries)
         self.detector.loss_function = JointLoss(self.detector.loss_function)
-        contract: Any = network
-        for part in (contract.get_classifier(), *(getattr(network, name) for name in FROZEN)):
+        for part in (head_of(network), *(getattr(network, name) for name in FROZEN)):
             part.requires_grad_(False)
         if module.enabled:
             example = padded([torch.zeros(3, EXAMPLE, EXAMPLE)] * 3)

@@ -15,7 +15,7 @@ from batchformer.lab.config.methods import MethodConfig
 from batchformer.lab.config.training import OptimConfig
 from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep
 from batchformer.lab.losses.domains import coral, irm_penalty, mdd, vrex
-from batchformer.lab.methods.classifier import Classifier, replace_classifier
+from batchformer.lab.methods.classifier import Classifier, feature_width, replace_classifier
 from batchformer.lab.models.domains import insert_mixstyle, reverse_gradient
 from batchformer.nn.randomness import drawing
 from batchformer.nn.streams import match
@@ -203,7 +203,7 @@ class Mdd(Classifier):
         replace_classifier(network, nn.Identity())
         width, classes = self.hyper.bottleneck, len(class_counts)
         with drawing(seed, "weights", 1):
-            self.bottleneck = bottleneck(int(network.num_features), width)  # type: ignore[arg-type]
+            self.bottleneck = bottleneck(feature_width(network), width)
             self.head, self.adversary = head(width, classes), head(width, classes)
         self.register_buffer("updates", torch.zeros((), dtype=torch.int64))
 

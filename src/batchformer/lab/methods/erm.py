@@ -13,7 +13,7 @@ from batchformer.lab.config.methods import MethodConfig, reweights
 from batchformer.lab.data.transforms.mixup import draw_mix, mix_batch
 from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep
 from batchformer.lab.losses.long_tailed import LDAM, BalancedSoftmax
-from batchformer.lab.methods.classifier import Classifier, replace_classifier
+from batchformer.lab.methods.classifier import Classifier, feature_width, replace_classifier
 from batchformer.lab.models.heads import CosineClassifier
 from batchformer.nn.randomness import drawing
 
@@ -92,7 +92,7 @@ class BalancedSoftmaxMethod(MixingClassifier):
     """
 
     def __init__(self, network: nn.Module, class_counts: Tensor, **options: Any) -> None:
-        criterion = BalancedSoftmax(class_counts, allow_empty=True)
+        criterion = BalancedSoftmax(class_counts)
         super().__init__(network, criterion, len(class_counts), **options)
 
 
@@ -137,12 +137,11 @@ class LDAMMethod(Classifier):
             largest=hyper.margin,
             scale=hyper.scale,
             beta=hyper.reweight_beta,
-            allow_empty=True,
         )
         super().__init__(network, criterion, seed=seed, hyper=hyper, **options)
         with drawing(seed, "weights", 1):
-            width = int(network.num_features)  # type: ignore[arg-type]
-            replace_classifier(network, CosineClassifier(width, len(class_counts), hyper.scale))
+            cosines = CosineClassifier(feature_width(network), len(class_counts), hyper.scale)
+            replace_classifier(network, cosines)
 
     def begin_epoch(self, epoch: int) -> None:
         self.criterion.reweighted = epoch >= self.hyper.reweight_epoch

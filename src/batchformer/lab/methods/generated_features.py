@@ -23,11 +23,11 @@ from batchformer.lab.engine.cuda_graph import Captured
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optim import build_optimizer
 from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep
-from batchformer.lab.methods.classifier import apply_encoder, make_encoder
+from batchformer.lab.methods.classifier import apply_encoder, loss_of_streams, make_encoder
 from batchformer.lab.models.generator import with_small_weights
 from batchformer.nn.module import BatchFormer
 from batchformer.nn.randomness import drawing, seed_for
-from batchformer.nn.streams import match, stream_loss
+from batchformer.nn.streams import match
 from batchformer.plug.attach import param_groups
 
 #: Rows of a batch of the classifier, which attend to one another.
@@ -47,8 +47,8 @@ class GeneratedFeatures(Method):
 
     Args:
         features: (M, D) all training rows, scaled.
-        labels: (M,) their class numbers.
         attributes: (K, A) of all classes.
+        labels: (M,) class numbers of the training rows.
         seen: (S,) class numbers that are trained on.
         unseen: (U,) class numbers that are not.
 
@@ -74,13 +74,14 @@ class GeneratedFeatures(Method):
     def __init__(
         self,
         features: Tensor,
-        labels: Tensor,
         attributes: Tensor,
-        seen: Tensor,
-        unseen: Tensor,
         module: ModuleConfig,
         seed: int,
-        hyper: MethodConfig | None = None,
+        hyper: MethodConfig | None,
+        *,
+        labels: Tensor,
+        seen: Tensor,
+        unseen: Tensor,
     ) -> None:
         super().__init__()
         self.hyper = hyper or MethodConfig()
@@ -285,13 +286,8 @@ def train_classifier(
 
     def step(batch: Batch) -> dict[str, Tensor]:
         rows = batch["rows"]
-        loss = stream_loss(
-            F.cross_entropy,
-            linear(mix_rows(encoder, features[rows], module, mixed)),
-            labels[rows],
-            loss_scale=module.loss_scale,
-            mixed_weight=module.mixed_weight,
-        )
+        logits = linear(mix_rows(encoder, features[rows], module, mixed))
+        loss = loss_of_streams(F.cross_entropy, logits, labels[rows], module)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()

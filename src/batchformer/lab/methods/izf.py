@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -39,13 +40,11 @@ class Izf(GeneratedFeatures):
     def __init__(
         self,
         features: Tensor,
-        labels: Tensor,
         attributes: Tensor,
-        seen: Tensor,
-        unseen: Tensor,
         module: ModuleConfig,
         seed: int,
         hyper: MethodConfig | None = None,
+        **data: Any,
     ) -> None:
         hyper = hyper or MethodConfig()
         dim, channels = features.shape[1], attributes.shape[1]
@@ -55,7 +54,7 @@ class Izf(GeneratedFeatures):
             f"leave none beside {channels} attributes; give fewer, or set --method ce_gzsl",
         )
         scaled = hyper.attribute_scale * math.sqrt(channels) * F.normalize(attributes, dim=1)
-        super().__init__(features, labels, scaled, seen, unseen, module, seed, hyper)
+        super().__init__(features, scaled, module, seed, hyper, **data)
         self.noise_channels = dim - channels
         with drawing(seed, "weights"):
             self.flow = Flow(dim, hyper.flow_hidden, hyper.flow_blocks)

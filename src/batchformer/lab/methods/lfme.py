@@ -25,14 +25,8 @@ from batchformer.lab.losses.lfme import (
     group_accuracy,
     weights_now,
 )
-from batchformer.lab.methods.classifier import Classifier
-from batchformer.lab.methods.training_images import (
-    Bank,
-    as_scored,
-    in_own_precision,
-    require_bank,
-)
-from batchformer.nn.streams import stream_loss
+from batchformer.lab.methods.classifier import Classifier, loss_of_streams
+from batchformer.lab.methods.training_images import Bank, measured, require_bank
 
 
 class Lfme(Classifier):
@@ -101,13 +95,8 @@ class Lfme(Classifier):
 
     def step(self, batch: Batch) -> dict[str, Tensor]:
         weights = weights_now(self.first[batch["index"]], self.progress)
-        loss = stream_loss(
-            self._criterion,
-            self(batch["x"]),
-            (batch["y"], weights, self.taught(batch["x"])),
-            loss_scale=self.config.loss_scale,
-            mixed_weight=self.config.mixed_weight,
-        )
+        logits, targets = self(batch["x"]), (batch["y"], weights, self.taught(batch["x"]))
+        loss = loss_of_streams(self._criterion, logits, targets, self.config)
         return {"loss": loss, "expert_weight": self.weights.mean()}
 
     def _criterion(
@@ -127,12 +116,10 @@ class Lfme(Classifier):
         super().begin_training(updates)
         bank = require_bank(self, self.bank, "lfme")
         judging = bank.validation or bank
-        with as_scored(self):
-            found = bank.measure(in_own_precision(self, self._log_shares), self._by_own_expert)
-            confidence, right = found.unbind(1)
-            if judging is not bank:
-                judge = in_own_precision(self, self._log_shares)
-                right = judging.measure(judge, self._by_own_expert)[:, 1]
+        found = measured(self, bank, self._log_shares, self._by_own_expert)
+        confidence, right = found.unbind(1)
+        if judging is not bank:
+            right = measured(self, judging, self._log_shares, self._by_own_expert)[:, 1]
         floors = class_floors(self.class_counts, self._classes)
         self.first.copy_(first_weights(confidence.cpu(), bank.labels.cpu(), floors))
         self.known.copy_(group_accuracy(right.cpu(), judging.labels.cpu(), self._classes))
@@ -152,8 +139,7 @@ class Lfme(Classifier):
     def _student_accuracy(self) -> Tensor:
         bank = require_bank(self, self.bank, "lfme")
         judging = bank.validation or bank
-        with as_scored(self):
-            right = judging.measure(in_own_precision(self, self.predict), _is_highest)
+        right = measured(self, judging, self.predict, _is_highest)
         known = group_accuracy(right.cpu(), judging.labels.cpu(), self._classes)
         return known.to(self.known.device)
 

@@ -20,7 +20,14 @@ from batchformer.lab.losses.contrast import (
     queue_contrast,
     stream_pairs,
 )
-from batchformer.lab.methods.classifier import apply_encoder, make_encoder, pooled_features
+from batchformer.lab.losses.precision import widened
+from batchformer.lab.methods.classifier import (
+    apply_encoder,
+    feature_width,
+    head_of,
+    make_encoder,
+    pooled_features,
+)
 from batchformer.lab.methods.momentum import (
     KeyQueue,
     draw_order,
@@ -60,13 +67,12 @@ class Moco(Method):
         hyper: MethodConfig,
     ) -> None:
         super().__init__()
-        contract: Any = network
-        contract.get_classifier().requires_grad_(False)
+        head_of(network).requires_grad_(False)
         self.network, self.head = network, head
         self.key_network, self.key_head = frozen_copy(network), frozen_copy(head)
         self.config, self.hyper, self.seed = module, hyper, seed
         self.module_lr_factor = module.lr_factor
-        self.encoder = make_encoder(int(contract.num_features), module, seed)
+        self.encoder = make_encoder(feature_width(network), module, seed)
         # A tensor, so that a captured update goes on counting when it is replayed.
         self.register_buffer("updates", torch.zeros((), dtype=torch.int64))
         self.total_updates = 0
@@ -144,7 +150,7 @@ class Moco(Method):
 
 def unit_rows(rows: Tensor) -> Tensor:
     """Rows ``(N, D)`` scaled to length 1, in float32 or wider."""
-    return F.normalize(rows.to(torch.promote_types(rows.dtype, torch.float32)), dim=1)
+    return F.normalize(widened(rows), dim=1)
 
 
 def by_stream(rows: Tensor, n: int) -> dict[str, Tensor]:
@@ -201,7 +207,7 @@ class MocoV2(Moco):
         require_contrast_sense("moco_v2", module, hyper)
         with drawing(seed, "weights", 1):
             head = projector(
-                int(network.num_features),  # type: ignore[arg-type]
+                feature_width(network),
                 hyper.dim,
                 hyper.projection_layers,
                 hyper.projection_hidden,
@@ -287,7 +293,7 @@ class MocoV3(Moco):
         require_contrast_sense("moco_v3", module, hyper)
         with drawing(seed, "weights", 1):
             head = normalised_projector(
-                int(network.num_features),  # type: ignore[arg-type]
+                feature_width(network),
                 hyper.dim,
                 hyper.projection_layers,
                 hyper.projection_hidden,

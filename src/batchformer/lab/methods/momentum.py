@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 import torch
@@ -96,19 +97,16 @@ class Shuffled(NamedTuple):
 
 
 @torch.no_grad()
-def shuffle(x: Tensor, seed: int) -> tuple[Tensor, Shuffled | None]:
+def shuffle(x: Tensor, seed: int) -> tuple[Tensor, Shuffled]:
     """Redistribute the rows of all ranks at random, to each rank as many as it had.
 
     Batch statistics are then not those of the samples that a rank compares. The order depends on
-    the seed alone, so no rank sends it. On one rank ``x`` itself is returned, because every order
-    has the same statistics. There is no gradient.
+    the seed alone, so no rank sends it. There is no gradient.
 
     Args:
         x: (N, ...), of any number of rows on each rank.
         seed: the same on every rank.
     """
-    if world_size() == 1:
-        return x, None
     counts = row_counts(x)
     draw = torch.Generator().manual_seed(seed)
     order = torch.randperm(sum(counts), generator=draw).to(x.device)
@@ -117,14 +115,8 @@ def shuffle(x: Tensor, seed: int) -> tuple[Tensor, Shuffled | None]:
 
 
 @torch.no_grad()
-def unshuffle(rows: Tensor, shuffled: Shuffled | None) -> Tensor:
-    """Undo :func:`shuffle`: the rows of this rank, in their original order.
-
-    Args:
-        rows: (N, ...), one for each shuffled row.
-    """
-    if shuffled is None:
-        return rows
+def unshuffle(rows: Tensor, shuffled: Shuffled) -> Tensor:
+    """Undo :func:`shuffle`: the rows (N, ...) of this rank, in their original order."""
     order, counts = shuffled
     return gather(rows, counts)[order.argsort()[rows_of_rank(counts)]]
 
@@ -195,14 +187,12 @@ def encode_shuffled(
         encode: images (N, ...) to rows (S * N, D), one stream after the other.
         update: () the number of updates so far, the same on every rank; each has its own order.
     """
-    # One rank needs no seed, and must not read the update from the device.
-    drawn = seed_for(seed, "order", int(update), _SHUFFLE) if world_size() > 1 else 0
-    images, shuffled = shuffle(x, drawn)
-    rows = encode(images if order is None else images[order])
-    if order is None and shuffled is None:
-        return rows
-    streams = rows.chunk(len(rows) // len(x))
-    if order is not None:
-        back = order.argsort()
-        return torch.cat([stream[back] for stream in streams])
-    return torch.cat([unshuffle(stream, shuffled) for stream in streams])
+    restore: Callable[[Tensor], Tensor]
+    if world_size() > 1:
+        images, shuffled = shuffle(x, seed_for(seed, "order", int(update), _SHUFFLE))
+        rows, restore = encode(images), partial(unshuffle, shuffled=shuffled)
+    elif order is None:
+        return encode(x)
+    else:
+        rows, restore = encode(x[order]), partial(torch.index_select, dim=0, index=order.argsort())
+    return torch.cat([restore(stream) for stream in rows.chunk(len(rows) // len(x))])

@@ -7,7 +7,7 @@ centroids see plain features alone.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,7 @@ from batchformer.lab.config.methods import MethodConfig
 from batchformer.lab.config.training import OptimConfig
 from batchformer.lab.engine.optimizer_step import Batch
 from batchformer.lab.losses.oltr import centroid_loss
-from batchformer.lab.methods.classifier import Classifier, classifier_of
+from batchformer.lab.methods.classifier import Classifier, classifier_of, feature_width, head_of
 from batchformer.lab.methods.training_images import Bank, class_means, require_bank
 from batchformer.lab.models.heads import WithFeatureLayer, replace_classifier
 from batchformer.lab.models.oltr import MetaEmbedding, SpatialAttention
@@ -72,9 +72,7 @@ class Oltr(Classifier):
     @property
     def head(self) -> MetaEmbedding:
         """The network's classifier."""
-        network: Any = self.network
-        head: MetaEmbedding = network.get_classifier()
-        return head
+        return cast(MetaEmbedding, head_of(self.network))
 
     def begin_training(self, updates: int) -> None:
         """Set the centroids to the class means; a resumed run then loads its own."""
@@ -112,6 +110,6 @@ def insert_attention(network: nn.Module, hyper: MethodConfig) -> SpatialAttentio
             f"name; set --hyper.attention-after to its last stage, one of {', '.join(parts)}, or "
             "leave it empty for none"
         )
-    attention = SpatialAttention(int(body.num_features), hyper.attention_side)  # type: ignore[arg-type]
+    attention = SpatialAttention(feature_width(body), hyper.attention_side)
     setattr(body, name, nn.Sequential(parts[name], attention))
     return attention

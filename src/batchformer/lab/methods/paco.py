@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from batchformer.insight.relations import Relations
 from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.engine.optimizer_step import Batch
-from batchformer.lab.losses.paco import PaCo, log_prior
-from batchformer.lab.methods.classifier import JOINT_SCALES, Classifier, pooled_features
+from batchformer.lab.losses.paco import CentreLoss, paco
+from batchformer.lab.methods.classifier import (
+    JOINT_SCALES,
+    Classifier,
+    feature_width,
+    pooled_features,
+)
 from batchformer.lab.methods.momentum import (
     KeyQueue,
     draw_order,
@@ -47,7 +49,7 @@ class PaCoMethod(Classifier):
         network: encodes the queries; the keys' encoder starts as its copy.
     """
 
-    criterion: PaCo
+    criterion: CentreLoss
     updates: Tensor
 
     def __init__(
@@ -60,10 +62,10 @@ class PaCoMethod(Classifier):
         **options: Any,
     ) -> None:
         hyper = hyper or MethodConfig()
-        criterion = PaCo(class_counts, alpha=hyper.alpha, temperature=hyper.temperature)
-        super().__init__(network, criterion, module, seed, hyper, **options)
+        # Figures use the loss of the centres: the contrast would relate samples too.
+        super().__init__(network, CentreLoss(class_counts), module, seed, hyper, **options)
         with drawing(seed, "weights", 1):
-            self.projection = Projection(int(network.num_features), hyper.dim)  # type: ignore[arg-type]
+            self.projection = Projection(feature_width(network), hyper.dim)
         self.seed, self.parts = seed, parts_of_rank(hyper.norm_parts)
         normalise_in_parts(network, self.parts)
         normalise_in_parts(self.projection, self.parts)
@@ -87,29 +89,22 @@ class PaCoMethod(Classifier):
         keys = encode_shuffled(self.keys, batch["view2"], order, self.seed, self.updates)
         labels = match(rows, batch["y"])
         queue = self.queue
-        loss = self.criterion(
+        loss = paco(
             encode_in_parts(self.projection, rows, self.parts, streams),
             keys,
             queue.keys,
             centre_logits,
             labels,
             queue.labels,
-            queue.valid,
+            self.criterion.class_counts,
+            alpha=self.hyper.alpha,
+            temperature=self.hyper.temperature,
+            queue_valid=queue.valid,
         )
         # Every rank queues the keys of all ranks, in the order that one process would have.
         new = torch.cat([gather(stream) for stream in keys.chunk(streams)])
         queue.push(new, gather(batch["y"]).repeat(streams))
         return {"loss": loss * JOINT_SCALES[self.config.loss_scale] if streams == 2 else loss}
-
-    def centre_loss(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """The loss of centre logits (N, K) without the contrast of samples; a scalar."""
-        centres = logits + log_prior(self.criterion.class_counts, logits.dtype)
-        return F.cross_entropy(centres, targets)
-
-    def relations(self) -> Relations | None:
-        """With the loss of the centres: the contrast would relate samples besides BatchFormer."""
-        found = super().relations()
-        return None if found is None else dataclasses.replace(found, loss=self.centre_loss)
 
     @torch.no_grad()
     def keys(self, x: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from batchformer.lab.config.methods import ModuleConfig
 from batchformer.lab.config.training import OptimConfig, require
 from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep
 from batchformer.lab.methods.classifier import classifier_of
-from batchformer.lab.methods.training_images import Bank, require_bank
+from batchformer.lab.methods.training_images import Bank, measured, require_bank
 from batchformer.lab.methods.two_stage import OnFrozenFeatures
 from batchformer.lab.metrics.representation import log_shares, votes
 from batchformer.nn.randomness import drawing
@@ -81,7 +81,7 @@ class LinearProbe(_Probe):
         if not self.scaled:
             return
         bank = require_bank(self, self.bank, "hyper.probe-scale unit")
-        squares = bank.features(self._squared_lengths)
+        squares = measured(self, bank, self._squared_lengths)
         length = squares.double().mean().sqrt()
         require(
             bool(length > 0), "all features of the training images are 0; probe another network"
@@ -89,10 +89,8 @@ class LinearProbe(_Probe):
         self.length.copy_(length)
 
     def _squared_lengths(self, x: Tensor) -> Tensor:
-        """(N, 1) squared lengths of the features of images, in the precision of the weights."""
-        kind = next(self.network.parameters()).dtype
-        with torch.autocast(x.device.type, enabled=False):
-            return self.features(x.to(kind)).square().sum(1, keepdim=True)
+        """(N, 1) squared lengths of the features of images."""
+        return self.features(x).square().sum(1, keepdim=True)
 
     def classify(self, features: Tensor) -> Tensor:
         """Logits ``(rows, K)`` of the network's features ``(rows, C)``."""

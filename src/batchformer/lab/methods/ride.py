@@ -15,11 +15,10 @@ from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optimizer_step import Batch
 from batchformer.lab.losses.ride import RIDE, ride_with_teacher
-from batchformer.lab.methods.classifier import apply_encoder, make_encoder
+from batchformer.lab.methods.classifier import apply_encoder, loss_of_streams, make_encoder
 from batchformer.lab.models.ride import RideNetwork
 from batchformer.nn.exchange import summed, world_size
 from batchformer.nn.randomness import drawing
-from batchformer.nn.streams import stream_loss
 
 
 def mixed_classes(counts: Tensor, hyper: MethodConfig) -> Tensor | None:
@@ -84,7 +83,6 @@ class RideMethod(Method):
             largest=self.hyper.margin,
             scale=self.hyper.scale,
             beta=self.hyper.reweight_beta,
-            allow_empty=True,
         )
         # Features are (E, N, C): to the encoder experts are positions, which do not mix.
         self.encoder = make_encoder(network.num_features, module, seed, batch_axis=1)
@@ -118,14 +116,8 @@ class RideMethod(Method):
 
     def step(self, batch: Batch) -> dict[str, Tensor]:
         rows = self.expert_logits(batch["x"], batch["y"]).transpose(0, 1)
-        loss = stream_loss(
-            self._criterion,
-            rows,
-            (batch["y"], self._teacher_logits(batch["x"])),
-            loss_scale=self.config.loss_scale,
-            mixed_weight=self.config.mixed_weight,
-        )
-        return {"loss": loss}
+        targets = batch["y"], self._teacher_logits(batch["x"])
+        return {"loss": loss_of_streams(self._criterion, rows, targets, self.config)}
 
     def _criterion(self, rows: Tensor, targets: tuple[Tensor, Tensor | None]) -> Tensor:
         """Loss of rows (N, E, K) of one stream."""

@@ -25,6 +25,8 @@ from batchformer.torch_private import foreach_add_, foreach_lerp
 #: Training batches over which the statistics of batch normalisation are computed again.
 STATISTICS_BATCHES = 100
 NO_SEGMENTS = range(0)
+#: What changes in a valley.
+VALLEY_STATE = ("told", "losses", "threshold", "first", "newest", "dead")
 
 
 class Swad(Method):
@@ -306,20 +308,12 @@ class LossValley:
 
     def state(self) -> dict[str, Any]:
         """Plain values for :meth:`restore`."""
-        return {
-            "told": self.told,
-            "losses": list(self.losses),
-            "threshold": self.threshold,
-            "first": self.first,
-            "newest": self.newest,
-            "dead": self.dead,
-        }
+        return {name: copy.copy(getattr(self, name)) for name in VALLEY_STATE}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Take over what :meth:`state` returned."""
-        self.told, self.losses = state["told"], list(state["losses"])
-        self.threshold, self.newest = state["threshold"], state["newest"]
-        self.first, self.dead = state["first"], state["dead"]
+        for name in VALLEY_STATE:
+            setattr(self, name, copy.copy(state[name]))
 
 
 @dataclass(frozen=True)
@@ -336,12 +330,6 @@ class MeanWeights:
     weights: list[Tensor]
     updates: int
     last: int
-
-    def joined(self, other: MeanWeights) -> MeanWeights:
-        """The mean over the updates of both; the other's are the later ones."""
-        updates = self.updates + other.updates
-        weights = foreach_lerp(self.weights, other.weights, other.updates / updates)
-        return MeanWeights(list(weights), updates, other.last)
 
 
 class WeightSums(nn.Module):
@@ -395,9 +383,13 @@ def weights_of(network: nn.Module) -> list[Tensor]:
     return [p for p in network.parameters() if p.is_floating_point()]
 
 
-def joined(mean: MeanWeights | None, other: MeanWeights) -> MeanWeights:
-    """:meth:`MeanWeights.joined`, if there is a mean already."""
-    return other if mean is None else mean.joined(other)
+def joined(mean: MeanWeights | None, later: MeanWeights) -> MeanWeights:
+    """The mean over the updates of both."""
+    if mean is None:
+        return later
+    updates = mean.updates + later.updates
+    weights = foreach_lerp(mean.weights, later.weights, later.updates / updates)
+    return MeanWeights(list(weights), updates, later.last)
 
 
 @torch.no_grad()

@@ -57,16 +57,14 @@ class TfVaegan(AdversarialFeatures):
     def __init__(
         self,
         features: Tensor,
-        labels: Tensor,
         attributes: Tensor,
-        seen: Tensor,
-        unseen: Tensor,
         module: ModuleConfig,
         seed: int,
         hyper: MethodConfig | None = None,
+        **data: Any,
     ) -> None:
         unit = F.normalize(attributes, dim=1)
-        super().__init__(features, labels, unit, seen, unseen, module, seed, hyper)
+        super().__init__(features, unit, module, seed, hyper, **data)
         hyper, channels, dim = self.hyper, attributes.shape[1], features.shape[1]
         self.noise_channels, hidden = hyper.noise, hyper.gan_hidden
         with drawing(seed, "weights"):

@@ -1,42 +1,84 @@
-"""Training images as they are scored, of which some methods compute something before they train."""
+"""A bank of training images without augmentation, which some methods measure before they train."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Protocol
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from batchformer.lab.config.training import require
+from batchformer.lab.data.feeds.order import ClassBalanced
+from batchformer.lab.data.feeds.sharding import all_rows
 from batchformer.lab.engine.distributed.sharding import is_sharded
 
+#: Classes count as balanced if the largest has fewer than this many times the smallest's images.
+BALANCED_WITHIN = 2
+#: Random stream of the bank's draw, different from those of training batches.
+STREAM = 2
 #: Outputs (N, ...) of images (N, channels, H, W).
 Extract = Callable[[Tensor], Tensor]
 #: Scores (N, ...) of outputs (N, ...) and labels (N,).
 Score = Callable[[Tensor, Tensor], Tensor]
 
 
-class Bank(Protocol):
-    """The training images, without augmentation; a task gives it to a method that declares it."""
+def outputs_alone(outputs: Tensor, labels: Tensor) -> Tensor:
+    """The score that is the outputs themselves."""
+    return outputs
+
+
+@dataclass(frozen=True, eq=False)
+class Bank:
+    """Training images without augmentation, drawn so that each class is equally frequent.
+
+    In a long-tailed bank neighbours would vote for the largest classes, however good the features.
+    If classes are balanced within a factor of two, every image is in the bank once. Otherwise an
+    image of a small class is in it many times, and votes as often: the smallest class of
+    CIFAR-100-LT has five images and each class 108 draws, so each of the five is in it about 21
+    times, and 200 neighbours are some ten different images there.
+
+    Args:
+        labels: (M,) classes of the training images.
+        seed: of the draw.
+        batches: gives all training images in order, normalised and on the device, and their labels;
+            with several ranks, the images that this rank scores.
+        validation: the images of a third list, for methods that choose something by them.
+    """
+
+    labels: Tensor
+    seed: int
+    batches: Callable[[], Iterable[tuple[Tensor, Tensor]]]
+    validation: Bank | None = None
 
     @property
-    def labels(self) -> Tensor:
-        """(M,) classes of the training images, in order."""
+    def rows(self) -> Tensor:
+        """(M,) the training images in the bank; those of small classes several times."""
+        counts = self.labels.bincount()
+        counts = counts[counts > 0]
+        if int(counts.max()) < BALANCED_WITHIN * int(counts.min()):
+            return torch.arange(len(self.labels))
+        return ClassBalanced(self.labels, self.seed, STREAM).order(0)
 
     def __call__(self, extract: Extract) -> tuple[Tensor, Tensor]:
-        """Features (M, C) and labels (M,), each class equally often."""
+        """Features (M, C) and labels (M,), on the device of the features.
 
-    def features(self, extract: Extract) -> Tensor:
-        """Features (M, C) of all training images, each once and in order."""
+        Args:
+            extract: makes features (N, C) of images (N, channels, H, W).
+        """
+        # Each image once: repeating its features is cheaper than repeating the image.
+        found = self.measure(extract)
+        rows = self.rows.to(found.device)
+        return found[rows], self.labels.to(found.device)[rows]
 
-    def measure(self, extract: Extract, score: Score) -> Tensor:
-        """Scores (M, ...) of the outputs of all training images, each once and in order."""
+    def measure(self, extract: Extract, score: Score = outputs_alone) -> Tensor:
+        """Scores (M, ...) of all training images, each once and in order.
 
-    @property
-    def validation(self) -> Bank | None:
-        """The images of the data's third list, which is for choosing settings; None without."""
+        Args:
+            score: of the outputs (N, ...) of some images and their labels (N,).
+        """
+        found = ((all_rows(extract(x).float(), len(y)), y) for x, y in self.batches())
+        return torch.cat([score(rows, y.to(rows.device)) for rows, y in found])
 
 
 def require_bank(method: nn.Module, bank: Bank | None, who: str) -> Bank:
@@ -59,27 +101,25 @@ def require_bank(method: nn.Module, bank: Bank | None, who: str) -> Bank:
     return bank
 
 
-@contextmanager
-def as_scored(method: nn.Module) -> Iterator[None]:
-    """The method in eval, without gradients; its mode is restored afterwards."""
-    training = method.training
-    method.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        method.train(training)
+def measured(
+    method: nn.Module, bank: Bank, extract: Extract, score: Score = outputs_alone
+) -> Tensor:
+    """:meth:`Bank.measure` as the method predicts, in the precision of its weights.
 
+    The method is in eval and without gradients meanwhile; its mode is restored.
+    """
+    weight, training = next(method.parameters()), method.training
 
-def in_own_precision(method: nn.Module, extract: Extract) -> Extract:
-    """`extract` in the precision of the method's weights, whatever that of the images."""
-    weight = next(method.parameters())
-
-    def wide(x: Tensor) -> Tensor:
+    def in_own_precision(x: Tensor) -> Tensor:
         with torch.autocast(x.device.type, enabled=False):
             return extract(x.to(weight.dtype))
 
-    return wide
+    method.eval()
+    try:
+        with torch.no_grad():
+            return bank.measure(in_own_precision, score)
+    finally:
+        method.train(training)
 
 
 def class_means(method: nn.Module, bank: Bank, extract: Extract, classes: int) -> Tensor:
@@ -87,8 +127,7 @@ def class_means(method: nn.Module, bank: Bank, extract: Extract, classes: int) -
 
     A class without images has the mean 0.
     """
-    with as_scored(method):
-        features = bank.features(in_own_precision(method, extract)).cpu().double()
+    features = measured(method, bank, extract).cpu().double()
     labels = bank.labels.cpu()
     # On the CPU the order of summation is always the same.
     sums = features.new_zeros(classes, features.shape[1]).index_add_(0, labels, features)

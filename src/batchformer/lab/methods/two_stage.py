@@ -12,7 +12,12 @@ from torch.optim import Optimizer
 from batchformer.insight.relations import Relations
 from batchformer.lab.config.training import OptimConfig
 from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep
-from batchformer.lab.methods.classifier import Classifier, classifier_of, replace_classifier
+from batchformer.lab.methods.classifier import (
+    Classifier,
+    classifier_of,
+    head_of,
+    replace_classifier,
+)
 from batchformer.nn.randomness import drawing
 
 
@@ -25,9 +30,8 @@ class OnFrozenFeatures(Classifier):
 
     def __init__(self, network: nn.Module, criterion: nn.Module, **options: Any) -> None:
         super().__init__(network, criterion, **options)
-        contract: Any = network
         network.requires_grad_(False)
-        contract.get_classifier().requires_grad_(True)
+        head_of(network).requires_grad_(True)
 
     def train(self, mode: bool = True) -> OnFrozenFeatures:
         super().train(mode)

@@ -2,33 +2,42 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from batchformer.insight.classes import shot_groups, third_groups
+from batchformer.insight.classes import Classes, shot_groups, third_groups
+from batchformer.insight.images import LabelledImages
 from batchformer.lab.config.data import DataConfig, LongTailConfig
 from batchformer.lab.config.training import TrainConfig
-from batchformer.lab.data.feeds.memory import ExtendedFeed, Feed
-from batchformer.lab.data.feeds.order import Order, Sampler
+from batchformer.lab.data.feeds.memory import EvaluationImages, ExtendedFeed, Feed
+from batchformer.lab.data.feeds.order import (
+    ClassBalanced,
+    Order,
+    ReversedClasses,
+    Sampler,
+    sampler_named,
+)
 from batchformer.lab.data.feeds.sharding import all_rows, scored_rows
 from batchformer.lab.data.files.file_lists import shorten
 from batchformer.lab.data.sets.images import ImageSplit, LongTailedData
-from batchformer.lab.data.transforms import Transform
 from batchformer.lab.engine.loop import Evaluation
 from batchformer.lab.engine.method import Batches, Method
 from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.metrics.shots import LongTailedMetrics
+from batchformer.nn.randomness import seed_for
 
 if TYPE_CHECKING:
-    from batchformer.lab.data.feeds.loader import FileFeed, View
+    from batchformer.lab.data.feeds.loader import FileFeed
     from batchformer.lab.data.files.image_files import ImageFiles
     from batchformer.lab.data.sets.long_tailed_files import LongTailedFiles
-    from batchformer.lab.tasks.features import Bank
+    from batchformer.lab.methods.training_images import Bank
 
 #: With more classes the confusion matrix would be too large for a run folder.
 MOST_CLASSES_WITH_CONFUSION = 1000
@@ -93,78 +102,82 @@ class FixedSplit:
         return "this task has no validation data"
 
 
-def memory_feed(
-    part: ImageSplit,
-    view: Transform,
+def image_feed(
+    part: ImageSplit | ImageFiles,
+    view: Any,
     train: TrainConfig,
     seed: int,
     device: torch.device,
     *,
-    second: Transform | None = None,
+    second: Any = None,
     sampler: Sampler | None = None,
     steps: Order | None = None,
-) -> Feed:
-    """Augmented training batches of images in memory; arguments as for :func:`file_feed`."""
-    return Feed(
-        part,
-        view,
-        train.batch_size,
-        seed,
-        train.drop_last,
-        device,
-        sampler,
-        second=second,
-        steps=steps,
-        accumulate=train.accumulate,
-    )
-
-
-def file_feed(
-    files: ImageFiles,
-    view: View,
-    train: TrainConfig,
-    seed: int,
-    device: torch.device,
-    *,
-    second: View | None = None,
-    sampler: Sampler | None = None,
-    steps: Order | None = None,
-) -> FileFeed:
-    """Augmented training batches of image files.
+) -> Feed | FileFeed:
+    """Augmented training batches of images in memory or in files.
 
     Args:
+        view: a transform for images in memory; geometry and transform for image files.
         second: another view of the same images, ``view2``.
         sampler: order of the samples in each epoch; None: every sample once, shuffled.
         steps: which samples each step takes, in place of batch size and sampler.
     """
+    options: dict[str, Any] = {
+        "batch_size": train.batch_size,
+        "drop_last": train.drop_last,
+        "accumulate": train.accumulate,
+        "seed": seed,
+        "device": device,
+        "second": second,
+        "sampler": sampler,
+        "steps": steps,
+    }
+    if isinstance(part, ImageSplit):
+        return Feed(part, view, **options)
     from batchformer.lab.data.feeds.loader import FileFeed  # late: images may be in memory
 
-    return FileFeed(
-        files,
-        *view,
-        train.batch_size,
-        seed,
-        train.drop_last,
-        device,
-        train.workers,
-        sampler=sampler,
-        on_damaged=train.damaged,
-        second=second,
-        steps=steps,
-        accumulate=train.accumulate,
-    )
+    options |= {"workers": train.workers, "on_damaged": train.damaged}
+    geometry, transform = view
+    return FileFeed(part, geometry, transform, **options)
 
 
 def scored_batches(
-    part: ImageSplit, view: Transform, size: int, device: torch.device
+    part: ImageSplit | ImageFiles,
+    view: Any,
+    size: int,
+    device: torch.device,
+    workers: int | None = None,
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Images in memory as they are scored, without randomness, and their labels.
+    """Images (N, channels, H, W) as they are scored, without randomness, and their labels (N,).
 
-    With several ranks, these are the images that this rank scores, and the labels of all.
+    With several ranks, these are the images that this rank scores, and the labels of all. `view` is
+    as for :func:`image_feed`.
     """
-    for x, y in zip(torch.split(part.x, size), torch.split(part.y, size), strict=True):
-        own = x[scored_rows(len(x))].to(device)
-        yield view(own, torch.empty(len(own), 0, dtype=torch.float64)), y
+    if isinstance(part, ImageSplit):
+        for x, y in zip(torch.split(part.x, size), torch.split(part.y, size), strict=True):
+            own = x[scored_rows(len(x))].to(device)
+            yield view(own, torch.empty(len(own), 0, dtype=torch.float64)), y.to(device)
+        return
+    from batchformer.lab.data.feeds.loader import evaluation_batches  # late, as above
+
+    geometry, transform = view
+    read = evaluation_batches(part, geometry, transform, size, device, workers, sharded=True)
+    for batch in read:
+        yield batch["x"], batch["y"]
+
+
+def images_for_figures(
+    classes: Classes,
+    part: ImageSplit | ImageFiles,
+    view: Any,
+    device: torch.device,
+    workers: int | None,
+) -> LabelledImages:
+    """Scored images as figures need them; `view` is as for :func:`image_feed`."""
+    if isinstance(part, ImageSplit):
+        return EvaluationImages(classes, part, view, device)
+    from batchformer.lab.data.feeds.loader import EvaluationImageFiles  # late, as above
+
+    return EvaluationImageFiles(classes, part, view, device, workers)
 
 
 def with_second(feed: Batches, second: Batches, name: Literal["meta", "paired"]) -> ExtendedFeed:
@@ -182,10 +195,26 @@ def with_second(feed: Batches, second: Batches, name: Literal["meta", "paired"])
 
 
 class LabelledTask(FixedSplit):
-    """Labelled images of one domain, in memory or in files."""
+    """Labelled images of one domain, in memory or in files.
+
+    A subclass says how they are augmented (:meth:`training_views`) and scored (:attr:`test_view`).
+    Views are as for :func:`image_feed`.
+    """
 
     data: Any
     config: LongTailConfig
+    device: torch.device
+
+    test_batch: ClassVar[int]
+    """Images in a test batch."""
+
+    def training_views(self) -> tuple[Any, Any]:
+        """The view of a training batch, and its second view or None."""
+        raise NotImplementedError(f"{type(self).__name__} does not implement training_views()")
+
+    @property
+    def test_view(self) -> Any:
+        raise NotImplementedError(f"{type(self).__name__} does not implement test_view")
 
     @property
     def method_options(self) -> dict[str, Any]:
@@ -196,31 +225,53 @@ class LabelledTask(FixedSplit):
     def num_classes(self) -> int:
         return len(self.data.classes)
 
-    @property
-    def train_labels(self) -> Tensor:
-        """(M,) classes of the training images."""
-        raise NotImplementedError(f"{type(self).__name__} does not implement train_labels")
+    def facts(self) -> dict[str, Any]:
+        return split_facts(self.data)
+
+    def feed(self, train: TrainConfig, seed: int) -> Batches:
+        """Augmented training batches, in the order of the configured sampler."""
+        config, part = self.config, self.data.train
+        view, second = self.training_views()
+        sampler = sampler_named(config.sampler, labels_of(part), seed, config.per_turn)
+        feed = image_feed(part, view, train, seed, self.device, second=second, sampler=sampler)
+        other = seed_for(seed, "augmentation", 1)
+        if config.paired == "reversed":
+            rare = ReversedClasses(labels_of(part), seed, stream=1)
+            pairs = image_feed(part, view, train, other, self.device, sampler=rare)
+            return with_second(feed, pairs, "paired")
+        if not config.meta_batch:
+            return feed
+        part = getattr(self.data, "val", None) or part
+        # Full batches only: a smaller one would hold only some classes.
+        size = min(config.meta_batch, len(part))
+        full = dataclasses.replace(train, batch_size=size, drop_last=True)
+        balanced = ClassBalanced(labels_of(part), seed, stream=1)
+        meta = image_feed(part, view, full, other, self.device, sampler=balanced)
+        return with_second(feed, meta, "meta")
 
     def as_at_test(
         self, part: Any, workers: int | None = None, batch: int = 0
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """All images (N, channels, H, W) of a part, without randomness, and their labels.
+        """:func:`scored_batches` of a part; a batch of 0 has the usual size."""
+        size = batch or self.test_batch
+        return scored_batches(part, self.test_view, size, self.device, workers)
 
-        With several ranks, these are the images that this rank scores, and the labels of all. A
-        batch of 0 is as large as this kind of images usually has.
-        """
-        raise NotImplementedError(f"{type(self).__name__} does not implement as_at_test()")
+    def shown(self, workers: int | None = None) -> LabelledImages:
+        """Test images, for figures."""
+        data = self.data
+        classes = Classes.by_shots(data.classes, data.train_counts, self.config.shots)
+        return images_for_figures(classes, data.test, self.test_view, self.device, workers)
 
     def bank(self, seed: int, workers: int | None = None) -> Bank:
         """The training images as they are scored, and those of the third list if it is read."""
-        from batchformer.lab.tasks.features import Bank  # late: few methods search neighbours
+        from batchformer.lab.methods.training_images import Bank  # late: few methods need it
 
-        def images(part: Any, labels: Tensor, validation: Bank | None = None) -> Bank:
-            return Bank(labels, seed, lambda: self.as_at_test(part, workers), validation)
+        def images(part: Any, validation: Bank | None = None) -> Bank:
+            batches = partial(self.as_at_test, part, workers)
+            return Bank(labels_of(part), seed, batches, validation)
 
         third = getattr(self.data, "val", None)
-        judging = None if third is None else images(third, third.labels)
-        return images(self.data.train, self.train_labels, judging)
+        return images(self.data.train, None if third is None else images(third))
 
     def evaluate(self, method: Method, optimizer_step: OptimizerStep, batch: int = 0) -> Evaluation:
         """Scores in percent by shots, those of features if asked for, and what figures need."""
@@ -237,6 +288,11 @@ class LabelledTask(FixedSplit):
         features = torch.cat([all_rows(extract(x), len(y)) for x, y in again])
         looks = feature_scores(extract, features, self.config, data.test, workers)
         return Evaluation({**found.metrics, **looks}, found.figures)
+
+
+def labels_of(part: ImageSplit | ImageFiles) -> Tensor:
+    """(N,) classes of the images."""
+    return part.y if isinstance(part, ImageSplit) else part.labels
 
 
 # Scores by shots or highest answers
@@ -273,17 +329,10 @@ def evaluate_by_shots(
         with optimizer_step.autocast():
             logits = all_rows(method.predict(images).float(), len(labels))
         scores.update(logits, labels)
-        correct.append((logits.argmax(1) == labels).cpu())
+        correct.append(logits.argmax(1) == labels)
         if with_highest:
             among_highest.append(in_top(logits, labels, HIGHEST))
-    figures = {
-        "per_class": scores.per_class.numpy(),
-        "train_counts": counts.numpy(),
-        "correct": torch.cat(correct).numpy(),
-        "classes": np.array(classes),
-    }
-    if len(classes) <= MOST_CLASSES_WITH_CONFUSION:
-        figures["confusion"] = scores.confusion.to(torch.int32).cpu().numpy()
+    figures = class_figures(scores, counts, torch.cat(correct), classes)
     metrics = scores.compute()
     highest = {}
     if with_highest:
@@ -292,6 +341,27 @@ def evaluate_by_shots(
         rest = {name: metrics[name] for name in ("mean_class", "ece")}
         metrics = {"top1": metrics["all"], **highest, **rest}
     return Evaluation({**metrics, **highest, **method.remarks()}, figures)
+
+
+def class_figures(
+    scores: LongTailedMetrics, counts: Tensor, correct: Tensor, classes: Sequence[str]
+) -> dict[str, Any]:
+    """What figures need of the scores by class.
+
+    Args:
+        counts: (K,) training images of each class.
+        correct: (M,) bool, which test images were recognised.
+        classes: K names.
+    """
+    figures: dict[str, Any] = {
+        "per_class": scores.per_class.numpy(),
+        "train_counts": counts.numpy(),
+        "correct": correct.cpu().numpy(),
+        "classes": np.array(classes),
+    }
+    if len(classes) <= MOST_CLASSES_WITH_CONFUSION:
+        figures["confusion"] = scores.confusion.to(torch.int32).cpu().numpy()
+    return figures
 
 
 def in_top(logits: Tensor, labels: Tensor, count: int) -> Tensor:

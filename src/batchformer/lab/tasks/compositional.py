@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,9 +15,10 @@ from torch import Tensor
 from batchformer.lab.config.data import PairConfig
 from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.data.feeds import framing
-from batchformer.lab.data.feeds.loader import View, evaluation_batches, read_all
+from batchformer.lab.data.feeds.loader import View, read_all
 from batchformer.lab.data.feeds.memory import ExtendedFeed
 from batchformer.lab.data.feeds.sharding import all_rows
+from batchformer.lab.data.files.image_files import ImageFiles
 from batchformer.lab.data.files.location import looked_in
 from batchformer.lab.data.files.word_vectors import Embedded, embed, read_vectors, words_of
 from batchformer.lab.data.sets.images import ImageSplit
@@ -26,18 +26,16 @@ from batchformer.lab.data.sets.known_pairs import load_pairs
 from batchformer.lab.data.sets.pairs import PHASES, Compositions, PairFiles, Phase, pair_table
 from batchformer.lab.data.transforms import (
     IMAGENET,
-    CentreCrop,
     Compose,
     RandomFlip,
-    RandomResizedCrop,
-    Resize,
     Transform,
 )
 from batchformer.lab.engine.loop import Evaluation
 from batchformer.lab.engine.method import Batches, Method
 from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.metrics.compositional import CompositionalScores
-from batchformer.lab.tasks.base import FixedSplit, file_feed, memory_feed, scored_batches
+from batchformer.lab.tasks.base import FixedSplit, image_feed, scored_batches
+from batchformer.lab.tasks.image_files import centre_crop, in_memory
 
 #: Images in a scored batch.
 SCORED_BATCH = 128
@@ -118,10 +116,16 @@ class CompositionalTask(FixedSplit):
         return (closed.attribute * len(closed.objects) + closed.object)[labels]
 
     @cached_property
-    def _images(self) -> dict[Phase, ImageSplit]:
-        """All images, if they are to be kept in memory."""
-        parts = {phase: read_all(self.data.part(phase)) for phase in PHASES}
-        return {phase: ImageSplit(part.x, self.numbers(part.y)) for phase, part in parts.items()}
+    def _parts(self) -> dict[Phase, ImageSplit | ImageFiles]:
+        """The images of each phase, in memory if they are to be kept there."""
+        files = {phase: self.data.part(phase) for phase in PHASES}
+        if self.config.memory:
+            return {phase: read_all(part) for phase, part in files.items()}
+        return {**files}
+
+    def _view(self, training: bool) -> Transform | View:
+        view = view_of(self.config, training)
+        return in_memory(view) if self.config.memory else view
 
     def feed(self, train: TrainConfig, seed: int) -> Batches:
         """Augmented training batches; ``y`` are numbers of seen pairs.
@@ -129,11 +133,7 @@ class CompositionalTask(FixedSplit):
         A last batch of a single sample is left out (:func:`without_single_sample`).
         """
         train = without_single_sample(train, len(self.data.train))
-        if self.config.memory:
-            view = memory_view(self.config, training=True)
-            return memory_feed(self._images["train"], view, train, seed, self.device)
-        of_files = file_view(self.config, training=True)
-        feed = file_feed(self.data.train, of_files, train, seed, self.device)
+        feed = image_feed(self._parts["train"], self._view(True), train, seed, self.device)
         if self.config.world == "closed":
             return feed
         table = self.numbers(torch.arange(len(self.data.compositions))).to(self.device)
@@ -169,21 +169,14 @@ class CompositionalTask(FixedSplit):
         self, scores: CompositionalScores, method: Method, optimizer_step: OptimizerStep
     ) -> None:
         """Score all images of a phase."""
-        for images, own in self._scored(scores.phase, optimizer_step.config.workers):
+        part, workers = self._parts[scores.phase], optimizer_step.config.workers
+        for images, labels in scored_batches(
+            part, self._view(False), SCORED_BATCH, self.device, workers
+        ):
+            own = self.numbers(labels.cpu())
             with optimizer_step.autocast():
+                # Without a name: logits of all pairs are large, and would outlive their batch.
                 scores.update(all_rows(method.predict(images).float(), len(own)), own)
-
-    def _scored(self, phase: Phase, workers: int | None) -> Iterator[tuple[Tensor, Tensor]]:
-        if self.config.memory:
-            view = memory_view(self.config, training=False)
-            yield from scored_batches(self._images[phase], view, SCORED_BATCH, self.device)
-            return
-        files, view_of_files = self.data.part(phase), file_view(self.config, training=False)
-        read = evaluation_batches(
-            files, *view_of_files, SCORED_BATCH, self.device, workers, sharded=True
-        )
-        for batch in read:
-            yield batch["x"], self.numbers(batch["y"].cpu())
 
 
 def without_single_sample(train: TrainConfig, samples: int) -> TrainConfig:
@@ -227,16 +220,8 @@ def _found(file: str) -> Path:
     )
 
 
-def file_view(config: PairConfig, training: bool) -> View:
+def view_of(config: PairConfig, training: bool) -> View:
     """Geometry and transform of images from files."""
     if training and config.augment == "resized":
         return framing.RandomResizedCrop(config.size), Compose((RandomFlip(), IMAGENET))
-    return framing.ResizeCentreCrop(config.size, round(config.size * 8 / 7)), IMAGENET
-
-
-def memory_view(config: PairConfig, training: bool) -> Transform:
-    """The transform of images in memory."""
-    if training and config.augment == "resized":
-        return Compose((RandomResizedCrop(config.size), RandomFlip(), IMAGENET))
-    shorter = round(config.size * 8 / 7)
-    return Compose((Resize(shorter), CentreCrop(config.size), IMAGENET))
+    return centre_crop(config.size), IMAGENET

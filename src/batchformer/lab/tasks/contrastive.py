@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,7 +18,7 @@ from batchformer.lab.engine.method import Batches, Method
 from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.metrics.representation import votes
 from batchformer.lab.metrics.shots import LongTailedMetrics
-from batchformer.lab.tasks.base import MOST_CLASSES_WITH_CONFUSION, FixedSplit
+from batchformer.lab.tasks.base import FixedSplit, class_figures
 from batchformer.lab.tasks.features import feature_scores, two_views
 from batchformer.lab.tasks.image_files import ImageFileTask
 from batchformer.lab.tasks.long_tailed import LongTailedTask
@@ -96,12 +95,5 @@ class ContrastiveTask(FixedSplit):
             **{f"knn_{name}": by_shots[name] for name in groups if name in by_shots},
             **feature_scores(extract, features, self.config, self.labelled.data.test, workers),
         }
-        figures: dict[str, Any] = {
-            "per_class": scores.per_class.numpy(),
-            "train_counts": counts.numpy(),
-            "correct": (found.argmax(1) == targets).cpu().numpy(),
-            "classes": np.array(classes),
-        }
-        if len(classes) <= MOST_CLASSES_WITH_CONFUSION:
-            figures["confusion"] = scores.confusion.to(torch.int32).cpu().numpy()
+        figures = class_figures(scores, counts, found.argmax(1) == targets, classes)
         return Evaluation({**metrics, **method.remarks()}, figures)

@@ -18,13 +18,8 @@ from batchformer.insight.images import LabelledImages
 from batchformer.lab.config.data import EACH, DomainConfig
 from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.data.feeds import framing
-from batchformer.lab.data.feeds.loader import (
-    EvaluationImageFiles,
-    View,
-    evaluation_batches,
-    read_all,
-)
-from batchformer.lab.data.feeds.memory import EvaluationImages, ExtendedFeed
+from batchformer.lab.data.feeds.loader import View, read_all
+from batchformer.lab.data.feeds.memory import ExtendedFeed
 from batchformer.lab.data.feeds.order import DomainSteps, Order
 from batchformer.lab.data.feeds.sharding import all_rows
 from batchformer.lab.data.sets.digits import rotated_digits
@@ -33,22 +28,19 @@ from batchformer.lab.data.sets.domains import DomainFiles, DomainImages, DomainS
 from batchformer.lab.data.sets.images import ImageSplit
 from batchformer.lab.data.transforms import (
     IMAGENET,
-    CentreCrop,
     ColorJitter,
     Compose,
     RandomFlip,
     RandomGrey,
-    RandomResizedCrop,
-    Resize,
     Transform,
     digits_test,
     digits_train,
-    domain_test,
 )
 from batchformer.lab.engine.loop import Evaluation
 from batchformer.lab.engine.method import Batches, Method
 from batchformer.lab.engine.optimizer_step import OptimizerStep
-from batchformer.lab.tasks.base import file_feed, memory_feed, scored_batches
+from batchformer.lab.tasks.base import image_feed, images_for_figures, scored_batches
+from batchformer.lab.tasks.image_files import centre_crop, in_memory
 from batchformer.nn.randomness import seed_for
 
 Domains = DomainFiles | DomainImages
@@ -184,26 +176,26 @@ class DomainTask:
         return self._part_feed(part, full, seed_for(self.seed, "augmentation", 1), None)
 
     def _part_feed(self, part: Any, train: TrainConfig, seed: int, steps: Order | None) -> Batches:
-        if isinstance(part, ImageSplit):
-            view = training_view(self.config)
-            return memory_feed(part, view, train, seed, self.device, steps=steps)
-        view_of_files = training_file_view(self.config)
-        return file_feed(part, view_of_files, train, seed, self.device, steps=steps)
+        view = self._view(part, training=True)
+        return image_feed(part, view, train, seed, self.device, steps=steps)
+
+    def _view(self, part: Any, training: bool) -> Transform | View:
+        if self.config.augment == "shift":
+            return digits_train() if training else digits_test()
+        view = (training_view if training else scored_view)(self.config)
+        return in_memory(view) if isinstance(part, ImageSplit) else view
 
     @property
     def _target_rows(self) -> Tensor:
         """The rows of the target that are scored."""
         return self.split.target_all if self.config.scored_on == "all" else self.split.target_in
 
-    def shown(self, workers: int | None = None) -> LabelledImages | None:
+    def shown(self, workers: int | None = None) -> LabelledImages:
         """The scored images of the target, for figures; shots are counted in the sources."""
         part, _ = self.data.joined({self.config.target: self._target_rows})
         classes = Classes.by_shots(self.data.classes, self.method_options["class_counts"])
-        if isinstance(part, ImageSplit):
-            return EvaluationImages(classes, part, scored_view(self.config), self.device)
-        return EvaluationImageFiles(
-            classes, part, scored_file_view(self.config), self.device, workers
-        )
+        view = self._view(part, training=False)
+        return images_for_figures(classes, part, view, self.device, workers)
 
     def evaluate(self, method: Method, optimizer_step: OptimizerStep) -> Evaluation:
         """Accuracy on the target first, then that on held-out images of the sources."""
@@ -245,14 +237,8 @@ class DomainTask:
             part, _ = self.data.joined(rows)
         if isinstance(part, ImageSplit):
             part = self._resident[name] = part.to(self.device)
-            yield from scored_batches(part, scored_view(self.config), SCORED_BATCH, self.device)
-            return
-        geometry, transform = scored_file_view(self.config)
-        read = evaluation_batches(
-            part, geometry, transform, SCORED_BATCH, self.device, workers, sharded=True
-        )
-        for batch in read:
-            yield batch["x"], batch["y"]
+        view = self._view(part, training=False)
+        return scored_batches(part, view, SCORED_BATCH, self.device, workers)
 
 
 @dataclass(frozen=True, eq=False)
@@ -319,50 +305,17 @@ def score(
 # Augmentation, by the name a configuration gives it
 
 
-def _colours(config: DomainConfig) -> tuple[Transform, ...]:
-    """What follows the geometry in training, normalisation included."""
-    if config.augment == "centre":
-        return (RandomFlip(), IMAGENET)
-    grey = (RandomGrey(0.1),) if config.augment == "domain" else ()
-    return (RandomFlip(), ColorJitter(0.3, 0.3, 0.3, 0.3), *grey, IMAGENET)
-
-
-def _shorter(config: DomainConfig) -> int:
-    """The shorter side before the middle is cut out: 256 for 224."""
-    return round(config.size * 8 / 7)
-
-
-def training_view(config: DomainConfig) -> Transform:
-    """The transform of training images in memory."""
-    if config.augment == "shift":
-        return digits_train()
-    if config.augment == "centre":
-        crop: tuple[Transform, ...] = (Resize(_shorter(config)), CentreCrop(config.size))
-    else:
-        crop = (RandomResizedCrop(config.size, scale=SCALE),)
-    return Compose((*crop, *_colours(config)))
-
-
-def scored_view(config: DomainConfig) -> Transform:
-    """The transform of images in memory that are scored."""
-    if config.augment == "shift":
-        return digits_test()
-    if config.augment == "centre":
-        return Compose((Resize(_shorter(config)), CentreCrop(config.size), IMAGENET))
-    return domain_test(config.size)
-
-
-def training_file_view(config: DomainConfig) -> View:
+def training_view(config: DomainConfig) -> View:
     """Geometry and transform of training images from files."""
     if config.augment == "centre":
-        geometry: framing.Geometry = framing.ResizeCentreCrop(config.size, _shorter(config))
-    else:
-        geometry = framing.RandomResizedCrop(config.size, scale=SCALE)
-    return geometry, Compose(_colours(config))
+        return centre_crop(config.size), Compose((RandomFlip(), IMAGENET))
+    grey = (RandomGrey(0.1),) if config.augment == "domain" else ()
+    colours = (RandomFlip(), ColorJitter(0.3, 0.3, 0.3, 0.3), *grey, IMAGENET)
+    return framing.RandomResizedCrop(config.size, scale=SCALE), Compose(colours)
 
 
-def scored_file_view(config: DomainConfig) -> View:
+def scored_view(config: DomainConfig) -> View:
     """Geometry and transform of images from files that are scored."""
     if config.augment == "centre":
-        return framing.ResizeCentreCrop(config.size, _shorter(config)), IMAGENET
+        return centre_crop(config.size), IMAGENET
     return framing.ResizeWhole(config.size), IMAGENET

@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
 
-from batchformer.insight.classes import Classes
-from batchformer.insight.images import LabelledImages
 from batchformer.lab.config.data import LongTailConfig
-from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.data.feeds import framing
-from batchformer.lab.data.feeds.loader import (
-    EvaluationImageFiles,
-    FileFeed,
-    View,
-    evaluation_batches,
-)
-from batchformer.lab.data.feeds.order import ClassBalanced, ReversedClasses, Sampler, sampler_named
-from batchformer.lab.data.files.image_files import ImageFiles
+from batchformer.lab.data.feeds.loader import View
 from batchformer.lab.data.sets.image_layouts import lists_of
 from batchformer.lab.data.sets.long_tailed_files import (
     LongTailedFiles,
@@ -35,6 +22,7 @@ from batchformer.lab.data.sets.long_tailed_files import (
 )
 from batchformer.lab.data.transforms import (
     IMAGENET,
+    CentreCrop,
     ColorJitter,
     Compose,
     GaussianBlur,
@@ -44,15 +32,14 @@ from batchformer.lab.data.transforms import (
     RandomErasing,
     RandomFlip,
     RandomGrey,
+    RandomResizedCrop,
+    Resize,
+    Transform,
 )
-from batchformer.lab.engine.method import Batches
-from batchformer.lab.tasks.base import LabelledTask, file_feed, split_facts, with_second
-from batchformer.nn.randomness import seed_for
+from batchformer.lab.tasks.base import LabelledTask
 
 #: Normalisation of iNaturalist 2018.
 INATURALIST = Normalise(mean=(0.466, 0.471, 0.380), std=(0.195, 0.194, 0.192))
-#: Images in a test batch.
-TEST_BATCH = 128
 
 
 @dataclass(frozen=True)
@@ -62,6 +49,8 @@ class ImageFileTask(LabelledTask):
     data: LongTailedFiles
     config: LongTailConfig
     device: torch.device
+
+    test_batch: ClassVar[int] = 128
 
     @classmethod
     def load(cls, config: LongTailConfig, device: torch.device) -> ImageFileTask:
@@ -81,7 +70,7 @@ class ImageFileTask(LabelledTask):
 
     def facts(self) -> dict[str, Any]:
         facts = {
-            **split_facts(self.data),
+            **super().facts(),
             "classes": self.num_classes,
             "classes_without_test_image": len(self.data.untested),
         }
@@ -91,47 +80,12 @@ class ImageFileTask(LabelledTask):
             facts["val_sha256"] = list_hash(self.data.val)
         return {**facts, "remarks": list(self.data.remarks)} if self.data.remarks else facts
 
-    def feed(self, train: TrainConfig, seed: int) -> Batches:
-        """Augmented training batches, in the order of the configured sampler."""
-        config, files = self.config, self.data.train
-        first, second = file_views(config)
-        sampler = sampler_named(config.sampler, files.labels, seed, config.per_turn)
-        feed = file_feed(files, first, train, seed, self.device, second=second, sampler=sampler)
-        if config.paired == "reversed":
-            rare = ReversedClasses(files.labels, seed, stream=1)
-            return with_second(feed, self._second(files, train, seed, rare), "paired")
-        return with_second(feed, self._meta(train, seed), "meta") if config.meta_batch else feed
-
-    def _meta(self, train: TrainConfig, seed: int) -> FileFeed:
-        """Class-balanced full batches: a smaller one would hold only some classes."""
-        files: ImageFiles = self.data.val or self.data.train
-        size = min(self.config.meta_batch, len(files))
-        full = dataclasses.replace(train, batch_size=size, drop_last=True)
-        return self._second(files, full, seed, ClassBalanced(files.labels, seed, stream=1))
-
-    def _second(
-        self, files: ImageFiles, train: TrainConfig, seed: int, sampler: Sampler
-    ) -> FileFeed:
-        """Batches beside those of training, augmented with random numbers of their own."""
-        view, other = file_views(self.config)[0], seed_for(seed, "augmentation", 1)
-        return file_feed(files, view, train, other, self.device, sampler=sampler)
+    def training_views(self) -> tuple[View, View | None]:
+        return file_views(self.config)
 
     @property
-    def train_labels(self) -> Tensor:
-        return self.data.train.labels
-
-    def as_at_test(
-        self, part: ImageFiles, workers: int | None = None, batch: int = 0
-    ) -> Iterator[tuple[Tensor, Tensor]]:
-        view, size = view_at_test(self.config), batch or TEST_BATCH
-        for read in evaluation_batches(part, *view, size, self.device, workers, sharded=True):
-            yield read["x"], read["y"]
-
-    def shown(self, workers: int | None = None) -> LabelledImages | None:
-        """Test images, for figures."""
-        data, view = self.data, view_at_test(self.config)
-        classes = Classes.by_shots(data.classes, data.train_counts, self.config.shots)
-        return EvaluationImageFiles(classes, data.test, view, self.device, workers)
+    def test_view(self) -> View:
+        return view_at_test(self.config)
 
 
 # Augmentation, by the name a configuration gives it
@@ -173,6 +127,26 @@ def file_views(config: LongTailConfig) -> tuple[View, View | None]:
 
 
 def view_at_test(config: LongTailConfig) -> View:
-    """Geometry and transform of test images from files: shorter side resized, centre cropped."""
-    shorter = round(config.size * 8 / 7)
-    return framing.ResizeCentreCrop(config.size, shorter), normalise_files(config.name)
+    """Geometry and transform of test images from files."""
+    return centre_crop(config.size), normalise_files(config.name)
+
+
+def centre_crop(size: int) -> framing.ResizeCentreCrop:
+    """The shorter side is resized, to 256 for a size of 224, and the middle is cut out."""
+    return framing.ResizeCentreCrop(size, round(size * 8 / 7))
+
+
+def in_memory(view: View) -> Compose:
+    """The transform of images in memory that does what a view of image files does."""
+    geometry, transform = view
+    crop: tuple[Transform, ...]
+    if isinstance(geometry, framing.RandomResizedCrop):
+        crop = (RandomResizedCrop(geometry.size, geometry.scale, geometry.ratio),)
+    elif isinstance(geometry, framing.ResizeCentreCrop):
+        crop = (Resize(geometry.shorter), CentreCrop(geometry.size))
+    elif isinstance(geometry, framing.ResizeWhole):
+        crop = (Resize((geometry.size, geometry.size)),)
+    else:
+        raise TypeError(f"there is no transform of images in memory for {geometry}")
+    rest = transform.transforms if isinstance(transform, Compose) else (transform,)
+    return Compose((*crop, *rest))

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import ClassVar
 
 import torch
-from torch import Tensor
 
-from batchformer.insight.classes import Classes
-from batchformer.insight.images import LabelledImages
 from batchformer.lab.config.data import LongTailConfig
-from batchformer.lab.config.training import TrainConfig
-from batchformer.lab.data.feeds.memory import EvaluationImages
-from batchformer.lab.data.feeds.order import ClassBalanced, ReversedClasses, sampler_named
 from batchformer.lab.data.sets.digits import digits_lt
-from batchformer.lab.data.sets.images import ImageSplit, LongTailedData, only_classes
+from batchformer.lab.data.sets.images import LongTailedData, only_classes
 from batchformer.lab.data.transforms import (
     ColorJitter,
     Compose,
@@ -35,18 +27,7 @@ from batchformer.lab.data.transforms import (
     digits_test,
     digits_train,
 )
-from batchformer.lab.engine.method import Batches
-from batchformer.lab.tasks.base import (
-    LabelledTask,
-    memory_feed,
-    scored_batches,
-    split_facts,
-    with_second,
-)
-from batchformer.nn.randomness import seed_for
-
-#: Images in a test batch.
-TEST_BATCH = 1000
+from batchformer.lab.tasks.base import LabelledTask
 
 
 @dataclass(frozen=True)
@@ -56,6 +37,8 @@ class LongTailedTask(LabelledTask):
     data: LongTailedData
     config: LongTailConfig
     device: torch.device
+
+    test_batch: ClassVar[int] = 1000
 
     @classmethod
     def load(cls, config: LongTailConfig, device: torch.device) -> LongTailedTask:
@@ -72,48 +55,12 @@ class LongTailedTask(LabelledTask):
         data = cifar_lt(config.name, config.ratio, config.profile, root, config.seed)
         return cls(only_classes(data, *bounds), config, device)
 
-    def facts(self) -> dict[str, Any]:
-        return split_facts(self.data)
-
-    def feed(self, train: TrainConfig, seed: int) -> Batches:
-        """Augmented training batches, in the order of the configured sampler."""
-        part, config = self.data.train, self.config
-        view, second = training_views(config)
-        sampler = sampler_named(config.sampler, part.y, seed, config.per_turn)
-        feed = memory_feed(part, view, train, seed, self.device, second=second, sampler=sampler)
-        other = seed_for(seed, "augmentation", 1)
-        if config.paired == "reversed":
-            rare = ReversedClasses(part.y, seed, stream=1)
-            pairs = memory_feed(part, view, train, other, self.device, sampler=rare)
-            return with_second(feed, pairs, "paired")
-        if not config.meta_batch:
-            return feed
-        # Full batches only: the last one of an epoch would hold only some classes.
-        size = min(config.meta_batch, len(part))
-        full = dataclasses.replace(train, batch_size=size, drop_last=True)
-        balanced = ClassBalanced(part.y, seed, stream=1)
-        meta = memory_feed(part, view, full, other, self.device, sampler=balanced)
-        return with_second(feed, meta, "meta")
+    def training_views(self) -> tuple[Transform, Transform | None]:
+        return training_views(self.config)
 
     @property
-    def _normalise(self) -> Normalise:
+    def test_view(self) -> Normalise:
         return digits_test() if self.config.name == "digits" else cifar_test()
-
-    @property
-    def train_labels(self) -> Tensor:
-        return self.data.train.y
-
-    def as_at_test(
-        self, part: ImageSplit, workers: int | None = None, batch: int = 0
-    ) -> Iterator[tuple[Tensor, Tensor]]:
-        for x, y in scored_batches(part, self._normalise, batch or TEST_BATCH, self.device):
-            yield x, y.to(self.device)
-
-    def shown(self, workers: int | None = None) -> LabelledImages | None:
-        """Test images, for figures."""
-        data = self.data
-        classes = Classes.by_shots(data.classes, data.train_counts, self.config.shots)
-        return EvaluationImages(classes, data.test, self._normalise, self.device)
 
 
 # Augmentation, by the name a configuration gives it
