@@ -14,7 +14,8 @@ from batchformer.insight.classes import shot_groups, third_groups
 from batchformer.lab.config.data import DataConfig, LongTailConfig
 from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.data.feeds.memory import ExtendedFeed, Feed
-from batchformer.lab.data.feeds.order import Order, Sampler
+from batchformer.lab.data.feeds.order import Order
+from batchformer.lab.data.feeds.samplers import Sampler
 from batchformer.lab.data.feeds.sharding import all_rows, scored_rows
 from batchformer.lab.data.files.file_lists import shorten
 from batchformer.lab.data.sets.images import ImageSplit, LongTailedData

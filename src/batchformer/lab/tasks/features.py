@@ -14,7 +14,7 @@ from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.data.feeds import framing
 from batchformer.lab.data.feeds.loader import FileFeed, View
 from batchformer.lab.data.feeds.memory import Feed, close
-from batchformer.lab.data.feeds.order import ClassBalanced
+from batchformer.lab.data.feeds.samplers import ClassBalanced
 from batchformer.lab.data.feeds.sharding import all_rows
 from batchformer.lab.data.files.image_files import ImageFiles
 from batchformer.lab.data.sets.images import ImageSplit

@@ -21,7 +21,12 @@ from batchformer.lab.data.feeds.loader import (
     View,
     evaluation_batches,
 )
-from batchformer.lab.data.feeds.order import ClassBalanced, ReversedClasses, Sampler, sampler_named
+from batchformer.lab.data.feeds.samplers import (
+    ClassBalanced,
+    ReversedClasses,
+    Sampler,
+    sampler_named,
+)
 from batchformer.lab.data.files.image_files import ImageFiles
 from batchformer.lab.data.sets.image_layouts import lists_of
 from batchformer.lab.data.sets.long_tailed_files import (

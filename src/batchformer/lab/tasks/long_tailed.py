@@ -16,7 +16,7 @@ from batchformer.insight.images import LabelledImages
 from batchformer.lab.config.data import LongTailConfig
 from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.data.feeds.memory import EvaluationImages
-from batchformer.lab.data.feeds.order import ClassBalanced, ReversedClasses, sampler_named
+from batchformer.lab.data.feeds.samplers import ClassBalanced, ReversedClasses, sampler_named
 from batchformer.lab.data.sets.digits import digits_lt
 from batchformer.lab.data.sets.images import ImageSplit, LongTailedData, only_classes
 from batchformer.lab.data.transforms import (
