@@ -1,7 +1,8 @@
-"""What a transform is, composition, normalisation, and parameters from uniform numbers."""
+"""What a transform is, and what transforms share: parameters, chosen samples, composition."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
@@ -72,6 +73,24 @@ def uniform_int(u: Tensor, count: int | Tensor) -> Tensor:
 def uniform_float(u: Tensor, low: float, high: float) -> Tensor:
     """Uniform numbers in [low, high)."""
     return low + (high - low) * u
+
+
+def apply_where(
+    x: Tensor, chosen: Tensor, act: Callable[..., Tensor], *parameters: Tensor
+) -> Tensor:
+    """Apply one operation to the chosen samples only.
+
+    Args:
+        act: function of images and of one tensor for each parameter; it keeps the shape.
+        parameters: each (N, ...) on the CPU; `act` gets those of the chosen samples.
+    """
+    rows = chosen.nonzero().squeeze(1)
+    if not len(rows):
+        return x
+    group = to_device_async(rows, x.device)
+    out = x.clone()
+    out[group] = act(x[group], *(parameter[rows] for parameter in parameters))
+    return out
 
 
 @dataclass(frozen=True)

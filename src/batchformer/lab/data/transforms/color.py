@@ -20,6 +20,7 @@ from torch import Tensor
 
 from batchformer.lab.data.transforms import geometry as warps
 from batchformer.lab.data.transforms.base import (
+    apply_where,
     columns,
     require_uint8,
     to_device_async,
@@ -191,7 +192,8 @@ ENHANCEMENTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {  # by a factor, 
     "contrast": contrast,
     "sharpness": sharpness,
 }
-_LEVELS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+_BY_PARAMETER: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    **ENHANCEMENTS,
     "hue": hue,
     "posterize": posterize,
     "solarize": solarize,
@@ -203,7 +205,7 @@ _FIXED: dict[str, Callable[[Tensor], Tensor]] = {  # without a parameter
     "invert": invert,
 }
 #: An operation is coded by its position in this tuple; warps are first.
-OPERATIONS = (*WARPS, *ENHANCEMENTS, *_LEVELS, *_FIXED)
+OPERATIONS = (*WARPS, *_BY_PARAMETER, *_FIXED)
 #: The code of no operation.
 IDENTITY = len(OPERATIONS)
 
@@ -240,31 +242,10 @@ def _apply(
         matrix = torch.cat([make(values[name], *x.shape[-2:]) for name, make in WARPS.items()])
         x[warped] = warps.warp(x[warped], matrix, fill)
     for name, group in groups.items():
-        if name in WARPS or not len(group):
-            continue
-        if name in _FIXED:
+        if name in _FIXED and len(group):
             x[group] = _FIXED[name](x[group])
-        else:
-            act = ENHANCEMENTS.get(name) or _LEVELS[name]
-            x[group] = act(x[group], values[name])
-
-
-def apply_where(
-    x: Tensor, chosen: Tensor, act: Callable[..., Tensor], *parameters: Tensor
-) -> Tensor:
-    """Apply one operation to the chosen samples only.
-
-    Args:
-        act: function of images and of one tensor for each parameter; it keeps the shape.
-        parameters: each (N, ...) on the CPU; `act` gets those of the chosen samples.
-    """
-    rows = chosen.nonzero().squeeze(1)
-    if not len(rows):
-        return x
-    group = to_device_async(rows, x.device)
-    out = x.clone()
-    out[group] = act(x[group], *(parameter[rows] for parameter in parameters))
-    return out
+        elif name in _BY_PARAMETER and len(group):
+            x[group] = _BY_PARAMETER[name](x[group], values[name])
 
 
 # Random transforms.

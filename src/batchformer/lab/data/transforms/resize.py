@@ -19,13 +19,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from batchformer.lab.data.transforms.base import (
+    apply_where,
     columns,
     require_uint8,
     to_device_async,
     uniform_float,
     uniform_int,
 )
-from batchformer.lab.data.transforms.color import apply_where
 
 #: Weights are at most 2**15, and the weights of one target add up to at most about 2**16.
 LARGEST_WEIGHT_BITS, LARGEST_SUM_BITS = 15, 16
