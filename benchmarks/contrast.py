@@ -182,19 +182,14 @@ def measure(settings: BenchSettings, chosen: Sequence[Case] | None = None) -> Ta
 def _measure_case(
     table: Table, settings: BenchSettings, views: TwoViews, size: int, modes: Sequence[Mode]
 ) -> None:
-    def build(mode: Mode, batchformer: bool, batches: Any) -> UpdateRunner:
-        return ContrastRunner(views, mode, size, batchformer, settings.device, batches)
-
     def per_second(ms: float) -> float:
         return 1000 * size / ms
 
-    layouts = {mode.train.channels_last for mode in modes}
-    batches = {last: views.batches(size, settings.device, last) for last in layouts}
-    title = f"{views.title} at {size}"
     alone: dict[str, Timing] = {}
-    with table.attempt(f"{title}, the module alone"):
+    with table.attempt(f"{views.title} at {size}, the module alone"):
         alone = module_alone(settings, views.network().num_features, size, modes)
-    for mode, timing, plain in with_and_without(table, settings, title, modes, batches, build):
+    timed = with_and_without(table, settings, views, size, modes, ContrastRunner)
+    for mode, timing, plain in timed:
         table.add(
             views.title,
             size,

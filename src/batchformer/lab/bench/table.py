@@ -41,6 +41,16 @@ class Spread:
         low, median, high = statistics.quantiles(values, n=4, method="inclusive")
         return cls(median, low, high, len(values))
 
+    @classmethod
+    def ms(cls, seconds: Sequence[float]) -> Spread:
+        """Of seconds, in milliseconds."""
+        return cls.of([1000 * s for s in seconds])
+
+    @classmethod
+    def ratio(cls, above: Sequence[float], below: Sequence[float]) -> Spread:
+        """Of `above` over `below`, round by round."""
+        return cls.of([a / b for a, b in zip(above, below, strict=True)])
+
     def map(self, change: Callable[[float], float]) -> Spread:
         """The spread in another unit. `change` is monotonic; a falling one swaps the quartiles."""
         low, high = sorted((change(self.low), change(self.high)))

@@ -49,7 +49,7 @@ def requests(*numbers: int) -> Iterator[ImageRequest]:
 
 def stream(root: Path, workers: int) -> Stream[ImageRequest, ImageBatch]:
     reader = ImageReader(root, (ResizeCentreCrop(8, shorter=8),))
-    return Stream(reader, workers, prefetch=2, pinned=False)
+    return Stream(reader, workers)
 
 
 def children() -> set[int]:
@@ -179,7 +179,7 @@ sys.modules.update({
 })
 from batchformer.lab.data.feeds.workers import Stream
 if __name__ == "__main__":
-    stream = Stream(operator.neg, 1, 2, False)
+    stream = Stream(operator.neg, 1)
     stream.begin(range(100))
     print(next(stream))
 """

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from batchformer.lab.data.feeds.loader import PREFETCH, ReadAheadFeed
+from batchformer.lab.data.feeds.loader import ReadAheadFeed
 from batchformer.lab.data.feeds.order import augmentation_numbers, order_of
 from batchformer.lab.data.feeds.sharding import Share
 from batchformer.lab.data.feeds.workers import Stream
@@ -201,7 +201,7 @@ def scored_images(
         paths, count = [str(images[sample].path) for sample in samples], len(samples)
         return DetectionRequest(samples, paths, [shorter] * count, [False] * count, count)
 
-    stream = Stream(DetectionReader(longest), workers, PREFETCH, pinned=False)
+    stream = Stream(DetectionReader(longest), workers)
     try:
         stream.begin(map(request, range(0, len(images), SCORED_AT_ONCE)))
         for read in stream:

@@ -34,8 +34,6 @@ from batchformer.lab.data.files.image_files import ImageFiles
 from batchformer.lab.data.sets.images import ImageSplit
 from batchformer.lab.data.transforms.base import Compose, Transform
 
-#: Batches that each worker has ready or is reading.
-PREFETCH = 2
 #: Images that a worker reads at a time where they are not trained on.
 READ = 64
 _ORIENTATION = 0x0112  # the EXIF tag
@@ -64,12 +62,11 @@ class ReadAheadFeed(Generic[Request, Result]):
         read: Callable[[Request], Result],
         device: torch.device | str,
         workers: int | None,
-        prefetch: int = PREFETCH,
     ) -> None:
         self.steps, self.share, self.device = steps, share, torch.device(device)
         self.per_epoch = steps.per_epoch
         self.request = request
-        self._stream = Stream(read, workers, prefetch, self.device.type == "cuda")
+        self._stream = Stream(read, workers, self.device.type == "cuda")
         self._next: int | None = None
         self._latest: tuple[int, dict[str, Any], StreamSafe] | None = None
 
@@ -114,7 +111,6 @@ class FileFeed(ReadAheadFeed[ImageRequest, ImageBatch]):
         geometry: makes each image a square; done by the workers.
         transform: augmentation and normalisation of a whole batch; done on the device.
         workers: processes that read; 0: this one reads. None: one for each usable core, at most 16.
-        prefetch: batches that each worker has ready or is reading.
         sampler: order of the samples in each epoch. None: every sample once, shuffled.
         on_damaged: what to do about an image that cannot be read. `raise` its error, or `skip` it:
             the next readable image of the batch takes its place, a warning names it the first
@@ -135,7 +131,6 @@ class FileFeed(ReadAheadFeed[ImageRequest, ImageBatch]):
         drop_last: bool = False,
         device: torch.device | str = "cpu",
         workers: int | None = None,
-        prefetch: int = PREFETCH,
         sampler: Sampler | None = None,
         on_damaged: OnDamaged = "raise",
         second: View | None = None,
@@ -163,7 +158,7 @@ class FileFeed(ReadAheadFeed[ImageRequest, ImageBatch]):
             return _request(files, share.own(index), numbers(step, len(index))[0], len(index))
 
         reader = ImageReader(files.root, geometries, on_damaged)
-        super().__init__(order, share, request, reader, device, workers, prefetch)
+        super().__init__(order, share, request, reader, device, workers)
         self.damaged: Counter[str] = Counter()
         self._transforms, self._numbers = transforms, numbers
         self._labels = files.labels.to(self.device)
@@ -219,7 +214,7 @@ def evaluation_batches(
         return _request(files, own, _no_numbers(len(own)), len(index))
 
     reader = ImageReader(files.root, (geometry,))
-    stream = Stream(reader, workers, PREFETCH, labels.is_cuda)
+    stream = Stream(reader, workers, labels.is_cuda)
     try:
         stream.begin(map(request, range(steps.per_epoch)))
         for step, result in enumerate(stream):

@@ -24,6 +24,8 @@ OnDamaged = Literal["raise", "skip"]
 Request = TypeVar("Request")
 Result = TypeVar("Result")
 _MOST_WORKERS = 16
+#: Results that each worker has ready or is reading.
+PREFETCH = 2
 
 
 def usable_workers(wanted: int | None) -> int:
@@ -42,15 +44,13 @@ class Stream(Generic[Request, Result]):
     Args:
         read: turns a request into a result; it is copied into the workers.
         workers: processes that read; 0: this one reads. None: one for each usable core, at most 16.
-        prefetch: results that each worker has ready or is reading.
         pinned: return results in pinned memory, to be copied to a CUDA device.
     """
 
     def __init__(
-        self, read: Callable[[Request], Result], workers: int | None, prefetch: int, pinned: bool
+        self, read: Callable[[Request], Result], workers: int | None, pinned: bool = False
     ) -> None:
-        self.read, self.workers = read, usable_workers(workers)
-        self.prefetch, self.pinned = prefetch, pinned
+        self.read, self.workers, self.pinned = read, usable_workers(workers), pinned
         self._requests: _Requests[Request] = _Requests()
         self._loader: DataLoader[Result | Exception] | None = None
         self._results: Iterator[Result | Exception] | None = None
@@ -81,8 +81,7 @@ class Stream(Generic[Request, Result]):
             self.close()
             if isinstance(error, (ConnectionError, EOFError)):  # it died while it sent a result
                 raise RuntimeError(
-                    "a worker that reads images died, often for lack of memory: use fewer workers, "
-                    "or let them read ahead less (prefetch)"
+                    "a worker that reads images died, often for lack of memory: use fewer workers"
                 ) from error
             raise
 
@@ -107,7 +106,7 @@ class Stream(Generic[Request, Result]):
             batch_size=None,
             collate_fn=_unchanged,
             num_workers=self.workers,
-            prefetch_factor=self.prefetch if self.workers else None,
+            prefetch_factor=PREFETCH if self.workers else None,
             persistent_workers=self.workers > 0,
             pin_memory=self.pinned,
             worker_init_fn=begin_worker,
