@@ -64,7 +64,7 @@ def test_contrast() -> None:
         assert rate.median == pytest.approx(1000 * row[1] / both.median)
         assert isinstance(share, Spread) and isinstance(alone, Spread) and alone.median > 0
         assert share.median == pytest.approx(100 * (1 - plain.median / both.median))
-    runner = ContrastRunner(features, EAGER, 6, True, CPU)
+    runner = ContrastRunner(features, EAGER, True, CPU, features.batches(6, CPU))
     before = {name: p.clone() for name, p in runner.method.named_parameters()}
     runner()
     for name, parameter in runner.method.named_parameters():

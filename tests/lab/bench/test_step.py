@@ -100,8 +100,12 @@ def test_batches_are_random_and_normalised() -> None:
     assert batches[0]["x"].is_contiguous(memory_format=torch.channels_last)
 
 
+def runner_of(mode: Mode, batchformer: bool) -> UpdateRunner:
+    return UpdateRunner(RESNET32, mode, batchformer, CPU, RESNET32.batches(4, CPU))
+
+
 def test_a_call_is_one_update() -> None:
-    runner = UpdateRunner(RESNET32, EAGER, 4, True, CPU)
+    runner = runner_of(EAGER, batchformer=True)
     before = [p.clone() for p in runner.method.parameters()]
     runner()
     assert all(p.ne(q).any() for p, q in zip(runner.method.parameters(), before, strict=True))
@@ -124,9 +128,7 @@ def test_kernels_can_be_disabled(monkeypatch: pytest.MonkeyPatch) -> None:
         return "looking"
 
     monkeypatch.setattr(available, "conv_unsupported_reason", look)
-    UpdateRunner(
-        RESNET32, Mode("without", TrainConfig(capture=False), kernels=False), 4, True, CPU
-    )()
+    runner_of(Mode("without", TrainConfig(capture=False), kernels=False), batchformer=True)()
     assert seen == {"kernels are disabled"}
 
 
@@ -135,7 +137,7 @@ def test_a_capture_that_fails_is_not_passed_off_as_one(monkeypatch: pytest.Monke
         raise RuntimeError("operation not permitted")
 
     monkeypatch.setattr(Captured, "_capture", fail)
-    runner = UpdateRunner(RESNET32, Mode("captured", TrainConfig()), 4, False, CPU)
+    runner = runner_of(Mode("captured", TrainConfig()), batchformer=False)
     for _ in range(WARM_UP):
         runner()
     watch = UpdateStopwatch(lambda: runner, CPU)

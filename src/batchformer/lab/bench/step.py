@@ -184,7 +184,7 @@ def with_and_without(
     for mode in modes:
         for batchformer in (True, False):
             own = batches[mode.train.channels_last]
-            build = functools.partial(runner, network, mode, size, batchformer, device, own)
+            build = functools.partial(runner, network, mode, batchformer, device, own)
             timers[_key(mode, batchformer)] = UpdateStopwatch(build, device)
     found = time_interleaved(
         timers,
@@ -210,20 +210,15 @@ def _key(mode: Mode, batchformer: bool) -> str:
 
 
 class UpdateRunner:
-    """Trains one method as the engine does; a call is one update: forward, backward, optimizer.
-
-    Args:
-        batches: to train on; None makes them.
-    """
+    """Trains one method as the engine does; a call is one update: forward, backward, optimizer."""
 
     def __init__(
         self,
         network: Network,
         mode: Mode,
-        batch_size: int,
         batchformer: bool,
         device: torch.device,
-        batches: list[dict[str, Any]] | None = None,
+        batches: list[dict[str, Any]],
     ) -> None:
         self.mode = mode
         self.method = network.method(batchformer, device).train()
@@ -233,8 +228,7 @@ class UpdateRunner:
             self.method.compile_step()
         self.optimizers = self.method.optimizers(OPTIM)
         self.optimizer_step = OptimizerStep(mode.train, device)
-        last = mode.train.channels_last
-        self.batches = itertools.cycle(batches or network.batches(batch_size, device, last))
+        self.batches = itertools.cycle(batches)
         self.updates = itertools.count()
         self.capture_errors: list[str] = []
         self.updater: Captured | Eager = Eager(self._update, device)

@@ -23,10 +23,8 @@ from batchformer.lab.data.transforms.autoaugment import (
     AutoAugment,
     IncreasingRandAugment,
     RandAugment,
-    auto_augment,
     magnitudes,
     parameters,
-    rand_augment,
     timm_magnitudes,
 )
 from batchformer.lab.data.transforms.color import IDENTITY, OPERATIONS, apply_in_sequence
@@ -126,12 +124,13 @@ def test_whole_policy_matches_torchvision(monkeypatch: pytest.MonkeyPatch) -> No
     sub_policy = torch.arange(n) // 16
     case = torch.arange(n) % 16
     acts = torch.stack([case % 2, case // 2 % 2]).bool()
-    # 1e-6 is below every probability but that of operations which never act, and 2 above all.
-    chance = torch.where(acts, 1e-6, 2.0)
+    # 1e-6 is below every probability but that of operations which never act, 0.95 above all.
+    chance = torch.where(acts, 1e-6, 0.95).double()
     negative = torch.stack([case // 4 % 2, case // 8 % 2]).bool()
     x = _images(n)
     before = x.clone()
-    out = auto_augment(x, sub_policy, chance, negative)
+    u = torch.stack([(sub_policy + 0.5) / 25, *chance, *torch.where(negative, 0.1, 0.9)], 1)
+    out = AutoAugment()(x, u.double())
     assert torch.equal(x, before), "the input was changed"
     theirs = _one_by_one(x, sub_policy, chance, negative, monkeypatch)
     difference = (out.int() - theirs.int()).abs().flatten(1)
@@ -173,7 +172,8 @@ def test_every_operation_matches_torchvision(magnitude: int, images: Maker) -> N
     assert [name.lower() for name in space] == [name.replace("_", "") for name in CHOICES]
     choice, negative = torch.arange(14).repeat(2), torch.arange(28) >= 14
     x = images(28, 3, 32, 24).roll(1, 0)
-    out = rand_augment(x, choice[None], negative[None], magnitude)
+    u = torch.stack([(choice + 0.5) / 14, torch.where(negative, 0.1, 0.9)], 1).double()
+    out = RandAugment(1, magnitude)(x, u)
     for i, image in enumerate(x):
         name, (sizes, signed) = list(space.items())[int(choice[i])]
         m = float(sizes[magnitude]) if sizes.ndim else 0.0

@@ -24,7 +24,6 @@ from batchformer.lab.data.transforms.color import (
     RandomGrey,
     RandomSolarize,
     apply_in_sequence,
-    color_jitter,
 )
 
 
@@ -221,9 +220,12 @@ def test_every_order_matches_torchvision(images: Maker, numbers: Maker) -> None:
     reference = v2.ColorJitter(0.4, 0.4, 0.4, 0.1)
     n = 24 * 8
     x = images(n, 3, 16, 16)
-    order = ORDERS.repeat(8, 1)
-    _, parameter, _ = ColorJitter(0.4, 0.4, 0.4, 0.1).parameters(numbers(n, 6))
-    out = color_jitter(x, order, parameter, torch.ones(n, 4, dtype=torch.bool))
+    u = numbers(n, 6)
+    u[:, 1] = (torch.arange(n) % 24 + 0.5) / 24
+    jitter = ColorJitter(0.4, 0.4, 0.4, 0.1)
+    order, parameter, _ = jitter.parameters(u)
+    assert torch.equal(order, ORDERS.repeat(8, 1))
+    out = jitter(x, u)
     worst, beyond = 0, 0.0
     for image, ours, fn, values in zip(x, out, order, parameter.tolist(), strict=True):
         names = ("brightness_factor", "contrast_factor", "saturation_factor", "hue_factor")

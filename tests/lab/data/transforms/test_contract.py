@@ -25,9 +25,9 @@ from batchformer.lab.data.transforms import (
     Resize,
     Transform,
 )
-from batchformer.lab.data.transforms.base import normalise, uniform_float, uniform_int
+from batchformer.lab.data.transforms.base import uniform_float, uniform_int
 
-MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
+NORMALISE = Normalise(mean=(0.4914, 0.4822, 0.4465), std=(0.2023, 0.1994, 0.2010))
 RANDOM: dict[str, Transform] = {
     "crop": RandomCrop(),
     "flip": RandomFlip(),
@@ -41,12 +41,12 @@ RANDOM: dict[str, Transform] = {
     "rotation": transforms.RandomRotation(15),
     "blur": GaussianBlur(),
     "resized crop": RandomResizedCrop(16),
-    "erasing": Compose((Normalise(MEAN, STD), transforms.RandomErasing(0.5))),
+    "erasing": Compose((NORMALISE, transforms.RandomErasing(0.5))),
     "cifar_train": transforms.cifar_train(),
     "moco_v2": transforms.moco_v2(),
 }
 FIXED: dict[str, Transform] = {
-    "normalise": Normalise(MEAN, STD),
+    "normalise": NORMALISE,
     "resize": Resize(15),
     "centre crop": CentreCrop(9),
     "domain_test": transforms.domain_test(16),
@@ -131,9 +131,9 @@ def test_each_transform_is_given_its_own_columns(images: Maker, numbers: Maker) 
 
 def test_numbers_may_be_left_out_where_nothing_is_random(images: Maker) -> None:
     x = images(4)
-    fixed = Compose((Resize(20), CentreCrop(16), Normalise(MEAN, STD)))
+    fixed = Compose((Resize(20), CentreCrop(16), NORMALISE))
     assert fixed.draws == 0
-    assert torch.equal(fixed(x), normalise(CentreCrop(16)(Resize(20)(x)), MEAN, STD))
+    assert torch.equal(fixed(x), NORMALISE(CentreCrop(16)(Resize(20)(x))))
     with pytest.raises(ValueError, match=r"Compose needs u of shape \(4, 1\)"):
         Compose((RandomFlip(),))(x)
 
@@ -141,12 +141,12 @@ def test_numbers_may_be_left_out_where_nothing_is_random(images: Maker) -> None:
 def test_normalisation_is_torchvisions_from_uint8_and_float(images: Maker) -> None:
     x = images(5, 3, 8, 9)
     scaled = V.to_dtype(x, torch.float32, scale=True)
-    reference = V.normalize(scaled, list(MEAN), list(STD))
-    torch.testing.assert_close(normalise(x, MEAN, STD), reference)
-    torch.testing.assert_close(normalise(scaled, MEAN, STD), reference)
-    assert normalise(scaled.double(), MEAN, STD).dtype == torch.float64
+    reference = V.normalize(scaled, list(NORMALISE.mean), list(NORMALISE.std))
+    torch.testing.assert_close(NORMALISE(x), reference)
+    torch.testing.assert_close(NORMALISE(scaled), reference)
+    assert NORMALISE(scaled.double()).dtype == torch.float64
     with pytest.raises(ValueError, match="x has 1 channels"):
-        normalise(torch.zeros(1, 1, 2, 2), MEAN, STD)
+        NORMALISE(torch.zeros(1, 1, 2, 2))
 
 
 @pytest.mark.gpu

@@ -108,20 +108,6 @@ def _table(height: int, width: int) -> tuple[Tensor, Tensor, Tensor]:
     )
 
 
-def auto_augment(x: Tensor, sub_policy: Tensor, chance: Tensor, negative: Tensor) -> Tensor:
-    """Apply the drawn sub-policies to `x` (N, C, H, W) uint8.
-
-    Args:
-        sub_policy: (N,) on the CPU, 0..24.
-        chance: (2, N) on the CPU: an operation acts where this is below its probability.
-        negative: (2, N) bool on the CPU: whether a magnitude that has a sign is negative.
-    """
-    # One row for each of the two operations, one column for each sample.
-    code, probability, magnitude = (part[:, sub_policy] for part in _table(*x.shape[-2:]))
-    code = code.where(chance < probability, IDENTITY)
-    return apply_in_sequence(x, code, parameters(code, magnitude, negative), GREY)
-
-
 @dataclass(frozen=True)
 class AutoAugment:
     """AutoAugment with the policy found on CIFAR-10.
@@ -134,9 +120,13 @@ class AutoAugment:
     draws: ClassVar[int] = 5
 
     def __call__(self, x: Tensor, u: Tensor) -> Tensor:
-        sub_policy, *rest = columns(self, x, u)
+        to_policy, *rest = columns(self, x, u)
         chance, sign = torch.stack(rest[:2]), torch.stack(rest[2:])
-        return auto_augment(x, uniform_int(sub_policy, len(POLICY)), chance, sign < 0.5)
+        drawn = uniform_int(to_policy, len(POLICY))
+        # One row for each of the two operations, one column for each sample.
+        code, probability, magnitude = (part[:, drawn] for part in _table(*x.shape[-2:]))
+        code = code.where(chance < probability, IDENTITY)
+        return apply_in_sequence(x, code, parameters(code, magnitude, sign < 0.5), GREY)
 
 
 # RandAugment.
@@ -158,18 +148,6 @@ def _strengths(magnitude: int, height: int, width: int) -> Tensor:
     return torch.stack([magnitudes(name, height, width, RAND_BINS)[magnitude] for name in CHOICES])
 
 
-def rand_augment(x: Tensor, choice: Tensor, negative: Tensor, magnitude: int = 9) -> Tensor:
-    """Apply the drawn operations to `x` (N, C, H, W) uint8.
-
-    Args:
-        choice: (P, N) on the CPU: positions in `CHOICES`, for P operations in sequence.
-        negative: (P, N) bool on the CPU: whether a magnitude that has a sign is negative.
-        magnitude: one of the bins 0..30.
-    """
-    code, size = _CODES[choice], _strengths(magnitude, *x.shape[-2:])[choice]
-    return apply_in_sequence(x, code, parameters(code, size, negative))
-
-
 @dataclass(frozen=True)
 class RandAugment:
     """RandAugment: `num_ops` operations per sample, each any of 14 with equal chance and sign.
@@ -179,7 +157,7 @@ class RandAugment:
     """
 
     num_ops: int = 2
-    magnitude: int = 9
+    magnitude: int = 9  # one of the bins 0..30
 
     @property
     def draws(self) -> int:
@@ -187,8 +165,10 @@ class RandAugment:
 
     def __call__(self, x: Tensor, u: Tensor) -> Tensor:
         columns(self, x, u)
-        choice, sign = torch.split(u.T, self.num_ops)
-        return rand_augment(x, uniform_int(choice, len(CHOICES)), sign < 0.5, self.magnitude)
+        to_choice, sign = torch.split(u.T, self.num_ops)
+        choice = uniform_int(to_choice, len(CHOICES))
+        code, size = _CODES[choice], _strengths(self.magnitude, *x.shape[-2:])[choice]
+        return apply_in_sequence(x, code, parameters(code, size, sign < 0.5))
 
 
 # RandAugment as in timm and DeiT. It differs from torchvision's: it has invert and solarize-add,
