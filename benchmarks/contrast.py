@@ -49,11 +49,7 @@ OPTIM = OptimConfig(name="lars", lr=0.1, weight_decay=1e-6, decayed="matrices")
 
 
 class GivenFeatures(nn.Module):
-    """A network without layers, with timm's contract: its images are features (N, C) already.
-
-    Args:
-        channels: C.
-    """
+    """A network without layers, with timm's contract: its images are features (N, C) already."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -206,14 +202,7 @@ def _measure_case(
 def module_alone(
     settings: BenchSettings, channels: int, size: int, modes: Sequence[Mode]
 ) -> dict[str, Timing]:
-    """Forward and backward of BatchFormer on features (N, C), by the name of the mode.
-
-    Args:
-        settings: device and rounds.
-        channels: C.
-        size: N.
-        modes: precisions, and whether it is captured.
-    """
+    """Forward and backward of BatchFormer on features (size, channels), by the name of the mode."""
     device = settings.device
     timers: dict[str, Timer] = {}
     for mode in modes:

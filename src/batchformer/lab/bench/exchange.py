@@ -86,9 +86,7 @@ def measure(settings: BenchSettings, chosen: Sequence[Case] | None = None) -> Ta
 
 
 class Traffic(NamedTuple):
-    """Bytes."""
-
-    sent: int
+    sent: int  # bytes
     received: int
 
 

@@ -95,7 +95,6 @@ class Timing:
 
     @property
     def ms(self) -> Spread:
-        """Milliseconds of one call."""
         return Spread.ms(self.seconds)
 
     @property
@@ -186,7 +185,6 @@ class Stopwatch:
         return first
 
     def run_calls(self, calls: int) -> None:
-        """Make this many calls."""
         for _ in range(calls):
             self.work()
 

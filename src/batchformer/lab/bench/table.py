@@ -81,7 +81,6 @@ class Table:
     failed: bool = False
 
     def add(self, *cells: Cell) -> None:
-        """Add one row."""
         if len(cells) != len(self.columns):
             raise ValueError(f"{len(cells)} cells for the columns {', '.join(self.columns)}")
         self.rows.append(cells)
@@ -100,11 +99,9 @@ class Table:
 
     @property
     def environment_line(self) -> str:
-        """The environment as one line."""
         return ", ".join(f"{key} {value}" for key, value in self.environment.items())
 
     def texts(self) -> list[tuple[str, ...]]:
-        """The rows as text."""
         return [tuple(map(cell_text, row)) for row in self.rows]
 
     def is_text(self, column: int) -> bool:

@@ -46,12 +46,8 @@ class StreamSafe:
                 tensor.record_stream(user)
 
 
-@dataclass(frozen=True)
-class Chunk:
-    """Batches of consecutive steps."""
-
-    batches: list[dict[str, Any]]
-    made: StreamSafe
+#: Batches of consecutive steps, and all of their tensors.
+Chunk = tuple[list[dict[str, Any]], StreamSafe]
 
 
 class Feed:
@@ -112,8 +108,9 @@ class Feed:
             if len(self._chunks) > CHUNKS_KEPT:
                 self._chunks.popitem(last=False)
         self._chunks.move_to_end(number)
-        chunk.made.wait()
-        return dict(chunk.batches[position])
+        batches, made = chunk
+        made.wait()
+        return dict(batches[position])
 
     def _make(self, steps: range) -> Chunk:
         rows = [self.steps.index(step) for step in steps]
@@ -135,7 +132,7 @@ class Feed:
             {**dict(zip(whole, part, strict=True)), **self.share.parts(size)}
             for part, size in zip(parts, sizes, strict=True)
         ]
-        return Chunk(batches, StreamSafe(whole.values(), self.device))
+        return batches, StreamSafe(whole.values(), self.device)
 
 
 def close(feed: Any) -> None:
@@ -161,16 +158,13 @@ class ExtendedFeed:
 
     @property
     def per_epoch(self) -> int:
-        """Updates in an epoch of `feed`."""
         return int(self.feed.per_epoch)
 
     def batch(self, step: int) -> dict[str, Any]:
-        """The batch of one step."""
         batch = self.feed.batch(step)
         return {**batch, **self.extend(batch, step)}
 
     def close(self) -> None:
-        """Close all feeds."""
         for feed in (self.feed, *self.others):
             close(feed)
 

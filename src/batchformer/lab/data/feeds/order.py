@@ -79,7 +79,6 @@ class Steps:
         return self._order[1]
 
     def index(self, step: int) -> Tensor:
-        """(N,) int64 the samples of one step, on the CPU."""
         epoch, position = divmod(step, self.per_epoch)
         start = position * self.batch_size
         return self.order(epoch)[start : start + self.batch_size]
@@ -169,11 +168,9 @@ class DomainSteps:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """G * each, in every step."""
         return (self.groups * self.each,)
 
     def index(self, step: int) -> Tensor:
-        """(G * each,) int64 the samples of one step, on the CPU."""
         return torch.cat([self._taken(number, turn) for number, turn in self.turns(step)])
 
     def turns(self, step: int) -> list[tuple[int, int]]:

@@ -19,7 +19,10 @@ class Sampler(Protocol):
         """M, the samples of one epoch; the same in every epoch."""
 
     def order(self, epoch: int) -> Tensor:
-        """(M,) int64 positions in the data set, in the order of the epoch; repeats are allowed."""
+        """(M,) int64 positions in the data set, drawn from the epoch and the sampler's seed.
+
+        Repeats are allowed.
+        """
 
 
 @dataclass(frozen=True)
@@ -34,7 +37,6 @@ class Shuffle:
     seed: int
 
     def order(self, epoch: int) -> Tensor:
-        """(M,) a permutation drawn from (seed, epoch)."""
         return torch.randperm(self.length, generator=generator(self.seed, "order", epoch))
 
 
@@ -45,7 +47,6 @@ class InOrder:
     length: int
 
     def order(self, epoch: int) -> Tensor:
-        """(M,) 0, 1, 2, ..."""
         return torch.arange(self.length)
 
 
@@ -58,7 +59,6 @@ class _OfClasses:
 
     @property
     def length(self) -> int:
-        """M."""
         return len(self.labels)
 
 
@@ -80,7 +80,6 @@ class ClassBalanced(_OfClasses):
     per_turn: int = 1  # images of a class that follow one another, at its turn in a round
 
     def order(self, epoch: int) -> Tensor:
-        """(M,) positions drawn from (seed, epoch)."""
         draw = generator(self.seed, "order", epoch, self.stream)
         labels = self.labels.cpu()
         classes = labels.bincount().nonzero()[:, 0]
@@ -114,7 +113,6 @@ class ReversedClasses(_OfClasses):
     stream: int = 0  # distinguishes samplers of one run
 
     def order(self, epoch: int) -> Tensor:
-        """(M,) positions drawn from (seed, epoch)."""
         draw = generator(self.seed, "order", epoch, self.stream)
         labels = self.labels.cpu()
         sizes = labels.bincount().double()
@@ -148,11 +146,9 @@ class Repeated:
 
     @property
     def length(self) -> int:
-        """M, samples of an epoch."""
         return self.images // ROUNDED_TO * ROUNDED_TO or self.images
 
     def order(self, epoch: int) -> Tensor:
-        """(M,) positions drawn from (seed, epoch)."""
         drawn = torch.randperm(self.images, generator=generator(self.seed, "order", epoch))
         return drawn.repeat_interleave(self.repeats)[: self.length]
 
@@ -181,7 +177,6 @@ class Mates(_OfClasses):
     """
 
     def order(self, epoch: int) -> Tensor:
-        """(M,) positions drawn from (seed, epoch)."""
         draw = generator(self.seed, "order", epoch // 2)
         shuffled = torch.randperm(self.length, generator=draw)
         mates = _next_in_class(self.labels.cpu(), draw)
