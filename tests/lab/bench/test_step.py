@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -21,8 +23,9 @@ from batchformer.lab.bench.step import (
     cases,
     measure,
     shares,
+    with_and_without,
 )
-from batchformer.lab.bench.table import Spread
+from batchformer.lab.bench.table import Spread, Table
 from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.engine.cuda_graph import WARM_UP, Captured
 from batchformer.lab.models.kernels import available
@@ -85,6 +88,22 @@ def test_a_mode_that_fails_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     table = measure(ONCE, [(RESNET32, 2, modes)])
     assert [row[2] for row in table.rows] == ["eager fp32"]
     assert sum("broken with" in note and "no such kernel" in note for note in table.notes) == 2
+
+
+def test_each_mode_is_timed_on_images_of_its_layout() -> None:
+    seen: list[tuple[bool, bool]] = []
+
+    class Runner:
+        def __init__(self, network: Any, mode: Mode, *rest: Any) -> None:
+            last = rest[-1][0]["x"].is_contiguous(memory_format=torch.channels_last)
+            seen.append((mode.train.channels_last, last))
+
+        def warm_up(self) -> None: ...
+        def __call__(self) -> None: ...
+
+    timed = with_and_without(Table("", "", (), {}), ONCE, RESNET32, 2, (EAGER, HALF), Runner)  # type: ignore[arg-type]
+    assert [mode for mode, _, _ in timed] == [EAGER, HALF]
+    assert seen == [(False, False)] * 2 + [(True, True)] * 2
 
 
 def test_the_share_is_paired() -> None:
