@@ -8,7 +8,7 @@ they can go.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -19,13 +19,10 @@ from batchformer.lab.bench.layer import OURS, STOCK, TYPES, LayerPair
 from batchformer.lab.bench.measure import (
     BenchSettings,
     GraphStopwatch,
-    Stopwatch,
-    Timer,
-    Timing,
     Work,
     peak_bytes,
     release_memory,
-    time_interleaved,
+    time_works,
 )
 from batchformer.lab.bench.table import Table
 
@@ -65,23 +62,16 @@ def measure(settings: BenchSettings, cases: Cases | None = None) -> Table:
 
 
 def _measure_case(table: Table, settings: BenchSettings, size: tuple[int, int], name: str) -> None:
-    works = candidates(LayerPair(*size, settings.device, TYPES[name]))
-    rounds = functools.partial(
-        time_interleaved,
-        repeats=settings.repeats,
-        usual=ROUNDS,
-        budget=BUDGET,
-        failed=lambda key, error: table.note_failure(
-            "{} at N {} x C {}, {}".format(key, *size, name), error
-        ),
+    works = candidates(LayerPair(size, settings.device, TYPES[name]))
+
+    def failed(key: str, error: Exception) -> None:
+        table.note_failure("{} at N {} x C {}, {}".format(key, *size, name), error)
+
+    timed = functools.partial(
+        time_works, works, settings, usual=ROUNDS, budget=BUDGET, failed=failed
     )
-
-    def timers(watch: type[Stopwatch]) -> Mapping[str, Timer]:
-        return {key: watch(work, settings.device) for key, work in works.items()}
-
-    found, captured = rounds(timers(Stopwatch)), dict[str, Timing]()
-    if settings.on_gpu:
-        captured = rounds(timers(GraphStopwatch))
+    found = timed()
+    captured = timed(watch=GraphStopwatch) if settings.on_gpu else {}
     for key, timing in found.items():
         replayed = captured.get(key)
         first = key == COMPILED

@@ -49,11 +49,7 @@ OPTIM = OptimConfig(name="lars", lr=0.1, weight_decay=1e-6, decayed="matrices")
 
 
 class GivenFeatures(nn.Module):
-    """A network without layers, with timm's contract: its images are features (N, C) already.
-
-    Args:
-        channels: C.
-    """
+    """A network without layers, with timm's contract: its images are features (N, C) already."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -182,19 +178,14 @@ def measure(settings: BenchSettings, chosen: Sequence[Case] | None = None) -> Ta
 def _measure_case(
     table: Table, settings: BenchSettings, views: TwoViews, size: int, modes: Sequence[Mode]
 ) -> None:
-    def build(mode: Mode, batchformer: bool, batches: Any) -> UpdateRunner:
-        return ContrastRunner(views, mode, size, batchformer, settings.device, batches)
-
     def per_second(ms: float) -> float:
         return 1000 * size / ms
 
-    layouts = {mode.train.channels_last for mode in modes}
-    batches = {last: views.batches(size, settings.device, last) for last in layouts}
-    title = f"{views.title} at {size}"
     alone: dict[str, Timing] = {}
-    with table.attempt(f"{title}, the module alone"):
+    with table.attempt(f"{views.title} at {size}, the module alone"):
         alone = module_alone(settings, views.network().num_features, size, modes)
-    for mode, timing, plain in with_and_without(table, settings, title, modes, batches, build):
+    timed = with_and_without(table, settings, views, size, modes, ContrastRunner)
+    for mode, timing, plain in timed:
         table.add(
             views.title,
             size,
@@ -211,14 +202,7 @@ def _measure_case(
 def module_alone(
     settings: BenchSettings, channels: int, size: int, modes: Sequence[Mode]
 ) -> dict[str, Timing]:
-    """Forward and backward of BatchFormer on features (N, C), by the name of the mode.
-
-    Args:
-        settings: device and rounds.
-        channels: C.
-        size: N.
-        modes: precisions, and whether it is captured.
-    """
+    """Forward and backward of BatchFormer on features (size, channels), by the name of the mode."""
     device = settings.device
     timers: dict[str, Timer] = {}
     for mode in modes:

@@ -56,8 +56,9 @@ def measure(settings: BenchSettings) -> Table:
         notes=["Idle is the time of a step less that of its kernels, which the profiler measures"],
     )
     with own_stream(settings.device):
+        batches = RESNET32.batches(BATCH, settings.device, CAPTURED.train.channels_last)
         runners = {
-            name: UpdateRunner(RESNET32, CAPTURED, BATCH, batchformer, settings.device)
+            name: UpdateRunner(RESNET32, CAPTURED, batchformer, settings.device, batches)
             for name, batchformer in (("with", True), ("without", False))
         }
         for runner in runners.values():

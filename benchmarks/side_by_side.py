@@ -81,8 +81,7 @@ def compare(
     for count in counts:
         timing, more = found[str(count)], count / counts[0]
         ms = timing.ms.map(lambda ms: ms / updates)
-        pairs = zip(timing.first, timing.seconds, strict=True)
-        gain = Spread.of([more * alone / own for alone, own in pairs])
+        gain = Spread.ratio([more * alone for alone in timing.first], timing.seconds)
         table.add(count, ms, None if count == counts[0] else gain)
     return table
 

@@ -14,13 +14,13 @@ from benchmarks.contrast import ContrastRunner, TwoViews
 from benchmarks.contrast import measure as measure_contrast
 from benchmarks.loop import alternated, median_interval
 from benchmarks.profile import CONVOLUTION, by_family, family, fill, profiled
-from benchmarks.v2_layer import TokenLayers
 from benchmarks.v2_layer import measure as measure_tokens
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom
 from torch._C._autograd import DeviceType
 
+from batchformer.lab.bench.layer import LayerPair
 from batchformer.lab.bench.measure import BenchSettings
 from batchformer.lab.bench.step import EAGER
 from batchformer.lab.bench.table import Spread, Table, read_tables
@@ -47,9 +47,9 @@ def test_the_layer_at_tokens() -> None:
     assert row[:3] == (4, 5, 16) and all(isinstance(cell, Spread) for cell in row[3:6])
     stock, ours = row[6:]
     assert isinstance(stock, float) and isinstance(ours, float) and min(stock, ours) > 0
-    pair = TokenLayers(4, 5, 16, CPU)
-    mixed = {name: f.eval()(pair.x) for name, f in pair.forwards().items()}  # type: ignore[attr-defined]
-    torch.testing.assert_close(pair.ours.mix(pair.x), mixed["torch's"], atol=1e-5, rtol=1e-5)
+    pair = LayerPair((4, 5, 16), CPU)
+    mixed = pair.ours.eval().mix(pair.x)
+    torch.testing.assert_close(mixed, pair.stock.eval()(pair.x), atol=1e-5, rtol=1e-5)
 
 
 def test_contrast() -> None:
@@ -64,7 +64,7 @@ def test_contrast() -> None:
         assert rate.median == pytest.approx(1000 * row[1] / both.median)
         assert isinstance(share, Spread) and isinstance(alone, Spread) and alone.median > 0
         assert share.median == pytest.approx(100 * (1 - plain.median / both.median))
-    runner = ContrastRunner(features, EAGER, 6, True, CPU)
+    runner = ContrastRunner(features, EAGER, True, CPU, features.batches(6, CPU))
     before = {name: p.clone() for name, p in runner.method.named_parameters()}
     runner()
     for name, parameter in runner.method.named_parameters():

@@ -27,7 +27,7 @@ def test_a_line_for_each_size_and_mode() -> None:
 
 
 def test_both_layers_have_the_same_gradients_without_dropout() -> None:
-    pair = LayerPair(6, 8, CPU)
+    pair = LayerPair((6, 8), CPU)
     for part in pair.stock.modules():
         if isinstance(part, torch.nn.Dropout):
             part.p = 0.0

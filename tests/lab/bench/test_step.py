@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -21,8 +23,9 @@ from batchformer.lab.bench.step import (
     cases,
     measure,
     shares,
+    with_and_without,
 )
-from batchformer.lab.bench.table import Spread
+from batchformer.lab.bench.table import Spread, Table
 from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.engine.cuda_graph import WARM_UP, Captured
 from batchformer.lab.models.kernels import available
@@ -87,6 +90,22 @@ def test_a_mode_that_fails_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sum("broken with" in note and "no such kernel" in note for note in table.notes) == 2
 
 
+def test_each_mode_is_timed_on_images_of_its_layout() -> None:
+    seen: list[tuple[bool, bool]] = []
+
+    class Runner:
+        def __init__(self, network: Any, mode: Mode, *rest: Any) -> None:
+            last = rest[-1][0]["x"].is_contiguous(memory_format=torch.channels_last)
+            seen.append((mode.train.channels_last, last))
+
+        def warm_up(self) -> None: ...
+        def __call__(self) -> None: ...
+
+    timed = with_and_without(Table("", "", (), {}), ONCE, RESNET32, 2, (EAGER, HALF), Runner)  # type: ignore[arg-type]
+    assert [mode for mode, _, _ in timed] == [EAGER, HALF]
+    assert seen == [(False, False)] * 2 + [(True, True)] * 2
+
+
 def test_the_share_is_paired() -> None:
     with_it, without = Timing((2.0, 4.0), (1.0, 1.0)), Timing((1.5, 3.0), (1.0, 1.0))
     assert shares(with_it, without) == [25.0, 25.0]
@@ -100,8 +119,12 @@ def test_batches_are_random_and_normalised() -> None:
     assert batches[0]["x"].is_contiguous(memory_format=torch.channels_last)
 
 
+def runner_of(mode: Mode, batchformer: bool) -> UpdateRunner:
+    return UpdateRunner(RESNET32, mode, batchformer, CPU, RESNET32.batches(4, CPU))
+
+
 def test_a_call_is_one_update() -> None:
-    runner = UpdateRunner(RESNET32, EAGER, 4, True, CPU)
+    runner = runner_of(EAGER, batchformer=True)
     before = [p.clone() for p in runner.method.parameters()]
     runner()
     assert all(p.ne(q).any() for p, q in zip(runner.method.parameters(), before, strict=True))
@@ -124,9 +147,7 @@ def test_kernels_can_be_disabled(monkeypatch: pytest.MonkeyPatch) -> None:
         return "looking"
 
     monkeypatch.setattr(available, "conv_unsupported_reason", look)
-    UpdateRunner(
-        RESNET32, Mode("without", TrainConfig(capture=False), kernels=False), 4, True, CPU
-    )()
+    runner_of(Mode("without", TrainConfig(capture=False), kernels=False), batchformer=True)()
     assert seen == {"kernels are disabled"}
 
 
@@ -135,7 +156,7 @@ def test_a_capture_that_fails_is_not_passed_off_as_one(monkeypatch: pytest.Monke
         raise RuntimeError("operation not permitted")
 
     monkeypatch.setattr(Captured, "_capture", fail)
-    runner = UpdateRunner(RESNET32, Mode("captured", TrainConfig()), 4, False, CPU)
+    runner = runner_of(Mode("captured", TrainConfig()), batchformer=False)
     for _ in range(WARM_UP):
         runner()
     watch = UpdateStopwatch(lambda: runner, CPU)

@@ -16,7 +16,7 @@ from batchformer import check
 from batchformer.lab.config.data import LongTailConfig
 from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.config.training import OptimConfig, TrainConfig
-from batchformer.lab.data.feeds.order import ReversedClasses
+from batchformer.lab.data.feeds.samplers import ReversedClasses
 from batchformer.lab.engine.loop import Plan, fit
 from batchformer.lab.engine.optim import lr_factor
 from batchformer.lab.losses.bbn import bilateral_loss, cumulative_alpha, mixed_branches

@@ -12,7 +12,7 @@ from torch import Tensor
 from batchformer.lab.config.data import LongTailConfig
 from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.data.feeds.memory import Feed
-from batchformer.lab.data.feeds.order import ClassBalanced
+from batchformer.lab.data.feeds.samplers import ClassBalanced
 from batchformer.lab.data.transforms import digits_train
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optimizer_step import OptimizerStep

@@ -72,28 +72,21 @@ def measure(settings: BenchSettings, chosen: Sequence[Case] | None = None) -> Ta
     )
     for case in chosen or cases(devices):
         with table.attempt(f"{case.ranks} ranks with {case.rows} samples"):
-            found = time_ranks(case, settings.repeats or ROUNDS, on_gpu=bool(devices))
-            one = time_ranks(
-                Case(1, case.ranks * case.rows, case.dim), settings.repeats or ROUNDS, bool(devices)
-            )
+            rounds, joined = settings.repeats or ROUNDS, Case(1, case.ranks * case.rows, case.dim)
+            found = time_ranks(case, rounds, on_gpu=bool(devices))
+            one = time_ranks(joined, rounds, on_gpu=bool(devices))
             moved = traffic([case.rows] * case.ranks, case.dim, scatter=bool(devices))
+            times = (found["alone"], found["exchange"], one["alone"])
             table.add(
-                case.ranks,
-                case.rows,
-                case.dim,
-                Spread.of([1000 * s for s in found["alone"]]),
-                Spread.of([1000 * s for s in found["exchange"]]),
-                Spread.of([1000 * s for s in one["alone"]]),
-                moved.sent / MB,
-                moved.received / MB,
+                *(case.ranks, case.rows, case.dim),
+                *map(Spread.ms, times),
+                *(moved.sent / MB, moved.received / MB),
             )
     return table
 
 
 class Traffic(NamedTuple):
-    """Bytes."""
-
-    sent: int
+    sent: int  # bytes
     received: int
 
 

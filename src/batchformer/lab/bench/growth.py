@@ -7,16 +7,8 @@ from collections.abc import Sequence
 
 import torch
 
-from batchformer.lab.bench.layer import OURS, STOCK, LayerPair
-from batchformer.lab.bench.measure import (
-    BenchSettings,
-    GraphStopwatch,
-    Stopwatch,
-    peak_bytes,
-    release_memory,
-    saved_bytes,
-    time_interleaved,
-)
+from batchformer.lab.bench.layer import LayerPair
+from batchformer.lab.bench.measure import BenchSettings, GraphStopwatch, Stopwatch, release_memory
 from batchformer.lab.bench.table import Table
 
 CHANNELS = 512
@@ -34,7 +26,7 @@ def measure(
         largest = LARGEST_IN_FULL if settings.full else LARGEST
         largest = LARGEST_ON_GPU if settings.on_gpu else largest
         sizes = [SMALLEST << k for k in range(int(math.log2(largest // SMALLEST)) + 1)]
-    memory = "peak MB" if settings.on_gpu else "MB saved for backward"
+    memory = settings.memory
     table = Table(
         "growth",
         f"One encoder layer against N, C {channels}, 4 heads, dropout 0.5, forward and backward",
@@ -45,7 +37,10 @@ def measure(
         table.notes.append("Both are captured in CUDA graphs")
     for n in sizes:
         with table.attempt(f"N {n}"):
-            _measure_size(table, settings, n, channels)
+            pair = LayerPair((n, channels), settings.device, settings.half)
+            # Eager calls on a GPU take the time of their launches, whatever N is.
+            watch = GraphStopwatch if settings.on_gpu else Stopwatch
+            table.add(n, *pair.time_and_memory(settings, watch, usual=ROUNDS, budget=BUDGET))
         release_memory(settings.device)
     if len(table.rows) >= 4:
         upper = table.rows[len(table.rows) // 2 :]
@@ -57,24 +52,6 @@ def measure(
             f"{upper[0][0]} to {upper[-1][0]}"
         )
     return table
-
-
-def _measure_size(table: Table, settings: BenchSettings, n: int, channels: int) -> None:
-    pair = LayerPair(n, channels, settings.device, torch.bfloat16 if settings.on_gpu else None)
-    works = pair.works()
-    # Eager calls on a GPU take the time of their launches, whatever N is.
-    watch = GraphStopwatch if settings.on_gpu else Stopwatch
-    timers = {name: watch(work, settings.device) for name, work in works.items()}
-    found = time_interleaved(timers, settings.repeats, usual=ROUNDS, budget=BUDGET)
-    if settings.on_gpu:
-        sizes = [peak_bytes(work, settings.device) for work in works.values()]
-    else:
-        sizes = [
-            saved_bytes(lambda: pair.forward_stock(pair.x), [pair.x, *pair.stock.parameters()]),
-            saved_bytes(lambda: pair.ours(pair.x), [pair.x, *pair.ours.parameters()]),
-        ]
-    ours = found[OURS]
-    table.add(n, found[STOCK].ms, ours.ms, ours.speed_up, *(size / 1e6 for size in sizes))
 
 
 def fitted_exponent(points: Sequence[tuple[float, float]]) -> float:

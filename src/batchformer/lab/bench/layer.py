@@ -12,12 +12,13 @@ from batchformer.lab.bench.measure import (
     BenchSettings,
     GraphStopwatch,
     Stopwatch,
-    Timer,
     Work,
+    peak_bytes,
     release_memory,
-    time_interleaved,
+    saved_bytes,
+    time_works,
 )
-from batchformer.lab.bench.table import Table
+from batchformer.lab.bench.table import Cell, Table
 from batchformer.nn.module import BatchFormer
 
 Size = tuple[int, int]
@@ -70,7 +71,7 @@ def measure(settings: BenchSettings, sizes: tuple[Size, ...] | None = None) -> T
 
 
 def _measure_size(table: Table, settings: BenchSettings, size: Size, name: str) -> None:
-    pair = LayerPair(*size, settings.device, TYPES[name])
+    pair = LayerPair(size, settings.device, TYPES[name])
     works: dict[bool, dict[str, Work]] = {}
     for mode in modes(settings):
         compiled = "compiled" in mode
@@ -78,10 +79,7 @@ def _measure_size(table: Table, settings: BenchSettings, size: Size, name: str) 
             if compiled not in works:
                 works[compiled] = pair.works(compiled)
             watch = GraphStopwatch if "captured" in mode else Stopwatch
-            timers: dict[str, Timer] = {
-                key: watch(work, settings.device) for key, work in works[compiled].items()
-            }
-            found = time_interleaved(timers, settings.repeats, usual=ROUNDS, budget=BUDGET)
+            found = time_works(works[compiled], settings, usual=ROUNDS, budget=BUDGET, watch=watch)
             stock, ours = found[STOCK], found[OURS]
             table.add(*size, name, mode, stock.ms, ours.ms, ours.speed_up)
 
@@ -97,21 +95,19 @@ class LayerPair:
     """Torch's layer and ours with the same weights, in training, on the same samples.
 
     Args:
+        shape: (N, C), or (N, L, C) for a layer over the samples at each of L tokens.
         autocast: to this type, if given.
     """
 
     def __init__(
-        self,
-        n: int,
-        channels: int,
-        device: torch.device,
-        autocast: torch.dtype | None = None,
+        self, shape: tuple[int, ...], device: torch.device, autocast: torch.dtype | None = None
     ) -> None:
+        channels = shape[-1]
         self.stock = nn.TransformerEncoderLayer(channels, 4, channels, 0.5).to(device)
         self.ours = BatchFormer(channels).to(device)
         self.ours.load_state_dict(self.stock.state_dict())
         draw = torch.Generator().manual_seed(0)
-        x, self.gradient = torch.randn(2, n, channels, generator=draw).to(device)
+        x, self.gradient = torch.randn(2, *shape, generator=draw).to(device)
         self.x, self.autocast = x.requires_grad_(), autocast
 
     def works(self, compiled: bool = False) -> dict[str, Work]:
@@ -126,16 +122,15 @@ class LayerPair:
             torch.compiler.reset()
             compile_ = functools.partial(torch.compile, dynamic=False, fullgraph=True)
             forwards = {name: compile_(forward) for name, forward in forwards.items()}
-        modules = {STOCK: self.stock, OURS: self.ours}
         return {
-            name: functools.partial(self.step, forward, [self.x, *modules[name].parameters()])
+            name: functools.partial(self.step, forward, self._given(name))
             for name, forward in forwards.items()
         }
 
     def forward_stock(self, x: Tensor) -> Tensor:
-        """As the paper's code calls it: the batch as one sequence, ``(N, 1, C)``."""
-        mixed: Tensor = self.stock(x.unsqueeze(1))
-        return mixed.squeeze(1)
+        """As the paper's code calls it: the batch is the sequence, ``(N, L, C)``."""
+        mixed: Tensor = self.stock(x.unsqueeze(1) if x.ndim == 2 else x)
+        return mixed.view_as(x)
 
     def step(self, forward: Callable[[Tensor], Tensor], given: list[Tensor]) -> tuple[Tensor, ...]:
         """The gradients of the samples and of all weights."""
@@ -143,3 +138,22 @@ class LayerPair:
         with torch.autocast(self.x.device.type, kind, enabled=enabled, cache_enabled=False):
             mixed = forward(self.x)
         return torch.autograd.grad(mixed, given, self.gradient.to(mixed.dtype))
+
+    def time_and_memory(
+        self, settings: BenchSettings, watch: type[Stopwatch], *, usual: int, budget: float
+    ) -> tuple[Cell, ...]:
+        """Milliseconds of torch's and of ours, the speed-up, and the memory of both in MB."""
+        works = self.works()
+        found = time_works(works, settings, usual=usual, budget=budget, watch=watch)
+        if settings.on_gpu:
+            held = [peak_bytes(work, settings.device) for work in works.values()]
+        else:
+            held = [
+                saved_bytes(lambda: self.forward_stock(self.x), self._given(STOCK)),
+                saved_bytes(lambda: self.ours(self.x), self._given(OURS)),
+            ]
+        ours = found[OURS]
+        return found[STOCK].ms, ours.ms, ours.speed_up, *(size / 1e6 for size in held)
+
+    def _given(self, name: str) -> list[Tensor]:
+        return [self.x, *(self.stock if name == STOCK else self.ours).parameters()]

@@ -19,11 +19,11 @@ from batchformer.lab.bench.measure import BenchSettings
 from batchformer.lab.bench.table import Spread, Table
 from batchformer.lab.data.feeds.framing import RandomResizedCrop
 from batchformer.lab.data.feeds.loader import FileFeed
+from batchformer.lab.data.feeds.workers import PREFETCH
 from batchformer.lab.data.files.image_files import ImageFiles
 from batchformer.lab.data.transforms import IMAGENET, Compose, RandomFlip
 
 WIDTH, HEIGHT = 500, 375  # the commonest size of a photograph in ImageNet
-PREFETCH = 2
 REPEATS, FULL_REPEATS = 3, 5
 #: Batches in one timing.
 BATCHES, FULL_BATCHES = 10, 16
@@ -73,9 +73,8 @@ def measure(
             f"{workers} worker processes each, on the CPU"
         ],
     )
-    ratios = [ours / plain for ours, plain in zip(rates["ours"], rates["plain"], strict=True)]
     table.add("Pillow, torchvision, DataLoader", Spread.of(rates["plain"]), None)
-    table.add("ours", Spread.of(rates["ours"]), Spread.of(ratios))
+    table.add("ours", Spread.of(rates["ours"]), Spread.ratio(rates["ours"], rates["plain"]))
     return table
 
 
@@ -128,11 +127,8 @@ def _plain(folder: Path, batch_size: int, workers: int, size: int) -> Batches:
 
 
 def _ours(folder: Path, batch_size: int, workers: int, size: int) -> Batches:
-    files = ImageFiles.from_folder(folder)
-    transform = Compose((RandomFlip(), IMAGENET))
-    geometry = RandomResizedCrop(size)
-    with FileFeed(
-        files, geometry, transform, batch_size, seed=0, workers=workers, prefetch=PREFETCH
-    ) as feed:
+    files, view = ImageFiles.from_folder(folder), Compose((RandomFlip(), IMAGENET))
+    crop = RandomResizedCrop(size)
+    with FileFeed(files, crop, view, batch_size, seed=0, workers=workers) as feed:
         for step in itertools.count():
             yield feed.batch(step)

@@ -50,6 +50,16 @@ class BenchSettings:
     def on_gpu(self) -> bool:
         return self.device.type == "cuda"
 
+    @property
+    def half(self) -> torch.dtype | None:
+        """The type of autocast on a GPU; elsewhere there is none."""
+        return torch.bfloat16 if self.on_gpu else None
+
+    @property
+    def memory(self) -> str:
+        """The memory that is measured here, for the titles of columns."""
+        return "peak MB" if self.on_gpu else "MB saved for backward"
+
     def environment(self, dtype: torch.dtype | str) -> dict[str, str]:
         """Machine, device, threads, torch and dtype; a timing means nothing without them."""
         name = torch.cuda.get_device_name(self.device) if self.on_gpu else str(self.device)
@@ -85,13 +95,12 @@ class Timing:
 
     @property
     def ms(self) -> Spread:
-        """Milliseconds of one call."""
-        return Spread.of([1000 * s for s in self.seconds])
+        return Spread.ms(self.seconds)
 
     @property
     def speed_up(self) -> Spread:
         """The first candidate's time over this one's, round by round."""
-        return Spread.of([a / b for a, b in zip(self.first, self.seconds, strict=True)])
+        return Spread.ratio(self.first, self.seconds)
 
 
 def time_interleaved(
@@ -176,7 +185,6 @@ class Stopwatch:
         return first
 
     def run_calls(self, calls: int) -> None:
-        """Make this many calls."""
         for _ in range(calls):
             self.work()
 
@@ -221,6 +229,20 @@ class GraphStopwatch(Stopwatch):
             super().run_calls(calls)
         else:
             self.graph.replay()
+
+
+def time_works(
+    works: Mapping[str, Work],
+    settings: BenchSettings,
+    *,
+    usual: int,
+    budget: float,
+    watch: type[Stopwatch] = Stopwatch,
+    failed: Callable[[str, Exception], None] | None = None,
+) -> dict[str, Timing]:
+    """:func:`time_interleaved` of work, each timed by a stopwatch of its own."""
+    timers = {name: watch(work, settings.device) for name, work in works.items()}
+    return time_interleaved(timers, settings.repeats, usual=usual, budget=budget, failed=failed)
 
 
 def synchronize(device: torch.device) -> None:

@@ -61,7 +61,8 @@ def run(
                 words = f"bench: stopped during {name}; {done} measured and kept in {folder}."
                 raise Interrupted(signal.SIGINT, words) from stop
             except Exception as error:
-                table = failure(name, settings, error)
+                notes = [f"{type(error).__name__}: {first_line(error)}"]
+                table = Table(name, name, (), settings.environment("none"), [], notes, failed=True)
             else:
                 table.notes += load_note
                 table.failed = not table.rows
@@ -78,12 +79,6 @@ def busy_note() -> list[str]:
     if load <= IDLE_LOAD:
         return []
     return [f"The machine was not idle: its load was {load:.1f} when the benchmark began"]
-
-
-def failure(name: str, settings: BenchSettings, error: Exception) -> Table:
-    """An empty table that says why the part failed."""
-    reason = f"{type(error).__name__}: {first_line(error)}"
-    return Table(name, name, (), settings.environment("none"), notes=[reason], failed=True)
 
 
 def merged(saved: Sequence[Table], new: Table) -> list[Table]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -153,13 +153,9 @@ def measure(settings: BenchSettings, chosen: Sequence[Case] | None = None) -> Ta
 def _measure_case(
     table: Table, settings: BenchSettings, network: Network, size: int, modes: Sequence[Mode]
 ) -> None:
-    def build(mode: Mode, batchformer: bool, batches: Any) -> UpdateRunner:
-        return UpdateRunner(network, mode, size, batchformer, settings.device, batches)
-
-    layouts = {mode.train.channels_last for mode in modes}
-    batches = {last: network.batches(size, settings.device, last) for last in layouts}
-    title = f"{network.title} at {size}"
-    for mode, timing, plain in with_and_without(table, settings, title, modes, batches, build):
+    for mode, timing, plain in with_and_without(
+        table, settings, network, size, modes, UpdateRunner
+    ):
         table.add(
             network.title,
             size,
@@ -175,29 +171,27 @@ def _measure_case(
 def with_and_without(
     table: Table,
     settings: BenchSettings,
-    title: str,
+    network: Network,
+    size: int,
     modes: Sequence[Mode],
-    batches: Mapping[bool, Any],
-    build: Callable[[Mode, bool, Any], UpdateRunner],
+    runner: type[UpdateRunner],
 ) -> Iterator[tuple[Mode, Timing, Timing | None]]:
-    """Time every mode with BatchFormer and, where that can be timed, without; all take turns.
-
-    Args:
-        batches: by whether images are channels-last.
-        build: makes the runner of a mode, with BatchFormer or without, on batches.
-    """
+    """Time every mode with BatchFormer and, where that can be timed, without; all take turns."""
+    device = settings.device
+    layouts = {mode.train.channels_last for mode in modes}
+    batches = {last: network.batches(size, device, last) for last in layouts}
     timers: dict[str, Timer] = {}
     for mode in modes:
         for batchformer in (True, False):
             own = batches[mode.train.channels_last]
-            runner = functools.partial(build, mode, batchformer, own)
-            timers[_key(mode, batchformer)] = UpdateStopwatch(runner, settings.device)
+            build = functools.partial(runner, network, mode, batchformer, device, own)
+            timers[_key(mode, batchformer)] = UpdateStopwatch(build, device)
     found = time_interleaved(
         timers,
         settings.repeats,
         usual=ROUNDS,
         budget=GPU_BUDGET if settings.on_gpu else CPU_BUDGET,
-        failed=lambda name, error: table.note_failure(f"{title}, {name}", error),
+        failed=lambda name, error: table.note_failure(f"{network.title} at {size}, {name}", error),
     )
     for mode in modes:
         timing, plain = found.get(_key(mode, True)), found.get(_key(mode, False))
@@ -216,20 +210,15 @@ def _key(mode: Mode, batchformer: bool) -> str:
 
 
 class UpdateRunner:
-    """Trains one method as the engine does; a call is one update: forward, backward, optimizer.
-
-    Args:
-        batches: to train on; None makes them.
-    """
+    """Trains one method as the engine does; a call is one update: forward, backward, optimizer."""
 
     def __init__(
         self,
         network: Network,
         mode: Mode,
-        batch_size: int,
         batchformer: bool,
         device: torch.device,
-        batches: list[dict[str, Any]] | None = None,
+        batches: list[dict[str, Any]],
     ) -> None:
         self.mode = mode
         self.method = network.method(batchformer, device).train()
@@ -239,8 +228,7 @@ class UpdateRunner:
             self.method.compile_step()
         self.optimizers = self.method.optimizers(OPTIM)
         self.optimizer_step = OptimizerStep(mode.train, device)
-        last = mode.train.channels_last
-        self.batches = itertools.cycle(batches or network.batches(batch_size, device, last))
+        self.batches = itertools.cycle(batches)
         self.updates = itertools.count()
         self.capture_errors: list[str] = []
         self.updater: Captured | Eager = Eager(self._update, device)

@@ -41,6 +41,16 @@ class Spread:
         low, median, high = statistics.quantiles(values, n=4, method="inclusive")
         return cls(median, low, high, len(values))
 
+    @classmethod
+    def ms(cls, seconds: Sequence[float]) -> Spread:
+        """Of seconds, in milliseconds."""
+        return cls.of([1000 * s for s in seconds])
+
+    @classmethod
+    def ratio(cls, above: Sequence[float], below: Sequence[float]) -> Spread:
+        """Of `above` over `below`, round by round."""
+        return cls.of([a / b for a, b in zip(above, below, strict=True)])
+
     def map(self, change: Callable[[float], float]) -> Spread:
         """The spread in another unit. `change` is monotonic; a falling one swaps the quartiles."""
         low, high = sorted((change(self.low), change(self.high)))
@@ -71,7 +81,6 @@ class Table:
     failed: bool = False
 
     def add(self, *cells: Cell) -> None:
-        """Add one row."""
         if len(cells) != len(self.columns):
             raise ValueError(f"{len(cells)} cells for the columns {', '.join(self.columns)}")
         self.rows.append(cells)
@@ -90,11 +99,9 @@ class Table:
 
     @property
     def environment_line(self) -> str:
-        """The environment as one line."""
         return ", ".join(f"{key} {value}" for key, value in self.environment.items())
 
     def texts(self) -> list[tuple[str, ...]]:
-        """The rows as text."""
         return [tuple(map(cell_text, row)) for row in self.rows]
 
     def is_text(self, column: int) -> bool:

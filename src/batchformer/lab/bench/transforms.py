@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,12 +14,13 @@ from batchformer.insight.optional import extra
 from batchformer.lab.bench.measure import (
     BenchSettings,
     Stopwatch,
-    Timer,
+    Work,
     time_interleaved,
+    time_works,
 )
 from batchformer.lab.bench.table import Spread, Table
 from batchformer.lab.data import transforms as ours
-from batchformer.lab.data.feeds.memory import CHUNK_BYTES, Feed
+from batchformer.lab.data.feeds.memory import Feed
 from batchformer.lab.data.sets.images import ImageSplit
 from batchformer.lab.data.transforms import Transform, cifar_train
 
@@ -83,20 +83,14 @@ def measure(
 def _measure_pair(table: Table, settings: BenchSettings, pair: Pair, batch: int) -> None:
     x = random_images(batch, pair.shape, settings.device)
     single = min(batch, ONE_BY_ONE)
-    timers: dict[str, Timer] = {
-        "one by one": Stopwatch(
-            functools.partial(one_by_one, pair.theirs, x[:single]), settings.device
-        ),
-        "ours": Stopwatch(functools.partial(whole_batch, pair.ours, x), settings.device),
+    works: dict[str, Work] = {
+        "one by one": lambda: one_by_one(pair.theirs, x[:single]),
+        "ours": lambda: whole_batch(pair.ours, x),
     }
     if not pair.ours.draws:
-        timers["batch"] = Stopwatch(functools.partial(pair.theirs, x), settings.device)
-    found = time_interleaved(timers, settings.repeats, usual=ROUNDS, budget=BUDGET)
+        works["batch"] = lambda: pair.theirs(x)
+    found = time_works(works, settings, usual=ROUNDS, budget=BUDGET)
     ours, theirs, together = found["ours"], found["one by one"], found.get("batch")
-    on_batch = None
-    if together is not None:
-        ratios = zip(together.seconds, ours.seconds, strict=True)
-        on_batch = Spread.of([their / own for their, own in ratios])
     table.add(
         pair.name,
         pair.shape[-1],
@@ -104,7 +98,7 @@ def _measure_pair(table: Table, settings: BenchSettings, pair: Pair, batch: int)
         theirs.ms.map(lambda ms: single / ms),
         ours.speed_up.map(lambda ratio: ratio * batch / single),
         None if together is None else together.ms.map(lambda ms: batch / ms),
-        on_batch,
+        None if together is None else Spread.ratio(together.seconds, ours.seconds),
     )
 
 
@@ -114,13 +108,12 @@ def _measure_feed(table: Table, settings: BenchSettings, batch: int) -> None:
     split = ImageSplit(x, torch.randint(0, 100, (IMAGES,)))
     feed = Feed(split, cifar_train(), batch, seed=0, drop_last=True, device=settings.device)
     steps = itertools.count()
-    chunk = max(CHUNK_BYTES // (batch * x[0].numel() * torch.float32.itemsize), 1)
-    watch = Stopwatch(lambda: feed.batch(next(steps)), settings.device, calls=chunk)
+    watch = Stopwatch(lambda: feed.batch(next(steps)), settings.device, calls=feed.chunk)
     ms = time_interleaved({"feed": watch}, settings.repeats, usual=ROUNDS, budget=BUDGET)["feed"].ms
     rate = ms.map(lambda ms: batch / ms)
     table.add("Feed with cifar_train", 32, rate, None, None, None, None)
     table.notes.append(
-        f"Feed makes the batches of {chunk} steps at a time: {ms.median:.3f} ms for a batch"
+        f"Feed makes the batches of {feed.chunk} steps at a time: {ms.median:.3f} ms for a batch"
     )
 
 

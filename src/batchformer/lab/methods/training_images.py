@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from batchformer.lab.config.training import require
-from batchformer.lab.data.feeds.order import ClassBalanced
+from batchformer.lab.data.feeds.samplers import ClassBalanced
 from batchformer.lab.data.feeds.sharding import all_rows
 from batchformer.lab.engine.distributed.sharding import is_sharded
 

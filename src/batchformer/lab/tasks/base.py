@@ -17,9 +17,9 @@ from batchformer.insight.images import LabelledImages
 from batchformer.lab.config.data import DataConfig, LongTailConfig
 from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.data.feeds.memory import EvaluationImages, ExtendedFeed, Feed
-from batchformer.lab.data.feeds.order import (
+from batchformer.lab.data.feeds.order import Order
+from batchformer.lab.data.feeds.samplers import (
     ClassBalanced,
-    Order,
     ReversedClasses,
     Sampler,
     sampler_named,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +16,10 @@ from PIL import Image
 from torch import Tensor
 
 from batchformer.lab.data.feeds import loader
-from batchformer.lab.data.feeds.framing import Geometry, RandomResizedCrop, ResizeCentreCrop
-from batchformer.lab.data.feeds.loader import FileFeed
-from batchformer.lab.data.feeds.order import DomainSteps, Sampler
+from batchformer.lab.data.feeds.framing import RandomResizedCrop, ResizeCentreCrop
+from batchformer.lab.data.feeds.loader import FileFeed, common_side, evaluation_batches, read_all
+from batchformer.lab.data.feeds.order import DomainSteps
+from batchformer.lab.data.feeds.samplers import Sampler
 from batchformer.lab.data.files.decode import DamagedImageError, decode
 from batchformer.lab.data.files.image_files import ImageFiles
 from batchformer.lab.data.transforms import IMAGENET, ColorJitter, Compose, RandomFlip
@@ -29,17 +30,13 @@ if TYPE_CHECKING:
 
 IMAGES = 11
 SEED = 3
+CENTRE = ResizeCentreCrop(16, shorter=20)
+Writer = Callable[..., ImageFiles]
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> ImageFiles:
-    draw = np.random.default_rng(0)
-    for number in range(IMAGES):
-        place = tmp_path / f"class {number % 3}"
-        place.mkdir(exist_ok=True)
-        knots = Image.fromarray(draw.integers(0, 256, (4, 5, 3), dtype=np.uint8))
-        knots.resize((50 + number, 40)).save(place / f"{number:02d}.jpg")
-    return ImageFiles.from_folder(tmp_path)
+def files(tmp_path: Path, noise_files: Writer) -> ImageFiles:
+    return noise_files(tmp_path, [(40, 50 + number) for number in range(IMAGES)], classes=3)
 
 
 @dataclass(frozen=True)
@@ -77,22 +74,29 @@ def same(a: dict[str, Any], b: dict[str, Any]) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
 
 
-def test_a_batch_is_what_its_parts_make(files: ImageFiles, opened: ExitStack) -> None:
-    batches: Batches = feed(files, opened)
+@pytest.mark.parametrize("sides", [(16,), (16, 8)])
+def test_a_batch_is_what_its_parts_make(
+    sides: tuple[int, ...], files: ImageFiles, opened: ExitStack
+) -> None:
+    """Every view has a window and random numbers of its own."""
+    geometries = [RandomResizedCrop(side) for side in sides]
+    second = (geometries[1], Shift()) if len(sides) == 2 else None
+    batches: Batches = feed(files, opened, second=second)
     assert batches.per_epoch == 3
-    for step in (0, 1, 2, 3):
+    for step in (0, 4, 2, 1):
         epoch, position = divmod(step, 3)
         order = torch.randperm(IMAGES, generator=generator(SEED, "order", epoch))
-        index = order[4 * position : 4 * position + 4]
-        draw = generator(SEED, "augmentation", step)
-        u = torch.rand(len(index), 22 + 2, generator=draw, dtype=torch.float64)
-        crop = RandomResizedCrop(16)
-        rows = zip(index.tolist(), u, strict=True)
-        framed = [crop(decode(files.root / files.paths[i]), row[:22]) for i, row in rows]
-        batch = batches.batch(step)
+        index, batch = order[4 * position : 4 * position + 4], batches.batch(step)
         assert torch.equal(batch["index"], index) and len(index) == (3 if position == 2 else 4)
         assert torch.equal(batch["y"], files.labels[index])
-        assert torch.equal(batch["x"], Shift()(torch.stack(framed), u[:, 22:]))
+        draw = generator(SEED, "augmentation", step)
+        u = torch.rand(len(index), 24 * len(sides), generator=draw, dtype=torch.float64)
+        columns = u.split([22] * len(sides) + [2] * len(sides), dim=1)
+        images = [decode(files.root / files.paths[i]) for i in index.tolist()]
+        for view, (name, geometry) in enumerate(zip(("x", "view2"), geometries, strict=False)):
+            rows = zip(images, columns[view], strict=True)
+            framed = torch.stack([geometry(image, row) for image, row in rows])
+            assert torch.equal(batch[name], Shift()(framed, columns[len(sides) + view])), step
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -140,9 +144,6 @@ def test_steps_of_another_kind(files: ImageFiles, opened: ExitStack) -> None:
     for step in (0, 1, 2, 7, 4):
         batch = source.batch(step)
         assert torch.equal(batch["index"], steps.index(step))
-        assert batch["y"].tolist() == [y for y in batch["y"][::3].tolist() for _ in range(3)]
-    with pytest.raises(ValueError, match="not both"):
-        feed(files, opened, sampler=OneClass(), steps=steps)
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -180,51 +181,26 @@ def test_damage_passed_over_is_told_and_counted(files: ImageFiles, opened: ExitS
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_every_image_is_tested_once_and_in_order(files: ImageFiles, workers: int) -> None:
-    geometry = ResizeCentreCrop(16, shorter=20)
-    batches = list(loader.evaluation_batches(files, geometry, Scale(), 4, workers=workers))
+    batches = list(evaluation_batches(files, CENTRE, Scale(), 4, workers=workers))
     assert [len(batch["y"]) for batch in batches] == [4, 4, 3]
     together = {key: torch.cat([batch[key] for batch in batches]) for key in batches[0]}
     assert torch.equal(together["index"], torch.arange(IMAGES))
     assert torch.equal(together["y"], files.labels)
     nothing = torch.empty(0, dtype=torch.float64)
-    images = [geometry(decode(files.root / path), nothing) for path in files.paths]
+    images = [CENTRE(decode(files.root / path), nothing) for path in files.paths]
     assert torch.equal(together["x"], torch.stack(images).double() / 255)
-
-
-def test_a_test_may_be_left_early(files: ImageFiles) -> None:
-    batches = loader.evaluation_batches(files, ResizeCentreCrop(16, 20), Scale(), 2, workers=1)
-    assert next(batches)["index"].tolist() == [0, 1]
-    del batches
+    first = next(evaluation_batches(files, CENTRE, Scale(), 2, workers=workers))  # left early
+    assert first["index"].tolist() == [0, 1]
 
 
 def test_a_test_is_complete_and_not_random(files: ImageFiles) -> None:
-    centre: Geometry = ResizeCentreCrop(16, shorter=20)
     with pytest.raises(ValueError, match="the geometry draws: RandomResizedCrop"):
-        loader.evaluation_batches(files, RandomResizedCrop(16), Scale(), 4)
+        next(evaluation_batches(files, RandomResizedCrop(16), Scale(), 4))
     with pytest.raises(ValueError, match="the transform draws: Shift"):
-        loader.evaluation_batches(files, centre, Shift(), 4)
+        next(evaluation_batches(files, CENTRE, Shift(), 4))
     (files.root / files.paths[5]).write_text("no image")
     with pytest.raises(DamagedImageError, match=Path(files.paths[5]).name):
-        list(loader.evaluation_batches(files, centre, Scale(), 4, workers=1))
-
-
-def test_a_second_view_has_a_window_and_numbers_of_its_own(
-    files: ImageFiles, opened: ExitStack
-) -> None:
-    second = (RandomResizedCrop(8), Shift())
-    two = feed(files, opened, second=second)
-    for step in (0, 4, 1):
-        batch = two.batch(step)
-        draw = generator(SEED, "augmentation", step)
-        count, first = len(batch["y"]), RandomResizedCrop.draws
-        u = torch.rand(count, 2 * first + 4, generator=draw, dtype=torch.float64)
-        for name, geometry, of_window, of_batch in (
-            ("x", RandomResizedCrop(16), u[:, :first], u[:, 2 * first : 2 * first + 2]),
-            ("view2", RandomResizedCrop(8), u[:, first : 2 * first], u[:, 2 * first + 2 :]),
-        ):
-            images = [decode(files.root / files.paths[i]) for i in batch["index"].tolist()]
-            framed = torch.stack([geometry(i, r) for i, r in zip(images, of_window, strict=True)])
-            assert torch.equal(batch[name], Shift()(framed, of_batch)), (step, name)
+        list(evaluation_batches(files, CENTRE, Scale(), 4, workers=1))
 
 
 def test_runs_side_by_side_read_a_batch_once(
@@ -232,12 +208,7 @@ def test_runs_side_by_side_read_a_batch_once(
 ) -> None:
     shared, begun = feed(files, opened), []
     begin = shared._stream.begin
-
-    def counted(jobs: Any) -> None:
-        begun.append(jobs)
-        begin(jobs)
-
-    monkeypatch.setattr(shared._stream, "begin", counted)
+    monkeypatch.setattr(shared._stream, "begin", lambda jobs: begun.append(begin(jobs)))
     alone = feed(files, opened)
     for step in range(5):
         first, second = shared.batch(step), shared.batch(step)
@@ -255,12 +226,9 @@ def test_batches_on_the_gpu_are_those_of_the_cpu(
     """Through page-locked memory, on whichever stream asks; workers never see the device."""
     grey = Compose((RandomFlip(), ColorJitter(0.4, 0.4, 0.4), IMAGENET))
     crop = RandomResizedCrop(16)
+    options: dict[str, Any] = {"workers": workers, "second": (crop, grey)}
     made = [
-        opened.enter_context(
-            FileFeed(
-                files, crop, grey, 4, SEED, workers=workers, device=device, second=(crop, grey)
-            )
-        )
+        opened.enter_context(FileFeed(files, crop, grey, 4, SEED, device=device, **options))
         for device in ("cpu", "cuda")
     ]
     streams = [torch.cuda.Stream() for _ in range(2)]  # type: ignore[no-untyped-call]
@@ -272,3 +240,39 @@ def test_batches_on_the_gpu_are_those_of_the_cpu(
             stream.synchronize()
             assert got["x"].device.type == "cuda"
             assert same({name: value.cpu() for name, value in got.items()}, expected)
+
+
+# Files read into memory.
+
+
+def test_images_of_one_size_are_kept_as_they_are(
+    tmp_path: Path, noise_files: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loader, "READ", 3)
+    files = noise_files(tmp_path, [(12, 12)] * 7, classes=3)
+    split = read_all(files, workers=2)
+    assert split.x.shape == (7, 3, 12, 12) and torch.equal(split.y, files.labels)
+    for path, image in zip(files.paths, split.x, strict=True):
+        pixels = np.asarray(Image.open(tmp_path / path))
+        assert np.array_equal(image.permute(1, 2, 0).numpy(), pixels)
+
+
+def test_images_that_cannot_be_kept_are_named(tmp_path: Path, noise_files: Writer) -> None:
+    files = noise_files(tmp_path, [(12, 12), (12, 12), (12, 13), (14, 14)])
+    with pytest.raises(ValueError, match=r"class0/02.png is 12 x 13, but class0/00.png is 12 x 12"):
+        read_all(files, workers=0)
+    (tmp_path / "class0/01.png").write_bytes(b"no image")
+    with pytest.raises(DamagedImageError, match=r"class0/01.png cannot be decoded"):
+        common_side(files)
+    none = ImageFiles((), torch.empty(0, dtype=torch.int64), ("a",), tmp_path)
+    with pytest.raises(ValueError, match="name a part with images"):
+        common_side(none)
+
+
+def test_sizes_are_those_of_upright_images(tmp_path: Path) -> None:
+    (tmp_path / "class0").mkdir()
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.new("RGB", (9, 8)).save(tmp_path / "class0/0.jpg", exif=exif)
+    with pytest.raises(ValueError, match=r"0.jpg is 9 x 8, no square\. Leave data\.memory off"):
+        common_side(ImageFiles.from_folder(tmp_path))

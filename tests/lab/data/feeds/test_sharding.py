@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image
 
 from batchformer.lab.data.feeds import sharding
 from batchformer.lab.data.feeds.detection import DetectionFeed
 from batchformer.lab.data.feeds.framing import RandomResizedCrop, ResizeCentreCrop
 from batchformer.lab.data.feeds.loader import FileFeed, evaluation_batches
 from batchformer.lab.data.feeds.memory import FeatureFeed, Feed
-from batchformer.lab.data.feeds.order import DomainSteps, Share, Shuffle, Steps
+from batchformer.lab.data.feeds.order import DomainSteps, Steps
+from batchformer.lab.data.feeds.samplers import Shuffle
+from batchformer.lab.data.feeds.sharding import Share
 from batchformer.lab.data.files.image_files import ImageFiles
 from batchformer.lab.data.sets.images import ImageSplit
 from batchformer.lab.data.sets.voc import BoxedImage
@@ -36,7 +36,6 @@ def as_rank(rank: int, ranks: int) -> Iterator[None]:
         patch("batchformer.nn.exchange.rank", lambda group=None: rank),
         patch.object(sharding, "world_size", lambda: ranks),
         patch.object(sharding, "rank", lambda: rank),
-        patch("batchformer.lab.data.feeds.order.world_size", lambda: ranks),
     ):
         yield
 
@@ -79,12 +78,12 @@ def test_what_leaves_a_rank_without_a_row_is_refused_in_words() -> None:
 
 
 def test_a_rank_without_a_row_to_score_looks_at_the_first() -> None:
-    seen = []
+    rows = []
     for rank in range(3):
         with as_rank(rank, 3):
-            seen.append((sharding.scored_rows(2), sharding.part_sizes(2)))
-    assert [own for own, _ in seen] == [slice(0, 1), slice(1, 2), slice(0, 1)]
-    assert seen[2][1] == [1, 1, 0]
+            rows.append(sharding.scored_rows(2))
+            assert sharding.part_sizes(2) == [1, 1, 0]
+    assert rows == [slice(0, 1), slice(1, 2), slice(0, 1)]
     assert sharding.all_rows(torch.ones(2), 2).tolist() == [1, 1]
 
 
@@ -109,11 +108,10 @@ def test_parts_of_a_feed_are_the_whole_with_its_augmentation() -> None:
                 assert torch.equal(joined, expected["index"])
 
 
-def test_each_rank_reads_its_own_files(tmp_path: Path) -> None:
-    for n in range(7):
-        Image.fromarray(np.full((20, 24, 3), 30 * n, dtype=np.uint8)).save(tmp_path / f"{n}.png")
-    paths, names = tuple(f"{n}.png" for n in range(7)), tuple("abcdefg")
-    files = ImageFiles(paths, torch.arange(7), names, tmp_path)
+def test_each_rank_reads_its_own_files(
+    tmp_path: Path, noise_files: Callable[..., ImageFiles]
+) -> None:
+    files = noise_files(tmp_path, [(20, 24)] * 7, classes=3)
     crop, flip = RandomResizedCrop(8), Compose((RandomFlip(), IMAGENET))
     how: dict[str, Any] = {"batch_size": 4, "seed": 0, "workers": 0}
     with FileFeed(files, crop, flip, **how) as feed:
@@ -140,12 +138,8 @@ def test_each_rank_reads_its_own_files(tmp_path: Path) -> None:
 def test_features_and_boxes_are_sharded_too() -> None:
     features, labels = torch.eye(9), torch.arange(9)
     whole = FeatureFeed(features, labels, 5, 0, times=2).batch(3)["index"]
-    boxed = [
-        BoxedImage(
-            Path(f"{n}.png"), torch.zeros(1, 4), torch.zeros(1).long(), torch.zeros(1).bool()
-        )
-        for n in range(9)
-    ]
+    no_box = torch.zeros(0, 4), torch.zeros(0).long(), torch.zeros(0).bool()
+    boxed = [BoxedImage(Path(f"{n}.png"), *no_box) for n in range(9)]
     found, read = [], []
     for rank in range(2):
         with as_rank(rank, 2):

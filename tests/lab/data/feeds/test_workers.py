@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -30,6 +30,7 @@ from batchformer.lab.data.feeds.workers import (
     usable_workers,
 )
 from batchformer.lab.data.files.decode import DamagedImageError, decode
+from batchformer.lab.data.files.image_files import ImageFiles
 
 IMAGES = 6
 
@@ -47,12 +48,19 @@ def requests(*numbers: int) -> Iterator[ImageRequest]:
 
 
 def stream(root: Path, workers: int) -> Stream[ImageRequest, ImageBatch]:
-    reader = ImageReader(root, ResizeCentreCrop(8, shorter=8))
-    return Stream(reader, workers, prefetch=2, pinned=False)
+    reader = ImageReader(root, (ResizeCentreCrop(8, shorter=8),))
+    return Stream(reader, workers)
 
 
 def children() -> set[int]:
     return {child.pid for child in multiprocessing.active_children() if child.pid is not None}
+
+
+def begun(source: Stream[ImageRequest, ImageBatch]) -> set[int]:
+    """The processes that a stream starts for sixty requests."""
+    before = children()
+    source.begin(requests(*range(60)))
+    return children() - before
 
 
 def gone(pids: set[int]) -> bool:
@@ -79,7 +87,7 @@ def test_results_come_in_the_order_of_the_requests(root: Path, workers: int) -> 
     assert children() - before == mine and len(mine) == workers, "the processes stay"
     reads = list(source)
     assert first == [5, 3, 4] and [int(read.samples) for read in reads] == [2, 0, 1]
-    assert [int(read.x[0, 0, 0, 0]) for read in reads] == [2, 0, 1]
+    assert [int(read.views[0][0, 0, 0, 0]) for read in reads] == [2, 0, 1]
     assert gone(mine), "the end of the requests is the end of the workers"
 
 
@@ -104,11 +112,10 @@ def test_begin_comes_first_and_torchs_own_generator_is_left_alone(root: Path) ->
 
 def test_signals_to_the_whole_group_are_left_to_the_main_process(root: Path) -> None:
     source = stream(root, 2)
-    before = children()
-    source.begin(requests(*range(60)))
+    mine = begun(source)
     got = [int(next(source).samples) for _ in range(2)]  # one of each: both have begun
     for number in (signal.SIGINT, signal.SIGTERM):
-        for pid in children() - before:
+        for pid in mine:
             os.kill(pid, number)
     got += [int(read.samples) for read in source]
     assert got == list(range(60))
@@ -116,10 +123,8 @@ def test_signals_to_the_whole_group_are_left_to_the_main_process(root: Path) -> 
 
 def test_a_worker_that_dies_is_an_error_and_can_be_replaced(root: Path) -> None:
     source = stream(root, 1)
-    before = children()
-    source.begin(requests(*range(60)))
+    (pid,) = begun(source)
     next(source)
-    (pid,) = children() - before
     os.kill(pid, signal.SIGKILL)
     with pytest.raises(RuntimeError, match="worker"):
         list(source)
@@ -130,10 +135,8 @@ def test_a_worker_that_dies_is_an_error_and_can_be_replaced(root: Path) -> None:
 @pytest.mark.parametrize("how", ["close", "forget"])
 def test_workers_end_with_the_stream(root: Path, how: str) -> None:
     source = stream(root, 2)
-    before = children()
-    source.begin(requests(*range(60)))
+    mine = begun(source)
     next(source)
-    mine = children() - before
     assert len(mine) == 2
     if how == "close":
         source.close()
@@ -148,9 +151,7 @@ def test_workers_end_with_the_stream(root: Path, how: str) -> None:
 def test_workers_end_with_an_error_even_while_it_is_looked_at(root: Path) -> None:
     (root / "2.png").write_text("no image")
     source = stream(root, 2)
-    before = children()
-    source.begin(requests(*range(60)))
-    mine = children() - before
+    mine = begun(source)
     with pytest.raises(DamagedImageError) as caught:
         list(source)
     assert "2.png" in str(caught.value) and len(mine) == 2 and gone(mine)
@@ -178,7 +179,7 @@ sys.modules.update({
 })
 from batchformer.lab.data.feeds.workers import Stream
 if __name__ == "__main__":
-    stream = Stream(operator.neg, 1, 2, False)
+    stream = Stream(operator.neg, 1)
     stream.begin(range(100))
     print(next(stream))
 """
@@ -191,16 +192,13 @@ if __name__ == "__main__":
 # Reading one batch.
 
 GEOMETRY = RandomResizedCrop(16)
-PATHS = [f"{number}.png" for number in range(5)]
+PATHS = [f"class0/{number:02d}.png" for number in range(5)]
 SAMPLES = [40, 10, 30, 20, 0]
 
 
 @pytest.fixture
-def noise(tmp_path: Path) -> Path:
-    draw = np.random.default_rng(0)
-    for number, path in enumerate(PATHS):
-        pixels = draw.integers(0, 256, (20 + number, 31 - number, 3), dtype=np.uint8)
-        Image.fromarray(pixels).save(tmp_path / path)
+def noise(tmp_path: Path, noise_files: Callable[..., ImageFiles]) -> Path:
+    noise_files(tmp_path, [(20 + number, 31 - number) for number in range(5)])
     return tmp_path
 
 
@@ -231,30 +229,29 @@ def test_the_next_readable_one_takes_the_place(
         (noise / PATHS[row]).write_text("no image")
     if damaged == [4]:  # a missing file is replaced too
         (noise / PATHS[4]).unlink()
-    read = ImageReader(noise, GEOMETRY, "skip")(request())
+    read = ImageReader(noise, (GEOMETRY,), "skip")(request())
     assert read.samples.tolist() == [SAMPLES[row] for row in taken]
-    assert torch.equal(read.x, expected(noise, taken)), "each place keeps its own random numbers"
+    assert torch.equal(read.views[0], expected(noise, taken)), (
+        "each place keeps its own random numbers"
+    )
     assert [path for path, _ in read.replaced] == [PATHS[row] for row in damaged]
     assert all(PATHS[row] in words for row, (_, words) in zip(damaged, read.replaced, strict=True))
     assert read.samples.dtype == torch.int64 and read.total == 5
 
 
-def test_by_default_the_error_is_raised(noise: Path) -> None:
+def test_images_that_cannot_be_read(noise: Path) -> None:
+    with pytest.raises(ValueError, match="must be 'raise' or 'skip', got 'drop'"):
+        ImageReader(noise, (GEOMETRY,), "drop")  # type: ignore[arg-type]
     (noise / PATHS[2]).write_text("no image")
-    with pytest.raises(DamagedImageError, match=r"2\.png"):
-        ImageReader(noise, GEOMETRY)(request())
+    with pytest.raises(DamagedImageError, match=r"2\.png"):  # by default
+        ImageReader(noise, (GEOMETRY,))(request())
     (noise / PATHS[1]).unlink()
     with pytest.raises(FileNotFoundError, match=r"1\.png"):
-        ImageReader(noise, GEOMETRY)(request())
-    with pytest.raises(ValueError, match="must be 'raise' or 'skip', got 'drop'"):
-        ImageReader(noise, GEOMETRY, "drop")  # type: ignore[arg-type]
-
-
-def test_a_batch_without_a_readable_image_is_an_error(noise: Path) -> None:
+        ImageReader(noise, (GEOMETRY,))(request())
     for path in PATHS:
         (noise / path).write_text("no image")
     with pytest.raises(DamagedImageError, match=r"none of the 5 images .* first: .*0\.png"):
-        ImageReader(noise, GEOMETRY, "skip")(request())
+        ImageReader(noise, (GEOMETRY,), "skip")(request())
 
 
 @dataclass(frozen=True)
@@ -276,9 +273,9 @@ class Wrong:
 )
 def test_a_geometry_that_fails_is_told_with_the_file(noise: Path, fails: bool, reason: str) -> None:
     with pytest.raises(RuntimeError, match=rf"0\.png: Wrong.* image \(3, 20, 31\) .*{reason}"):
-        ImageReader(noise, Wrong(fails), "skip")(request())
+        ImageReader(noise, (Wrong(fails),), "skip")(request())
 
 
 def test_reader_and_request_reach_a_process_of_any_kind(noise: Path) -> None:
-    reader, work = pickle.loads(pickle.dumps((ImageReader(noise, GEOMETRY), request())))
-    assert torch.equal(reader(work).x, ImageReader(noise, GEOMETRY)(request()).x)
+    reader, work = pickle.loads(pickle.dumps((ImageReader(noise, (GEOMETRY,)), request())))
+    assert torch.equal(reader(work).views[0], expected(noise, [0, 1, 2, 3, 4]))

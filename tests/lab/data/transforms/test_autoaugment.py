@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from scipy.stats import norm
 from timm.data import auto_augment as timm
 from torch import Tensor
 from torchvision import transforms as tv
@@ -23,11 +25,8 @@ from batchformer.lab.data.transforms.autoaugment import (
     AutoAugment,
     IncreasingRandAugment,
     RandAugment,
-    auto_augment,
-    has_sign,
     magnitudes,
     parameters,
-    rand_augment,
     timm_magnitudes,
 )
 from batchformer.lab.data.transforms.color import IDENTITY, OPERATIONS, apply_in_sequence
@@ -35,23 +34,6 @@ from batchformer.lab.data.transforms.color import IDENTITY, OPERATIONS, apply_in
 Maker = Callable[..., Tensor]
 SPELLED = {"AutoContrast": "autocontrast", "ShearX": "shear_x", "ShearY": "shear_y"}
 SPELLED |= {"TranslateX": "translate_x", "TranslateY": "translate_y"}
-
-
-def drawn_by(
-    transform: AutoAugment | RandAugment | IncreasingRandAugment,
-    u: Tensor,
-    monkeypatch: pytest.MonkeyPatch,
-) -> dict[str, Tensor]:
-    """Codes and parameters of the operations that numbers (N, draws) stand for."""
-    seen: dict[str, Tensor] = {}
-
-    def note(x: Tensor, code: Tensor, parameter: Tensor, fill: object = 0) -> Tensor:
-        seen.update(code=code, parameter=parameter)
-        return x
-
-    monkeypatch.setattr("batchformer.lab.data.transforms.autoaugment.apply_in_sequence", note)
-    transform(torch.zeros(1, 3, 8, 8, dtype=torch.uint8).expand(len(u), -1, -1, -1), u)
-    return seen
 
 
 def test_the_policy_is_torchvisions() -> None:
@@ -74,19 +56,21 @@ def test_magnitudes_and_signs_are_torchvisions(theirs: str, bins: int) -> None:
     size, signed = space[theirs]
     ours = magnitudes(NAMES[theirs], 32, 48, bins)
     assert torch.equal(ours, size.double().expand(bins))
-    assert has_sign(NAMES[theirs]) == signed
+    code = torch.tensor(OPERATIONS.index(NAMES[theirs]))
+    plus, minus = (parameters(code, torch.tensor(0.25), torch.tensor(b)) for b in (False, True))
+    assert plus - minus == (0.5 if signed else 0)
     if theirs != "Invert":
         other, also_signed = tv.RandAugment()._augmentation_space(bins, (32, 48))[theirs]
         assert torch.equal(other, size) and also_signed == signed
 
 
 def test_parameters() -> None:
-    size = torch.tensor([0.3, 0.3, 0.9, 0.9, 4.0], dtype=torch.float64)
-    negative = torch.tensor([False, True, False, True, True])
-    signed = torch.tensor([True, True, True, True, False])
-    factor = torch.tensor([False, False, True, True, False])
-    out = parameters(size, negative, signed, factor)
-    assert out.tolist() == pytest.approx([0.3, -0.3, 1.9, 0.1, 4.0])
+    """The magnitude of an enhancement is its distance from 1, which changes nothing."""
+    names = ("shear_x", "rotate", "color", "brightness", "posterize")
+    code = torch.tensor([OPERATIONS.index(name) for name in names])
+    size = torch.tensor([0.3, 9.0, 0.9, 0.9, 4.0], dtype=torch.float64)
+    out = parameters(code, size, torch.tensor([False, True, False, True, True]))
+    assert out.tolist() == pytest.approx([0.3, -9.0, 1.9, 0.1, 4.0])
 
 
 FILL = 128
@@ -125,12 +109,13 @@ def test_whole_policy_matches_torchvision(monkeypatch: pytest.MonkeyPatch) -> No
     sub_policy = torch.arange(n) // 16
     case = torch.arange(n) % 16
     acts = torch.stack([case % 2, case // 2 % 2]).bool()
-    # 1e-6 is below every probability but that of operations which never act, and 2 above all.
-    chance = torch.where(acts, 1e-6, 2.0)
+    probability = torch.tensor([[p for _, p, _ in pair] for pair in POLICY], dtype=torch.float64)
+    chance = probability[sub_policy].T - torch.where(acts, 1e-6, -1e-6)
     negative = torch.stack([case // 4 % 2, case // 8 % 2]).bool()
     x = _images(n)
     before = x.clone()
-    out = auto_augment(x, sub_policy, chance, negative)
+    u = torch.stack([(sub_policy + 0.5) / 25, *chance, *torch.where(negative, 0.1, 0.9)], 1)
+    out = AutoAugment()(x, u.double())
     assert torch.equal(x, before), "the input was changed"
     theirs = _one_by_one(x, sub_policy, chance, negative, monkeypatch)
     difference = (out.int() - theirs.int()).abs().flatten(1)
@@ -142,37 +127,14 @@ def test_whole_policy_matches_torchvision(monkeypatch: pytest.MonkeyPatch) -> No
     assert (out != x).flatten(1).any(1)[acts.any(0)].float().mean() > 0.85
 
 
-def test_numbers_follow_the_policy(
-    numbers: Callable[..., Tensor], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What is done to 50,000 samples, by operation: as often as the policy says."""
-    n = 50_000
-    seen = drawn_by(AutoAugment(), numbers(n, 5), monkeypatch)
-    for position in range(2):
-        expected = torch.zeros(IDENTITY + 1, dtype=torch.float64)
-        for pair in POLICY:
-            name, p, _ = pair[position]
-            expected[OPERATIONS.index(name)] += p / 25
-            expected[IDENTITY] += (1 - p) / 25
-        counts = torch.bincount(seen["code"][position], minlength=IDENTITY + 1)
-        bound = 4.5 * (expected * (1 - expected) / n).sqrt()
-        assert ((counts / n - expected).abs() <= bound).all()
-        rotated = seen["code"][position] == OPERATIONS.index("translate_y")
-        positive = (seen["parameter"][position][rotated] > 0).double().mean()
-        assert positive.item() == pytest.approx(0.5, abs=4.5 * 0.5 / int(rotated.sum()) ** 0.5)
-    # Sub-policy, chances and signs come from columns of their own.
-    both = (seen["code"] != IDENTITY).double()
-    pairs = sum(p1 * p2 for (_, p1, _), (_, p2, _) in POLICY) / 25
-    assert both.prod(0).mean().item() == pytest.approx(pairs, abs=4.5 * 0.5 / n**0.5)
-
-
 @pytest.mark.parametrize("magnitude", [0, 9, 30])
 def test_every_operation_matches_torchvision(magnitude: int, images: Maker) -> None:
     space = tv.RandAugment()._augmentation_space(31, (32, 24))
     assert [name.lower() for name in space] == [name.replace("_", "") for name in CHOICES]
     choice, negative = torch.arange(14).repeat(2), torch.arange(28) >= 14
     x = images(28, 3, 32, 24).roll(1, 0)
-    out = rand_augment(x, choice[None], negative[None], magnitude)
+    u = torch.stack([(choice + 0.5) / 14, torch.where(negative, 0.1, 0.9)], 1).double()
+    out = RandAugment(1, magnitude)(x, u)
     for i, image in enumerate(x):
         name, (sizes, signed) = list(space.items())[int(choice[i])]
         m = float(sizes[magnitude]) if sizes.ndim else 0.0
@@ -183,35 +145,18 @@ def test_every_operation_matches_torchvision(magnitude: int, images: Maker) -> N
         assert (difference > 1).any(0).float().mean() < 0.02
 
 
-def test_operations_of_randaugment_follow_each_other(images: Maker) -> None:
-    x = images(10)
-    choice = torch.tensor([[11] * 10, [6] * 10, [13] * 10])
-    negative = torch.tensor([[True] * 10, [False] * 10, [True] * 10])
-    expected = x
-    for row, sign in zip(choice, negative, strict=True):
-        expected = rand_augment(expected, row[None], sign[None])
-    assert torch.equal(rand_augment(x, choice, negative), expected)
-
-
-def test_choices_and_signs_are_equally_likely(
-    numbers: Maker, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "kind", [partial(RandAugment, magnitude=20), partial(IncreasingRandAugment, p=1.0)]
+)
+def test_operations_follow_each_other_with_columns_of_their_own(
+    kind: Callable[..., RandAugment | IncreasingRandAugment], images: Maker, numbers: Maker
 ) -> None:
-    n = 28_000
-    transform = RandAugment(num_ops=3)
-    assert transform.draws == 6
-    seen = drawn_by(transform, numbers(n, 6), monkeypatch)
-    assert seen["code"].shape == (3, n)
-    for code, parameter in zip(seen["code"], seen["parameter"], strict=True):
-        counts = torch.bincount(code, minlength=IDENTITY + 1)
-        drawn = [OPERATIONS.index(name) for name in CHOICES if name != "identity"] + [IDENTITY]
-        assert counts.sum() == counts[drawn].sum()
-        # 2,000 expected of each, with a standard deviation of 43.
-        assert counts[drawn].min() > 1800 and counts[drawn].max() < 2200
-        sheared = parameter[code == OPERATIONS.index("shear_x")]
-        assert sheared.abs().unique().tolist() == pytest.approx([0.09])
-        assert (sheared > 0).double().mean().item() == pytest.approx(0.5, abs=0.05)
-    first, second = seen["code"][:2].double()
-    assert abs(torch.corrcoef(torch.stack([first, second]))[0, 1]) < 0.03
+    one, three = kind(num_ops=1), kind(num_ops=3)
+    x, u = images(40), numbers(40, three.draws)
+    expected = x
+    for k in range(3):
+        expected = one(expected, u[:, k::3])
+    assert three.draws == 3 * one.draws and torch.equal(three(x, u), expected)
 
 
 # timm's RandAugment.
@@ -261,31 +206,26 @@ def test_the_highest_level_keeps_no_bit_and_inverts_all() -> None:
     assert table["color"] == pytest.approx(0.1) and table["translate_x"] == -4
 
 
-def test_levels_are_normal_and_cut_and_half_of_the_operations_are_left_out(
+def test_numbers_are_choice_chance_level_and_sign(
     numbers: Maker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    n = 30_000
-    transform = IncreasingRandAugment()
-    assert transform.draws == 8
-    seen = drawn_by(transform, numbers(n, 8), monkeypatch)
-    assert seen["code"].shape == (2, n)
-    for code, parameter in zip(seen["code"], seen["parameter"], strict=True):
-        counts = code.bincount(minlength=IDENTITY + 1)
-        # 15,000 and 1,000 of each are expected, with standard deviations of 87 and 31.
-        assert counts[IDENTITY].item() == pytest.approx(15_000, abs=450)
-        drawn = [OPERATIONS.index(name) for name in TIMM_CHOICES]
-        assert counts[drawn].min() > 840 and counts[drawn].max() < 1160
-        assert counts[drawn].sum() + counts[IDENTITY] == n
-        slope = parameter[code == OPERATIONS.index("shear_x")]
-        assert (slope > 0).double().mean().item() == pytest.approx(0.5, abs=0.06)
-        level = slope.abs() / 0.03
-        assert level.max() <= 10 and level.median().item() == pytest.approx(9, abs=0.08)
-        # A share of 2.3% lies two deviations above the mean, and is cut there.
-        assert (level > 10 - 1e-9).double().mean().item() == pytest.approx(0.023, abs=0.02)
-        quartiles = level.quantile(torch.tensor([0.25, 0.75], dtype=torch.float64))
-        assert (quartiles[1] - quartiles[0]).item() == pytest.approx(2 * 0.6745 * 0.5, abs=0.08)
-    first, second = seen["code"].double()
-    assert abs(torch.corrcoef(torch.stack([first, second]))[0, 1]) < 0.03
+    """Levels are normal and cut at 10; half of the operations are left out."""
+    seen: list[Tensor] = []
+    monkeypatch.setattr(
+        "batchformer.lab.data.transforms.autoaugment.apply_in_sequence",
+        lambda x, code, parameter, fill: seen.extend((code[0], parameter[0])),
+    )
+    u = numbers(3000, 4)
+    IncreasingRandAugment(num_ops=1)(torch.zeros(3000, 3, 2, 2, dtype=torch.uint8), u)
+    code, parameter = seen
+    names = [TIMM_CHOICES[int(15 * number)] for number in u[:, 0]]
+    expected = [OPERATIONS.index(name) for name in names]
+    assert torch.equal(code, torch.tensor(expected).where(u[:, 1] < 0.5, IDENTITY))
+    level = norm.ppf(u[:, 2], loc=9, scale=0.5).clip(max=10)
+    slope = np.where(u[:, 3] < 0.5, -0.03, 0.03) * level
+    sheared = [row for row, name in enumerate(names) if name == "shear_x"]
+    assert len(sheared) > 100 and (level == 10).any()
+    np.testing.assert_allclose(parameter[sheared], slope[sheared])
 
 
 def test_the_least_number_and_no_operation(images: Maker, numbers: Maker) -> None:

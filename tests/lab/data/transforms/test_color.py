@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import permutations
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from torchvision.transforms.functional import adjust_hue
 from torchvision.transforms.v2 import functional as V
 
 from batchformer.lab.data.transforms import color as ops
+from batchformer.lab.data.transforms.base import apply_where
 from batchformer.lab.data.transforms.color import (
     IDENTITY,
     OPERATIONS,
@@ -23,8 +25,6 @@ from batchformer.lab.data.transforms.color import (
     RandomGrey,
     RandomSolarize,
     apply_in_sequence,
-    apply_where,
-    color_jitter,
 )
 
 
@@ -70,10 +70,14 @@ def test_enhancements_are_within_one_grey_level(
     assert compare(ours, theirs, images(4, channels, 9, 11, seed), torch.tensor(factor)) <= 1
 
 
-@pytest.mark.parametrize("name", ENHANCEMENTS)
-def test_factor_one_is_the_identity(name: str, images: Maker) -> None:
-    x = images(8)
-    assert torch.equal(ENHANCEMENTS[name][0](x, torch.ones(8)), x)
+def test_what_changes_nothing(images: Maker) -> None:
+    x, small, one_channel = images(8), images(8, 3, 2, 5), images(8, 1)
+    for act, _ in ENHANCEMENTS.values():
+        assert torch.equal(act(x, torch.ones(8)), x)
+    assert torch.equal(ops.hue(x, torch.zeros(8)), x)
+    assert torch.equal(ops.sharpness(small, torch.full((8,), 1.9)), small), "no pixel is inside"
+    assert torch.equal(ops.hue(one_channel, torch.full((8,), 0.3)), one_channel)
+    assert torch.equal(ops.grey(one_channel), one_channel)
 
 
 def test_brightness_with_exact_decimals_is_exact() -> None:
@@ -92,11 +96,6 @@ def test_levels_are_torchvisions(images: Maker) -> None:
     assert worst(ops.grey(x), V.rgb_to_grayscale(x, 3)) <= 1
     for one in (x, images(40, 1)):
         assert worst(ops.autocontrast(one), V.autocontrast(one)) <= 1
-
-
-def test_small_images_cannot_be_sharpened(images: Maker) -> None:
-    x = images(4, 3, 2, 5)
-    assert torch.equal(ops.sharpness(x, torch.full((4,), 1.9)), x)
 
 
 @settings(max_examples=25)
@@ -128,20 +127,12 @@ def test_hue_of_every_kind_of_pixel() -> None:
     assert (ops.hue(x, turns) != reference).float().mean() < 0.02
 
 
-def test_no_turn_and_three_thirds_are_the_identity(images: Maker) -> None:
-    x = images(8)
-    assert torch.equal(ops.hue(x, torch.zeros(8)), x)
-    third = torch.full((8,), 1 / 3, dtype=torch.float64)
+def test_three_thirds_of_a_turn_are_the_identity(images: Maker) -> None:
+    x, third = images(8), torch.full((8,), 1 / 3, dtype=torch.float64)
     turned = ops.hue(x, third)
     # A third of the circle moves each channel's value to the next channel.
     assert worst(turned, x.roll(1, 1)) <= 1
     assert worst(ops.hue(ops.hue(turned, third), third), x) <= 3
-
-
-def test_one_channel_has_no_hue_and_is_grey(images: Maker) -> None:
-    x = images(4, 1)
-    assert torch.equal(ops.hue(x, torch.full((4,), 0.3)), x)
-    assert torch.equal(ops.grey(x), x)
 
 
 def test_solarize_add_stops_at_white() -> None:
@@ -201,7 +192,7 @@ def test_each_sample_gets_its_own_operation(codes: list[int], images: Maker) -> 
     out = apply_in_sequence(x, code, _values(code), fill=128)
     assert torch.equal(x, before)
     for image, ours, c in zip(x, out, codes, strict=True):
-        assert (ours.int() - _torchvision(image, c).int()).abs().max() <= 1
+        assert worst(ours, _torchvision(image, c)) <= (c != IDENTITY)
 
 
 def test_operations_follow_each_other(images: Maker) -> None:
@@ -211,13 +202,6 @@ def test_operations_follow_each_other(images: Maker) -> None:
     expected = ops.invert(ops.solarize(x, torch.full((8,), 100.0)))
     expected = ops.brightness(expected, torch.full((8,), 1.4))
     assert torch.equal(apply_in_sequence(x, code, _values(code)), expected)
-
-
-def test_nothing_to_do_is_a_copy(images: Maker) -> None:
-    x = images(3)
-    code = torch.full((2, 3), IDENTITY)
-    out = apply_in_sequence(x, code, torch.zeros(2, 3))
-    assert torch.equal(out, x) and out.data_ptr() != x.data_ptr()
 
 
 @pytest.mark.parametrize("rows", [[], [2], [0, 3, 4], list(range(6))])
@@ -237,9 +221,12 @@ def test_every_order_matches_torchvision(images: Maker, numbers: Maker) -> None:
     reference = v2.ColorJitter(0.4, 0.4, 0.4, 0.1)
     n = 24 * 8
     x = images(n, 3, 16, 16)
-    order = ORDERS.repeat(8, 1)
-    _, parameter, _ = ColorJitter(0.4, 0.4, 0.4, 0.1).parameters(numbers(n, 6))
-    out = color_jitter(x, order, parameter, torch.ones(n, 4, dtype=torch.bool))
+    u = numbers(n, 6)
+    u[:, 1] = (torch.arange(n) % 24 + 0.5) / 24
+    jitter = ColorJitter(0.4, 0.4, 0.4, 0.1)
+    order, parameter, _ = jitter.parameters(u)
+    assert torch.equal(order, ORDERS.repeat(8, 1))
+    out = jitter(x, u)
     worst, beyond = 0, 0.0
     for image, ours, fn, values in zip(x, out, order, parameter.tolist(), strict=True):
         names = ("brightness_factor", "contrast_factor", "saturation_factor", "hue_factor")
@@ -253,21 +240,14 @@ def test_every_order_matches_torchvision(images: Maker, numbers: Maker) -> None:
 
 
 def test_parameters_have_torchvisions_ranges(numbers: Maker) -> None:
-    u = numbers(20_000, 6)
+    u = numbers(500, 6)
     order, parameter, acts = ColorJitter(0.4, 1.5, 0.0, 0.1, p=0.8).parameters(u)
-    assert parameter.amin(0).tolist() == pytest.approx([0.6, 0.0, 1.0, -0.1], abs=2e-3)
-    assert parameter.amax(0).tolist() == pytest.approx([1.4, 2.5, 1.0, 0.1], abs=2e-3)
-    assert parameter.mean(0).tolist() == pytest.approx([1.0, 1.25, 1.0, 0.0], abs=0.02)
-    # The order of each sample is a permutation, and all 24 are equally likely: 833 expected of
-    # each, with a standard deviation of 28.
-    assert torch.equal(order.sort(1).values, torch.arange(4).expand(20_000, 4))
-    counts = torch.bincount(order @ torch.tensor([64, 16, 4, 1]))
-    counts = counts[counts > 0]
-    assert len(counts) == 24 and counts.min() > 700 and counts.max() < 970
+    assert torch.equal(order, ORDERS[(24 * u[:, 1]).long()])
+    assert sorted(map(tuple, ORDERS.tolist())) == list(permutations(range(4)))
+    low, high = torch.tensor([[0.6, 0.0, 1.0, -0.1], [1.4, 2.5, 1.0, 0.1]], dtype=torch.float64)
+    torch.testing.assert_close(parameter, low + (high - low) * u[:, 2:])
     # A sample is changed by all that has a strength, or not at all.
-    assert torch.equal(acts[:, 0], acts[:, 1]) and torch.equal(acts[:, 0], acts[:, 3])
-    assert not acts[:, 2].any()
-    assert acts[:, 0].double().mean().item() == pytest.approx(0.8, abs=4 * (0.16 / 20_000) ** 0.5)
+    assert torch.equal(acts, (u[:, :1] < 0.8) & torch.tensor([True, True, False, True]))
 
 
 def test_samples_that_do_not_act_stay_and_one_channel_too(images: Maker, numbers: Maker) -> None:
@@ -293,14 +273,3 @@ def test_the_chosen_are_solarized_or_grey(threshold: int, images: Maker, numbers
     solarized = torch.where(x.int() >= threshold, 255 - x, x)
     assert torch.equal(RandomSolarize(threshold, 0.4)(x, u), torch.where(chosen, solarized, x))
     assert torch.equal(RandomGrey(0.4)(x, u), torch.where(chosen, ops.grey(x), x))
-
-
-@pytest.mark.parametrize("p", [0.0, 0.2, 1.0])
-@pytest.mark.parametrize("kind", [RandomGrey, RandomSolarize])
-def test_probabilities_are_met(
-    kind: type[RandomGrey] | type[RandomSolarize], p: float, numbers: Maker
-) -> None:
-    n = 10_000
-    x = torch.tensor([200, 100, 50], dtype=torch.uint8).view(1, 3, 1, 1).expand(n, -1, -1, -1)
-    changed = (kind(p=p)(x, numbers(n, 1)) != x).flatten(1).any(1)
-    assert abs(changed.double().mean().item() - p) <= 4 * (p * (1 - p) / n) ** 0.5

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import starmap
 from math import prod
 from typing import Any, NamedTuple
 
@@ -12,9 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from batchformer.lab.data.feeds.loader import PREFETCH, ReadAheadFeed
-from batchformer.lab.data.feeds.order import Order, Share, augmentation_numbers, order_of
-from batchformer.lab.data.feeds.workers import Stream, usable_workers
+from batchformer.lab.data.feeds.loader import ReadAheadFeed
+from batchformer.lab.data.feeds.order import augmentation_numbers, order_of
+from batchformer.lab.data.feeds.sharding import Share
+from batchformer.lab.data.feeds.workers import Stream
 from batchformer.lab.data.files.decode import decode
 from batchformer.lab.data.sets.voc import BoxedImage
 
@@ -128,30 +128,6 @@ def detector_inputs(
     return made
 
 
-@dataclass(frozen=True)
-class _RequestOfStep:
-    """What to read for a step: the images of this rank, each with its size and direction."""
-
-    images: Sequence[BoxedImage]
-    shorter: Sequence[int]
-    seed: int
-    steps: Order
-    share: Share
-
-    def __call__(self, step: int) -> DetectionRequest:
-        index = self.steps.index(step)
-        u = augmentation_numbers(self.seed, step, len(index), 2)
-        samples = self.share.own(index).tolist()
-        flips, lengths = self.share.own(u).T.tolist()
-        return DetectionRequest(
-            samples,
-            [str(self.images[sample].path) for sample in samples],
-            [self.shorter[int(length * len(self.shorter))] for length in lengths],
-            [flip < 0.5 for flip in flips],
-            len(index),
-        )
-
-
 class DetectionFeed(ReadAheadFeed[DetectionRequest, DetectionImages]):
     """Shuffled images with boxes, each mirrored or not and with its own shorter side.
 
@@ -178,17 +154,22 @@ class DetectionFeed(ReadAheadFeed[DetectionRequest, DetectionImages]):
         workers: int | None = None,
         accumulate: int = 1,
     ) -> None:
-        order = order_of(len(images), seed, batch_size, drop_last, None, None)
+        order = order_of(len(images), seed, batch_size, drop_last)
         share = Share(order, accumulate)
-        super().__init__(
-            order,
-            share,
-            _RequestOfStep(images, shorter, seed, order, share),
-            DetectionReader(longest),
-            torch.device(device),
-            workers,
-            PREFETCH,
-        )
+
+        def request(step: int) -> DetectionRequest:
+            index = order.index(step)
+            samples = share.own(index).tolist()
+            flips, lengths = share.own(augmentation_numbers(seed, step, len(index), 2)).T.tolist()
+            return DetectionRequest(
+                samples,
+                [str(images[sample].path) for sample in samples],
+                [shorter[int(length * len(shorter))] for length in lengths],
+                [flip < 0.5 for flip in flips],
+                len(index),
+            )
+
+        super().__init__(order, share, request, DetectionReader(longest), device, workers)
         self.images = images
 
     def _assemble(self, step: int, result: DetectionImages) -> dict[str, Any]:
@@ -215,17 +196,14 @@ def scored_images(
 ) -> Iterator[DetectorInput]:
     """Every image once and in order, on the CPU and not mirrored."""
 
-    def request(start: int, stop: int) -> DetectionRequest:
-        count = stop - start
-        paths = [str(image.path) for image in images[start:stop]]
-        return DetectionRequest(
-            list(range(start, stop)), paths, [shorter] * count, [False] * count, count
-        )
+    def request(start: int) -> DetectionRequest:
+        samples = list(range(len(images))[start : start + SCORED_AT_ONCE])
+        paths, count = [str(images[sample].path) for sample in samples], len(samples)
+        return DetectionRequest(samples, paths, [shorter] * count, [False] * count, count)
 
-    stream = Stream(DetectionReader(longest), usable_workers(workers), PREFETCH, pinned=False)
-    starts = range(0, len(images), SCORED_AT_ONCE)
+    stream = Stream(DetectionReader(longest), workers)
     try:
-        stream.begin(starmap(request, ((s, min(s + SCORED_AT_ONCE, len(images))) for s in starts)))
+        stream.begin(map(request, range(0, len(images), SCORED_AT_ONCE)))
         for read in stream:
             yield from detector_inputs(read, images, torch.device("cpu"))
     finally:

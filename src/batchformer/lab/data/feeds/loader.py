@@ -16,16 +16,10 @@ from torch import Tensor
 from batchformer.insight.classes import Classes
 from batchformer.insight.images import thumbnails
 from batchformer.lab.data.feeds.framing import Geometry
-from batchformer.lab.data.feeds.order import (
-    InOrder,
-    Order,
-    Sampler,
-    Share,
-    Steps,
-    augmentation_numbers,
-    order_of,
-)
-from batchformer.lab.data.feeds.sharding import scored_rows
+from batchformer.lab.data.feeds.memory import StreamSafe
+from batchformer.lab.data.feeds.order import Order, Steps, augmentation_numbers, order_of
+from batchformer.lab.data.feeds.samplers import InOrder, Sampler
+from batchformer.lab.data.feeds.sharding import Share, scored_rows
 from batchformer.lab.data.feeds.workers import (
     ImageBatch,
     ImageReader,
@@ -34,15 +28,12 @@ from batchformer.lab.data.feeds.workers import (
     Request,
     Result,
     Stream,
-    usable_workers,
 )
 from batchformer.lab.data.files.decode import decode
 from batchformer.lab.data.files.image_files import ImageFiles
 from batchformer.lab.data.sets.images import ImageSplit
 from batchformer.lab.data.transforms.base import Compose, Transform
 
-#: Batches that each worker has ready or is reading.
-PREFETCH = 2
 #: Images that a worker reads at a time where they are not trained on.
 READ = 64
 _ORIENTATION = 0x0112  # the EXIF tag
@@ -69,23 +60,27 @@ class ReadAheadFeed(Generic[Request, Result]):
         share: Share,
         request: Callable[[int], Request],
         read: Callable[[Request], Result],
-        device: torch.device,
+        device: torch.device | str,
         workers: int | None,
-        prefetch: int,
     ) -> None:
-        self.steps, self.share, self.device = steps, share, device
+        self.steps, self.share, self.device = steps, share, torch.device(device)
         self.per_epoch = steps.per_epoch
         self.request = request
-        self._stream = Stream(read, usable_workers(workers), prefetch, device.type == "cuda")
+        self._stream = Stream(read, workers, self.device.type == "cuda")
         self._next: int | None = None
-        self._latest: _LatestBatch | None = None
+        self._latest: tuple[int, dict[str, Any], StreamSafe] | None = None
 
     def batch(self, step: int) -> dict[str, Any]:
         """The batch of one step."""
-        if self._latest is None or self._latest.step != step:
+        if self._latest is None or self._latest[0] != step:
             self._latest = None  # frees its memory before the next one is made
-            self._latest = _LatestBatch(step, self._assemble(step, self._read(step)), self.device)
-        return self._latest.batch()
+            batch = self._assemble(step, self._read(step))
+            lists = (v if isinstance(v, list) else [v] for v in batch.values())
+            made = StreamSafe(itertools.chain.from_iterable(lists), self.device)
+            self._latest = step, batch, made
+        _, batch, made = self._latest
+        made.wait()
+        return dict(batch)
 
     def _read(self, step: int) -> Result:
         if step != self._next:
@@ -116,7 +111,6 @@ class FileFeed(ReadAheadFeed[ImageRequest, ImageBatch]):
         geometry: makes each image a square; done by the workers.
         transform: augmentation and normalisation of a whole batch; done on the device.
         workers: processes that read; 0: this one reads. None: one for each usable core, at most 16.
-        prefetch: batches that each worker has ready or is reading.
         sampler: order of the samples in each epoch. None: every sample once, shuffled.
         on_damaged: what to do about an image that cannot be read. `raise` its error, or `skip` it:
             the next readable image of the batch takes its place, a warning names it the first
@@ -137,7 +131,6 @@ class FileFeed(ReadAheadFeed[ImageRequest, ImageBatch]):
         drop_last: bool = False,
         device: torch.device | str = "cpu",
         workers: int | None = None,
-        prefetch: int = PREFETCH,
         sampler: Sampler | None = None,
         on_damaged: OnDamaged = "raise",
         second: View | None = None,
@@ -147,19 +140,27 @@ class FileFeed(ReadAheadFeed[ImageRequest, ImageBatch]):
         order = order_of(len(files), seed, batch_size, drop_last, sampler, steps)
         share = Share(order, accumulate)
         views = [(geometry, transform)] if second is None else [(geometry, transform), second]
-        self.transforms = tuple(transform for _, transform in views)
-        framing = sum(geometry.draws for geometry, _ in views)
-        self._draws = _Draws(seed, framing, sum(made.draws for made in self.transforms))
-        super().__init__(
-            order,
-            share,
-            _RequestOfStep(files, order, self._draws, share.own),
-            ImageReader(files.root, geometry, on_damaged, second[0] if second else None),
-            torch.device(device),
-            workers,
-            prefetch,
-        )
+        geometries, transforms = zip(*views, strict=True)
+        widths = [sum(part.draws for part in parts) for parts in (geometries, transforms)]
+
+        def numbers(step: int, samples: int) -> tuple[Tensor, ...]:
+            """This rank's numbers (n, draws) of a step: for all geometries, for all transforms."""
+            u = augmentation_numbers(seed, step, samples, sum(widths))
+            return torch.split(share.own(u), widths, dim=1)
+
+        def request(step: int) -> ImageRequest:
+            index = order.index(step)
+            if index.min() < 0 or index.max() >= len(files):
+                raise IndexError(
+                    f"step {step}: the sampler asks for images {int(index.min())} to "
+                    f"{int(index.max())}, but there are {len(files)}"
+                )
+            return _request(files, share.own(index), numbers(step, len(index))[0], len(index))
+
+        reader = ImageReader(files.root, geometries, on_damaged)
+        super().__init__(order, share, request, reader, device, workers)
         self.damaged: Counter[str] = Counter()
+        self._transforms, self._numbers = transforms, numbers
         self._labels = files.labels.to(self.device)
 
     def _assemble(self, step: int, result: ImageBatch) -> dict[str, Any]:
@@ -169,8 +170,8 @@ class FileFeed(ReadAheadFeed[ImageRequest, ImageBatch]):
                 message = f"{reason}. Another image of its batch takes its place"
                 warnings.warn(message, RuntimeWarning, stacklevel=3)
             self.damaged[path] += 1
-        _, u = self._draws.at(step, result.total)
-        batch = _on_device(result, self.share.own(u), self.transforms, self._labels)
+        _, u = self._numbers(step, result.total)
+        batch = _on_device(result, u, self._transforms, self._labels)
         return {**batch, **self.share.parts(result.total)}
 
     def __enter__(self) -> FileFeed:
@@ -205,71 +206,34 @@ def evaluation_batches(
                 f"nothing may be random in a test, but the {name} draws: {part}. Give one whose "
                 "`draws` is 0"
             )
-    steps = Steps(InOrder(len(files)), batch_size)
-    pinned = torch.device(device).type == "cuda"
-    reader = ImageReader(files.root, geometry)
-    stream = Stream(reader, usable_workers(workers), PREFETCH, pinned)
-    return _one_epoch(files, steps, transform, stream, files.labels.to(device), sharded)
+    steps, labels = Steps(InOrder(len(files)), batch_size), files.labels.to(device)
 
+    def request(step: int) -> ImageRequest:
+        index = steps.index(step)
+        own = index[scored_rows(len(index))] if sharded else index
+        return _request(files, own, _no_numbers(len(own)), len(index))
 
-def _one_epoch(
-    files: ImageFiles,
-    steps: Steps,
-    transform: Transform,
-    stream: Stream[ImageRequest, ImageBatch],
-    labels: Tensor,
-    sharded: bool,
-) -> Iterator[dict[str, Any]]:
-    """All batches of one epoch; nothing is drawn."""
-    no_draws = _Draws(0, 0, 0)
-
-    def own(rows: Tensor) -> Tensor:
-        return rows[scored_rows(len(rows))] if sharded else rows
-
+    reader = ImageReader(files.root, (geometry,))
+    stream = Stream(reader, workers, labels.is_cuda)
     try:
-        stream.begin(map(_RequestOfStep(files, steps, no_draws, own), range(steps.per_epoch)))
+        stream.begin(map(request, range(steps.per_epoch)))
         for step, result in enumerate(stream):
-            _, u = no_draws.at(step, len(result.samples))
-            batch = _on_device(result, u, (transform,), labels)
-            yield {**batch, "y": labels[steps.index(step).to(labels.device)]} if sharded else batch
+            batch = _on_device(result, _no_numbers(len(result.samples)), (transform,), labels)
+            if sharded:
+                batch["y"] = labels[steps.index(step).to(labels.device)]
+            yield batch
     finally:
         stream.close()
 
 
-@dataclass(frozen=True)
-class _Draws:
-    """The uniform numbers of each step: first those of the geometry, then of the transform."""
-
-    seed: int
-    geometry: int
-    transform: int
-
-    def at(self, step: int, samples: int) -> tuple[Tensor, Tensor]:
-        """(N, geometry) and (N, transform) float64."""
-        u = augmentation_numbers(self.seed, step, samples, self.geometry + self.transform)
-        return u[:, : self.geometry], u[:, self.geometry :]
+def _no_numbers(samples: int) -> Tensor:
+    return torch.empty(samples, 0, dtype=torch.float64)
 
 
-@dataclass(frozen=True)
-class _RequestOfStep:
-    """What to read for a step: the samples of this rank."""
-
-    files: ImageFiles
-    steps: Order
-    draws: _Draws
-    own: Callable[[Tensor], Tensor]  # takes the rows of this rank from those of a step
-
-    def __call__(self, step: int) -> ImageRequest:
-        index = self.steps.index(step)
-        u, _ = self.draws.at(step, len(index))
-        samples = self.own(index).tolist()
-        if min(samples) < 0 or max(samples) >= len(self.files):
-            raise IndexError(
-                f"step {step}: the sampler asks for images {min(samples)} to {max(samples)}, but "
-                f"there are {len(self.files)}"
-            )
-        paths = [self.files.paths[sample] for sample in samples]
-        return ImageRequest(samples, paths, self.own(u).numpy(), len(index))
+def _request(files: ImageFiles, own: Tensor, u: Tensor, total: int) -> ImageRequest:
+    """Read the images `own` (n,) with the numbers `u` (n, draws) of their geometries."""
+    samples = own.tolist()
+    return ImageRequest(samples, [files.paths[sample] for sample in samples], u.numpy(), total)
 
 
 def _on_device(
@@ -279,32 +243,10 @@ def _on_device(
     index = result.samples.to(labels.device, non_blocking=True)
     batch: dict[str, Any] = {"y": labels[index], "index": index}
     columns = torch.split(u, [transform.draws for transform in transforms], dim=1)
-    views = {"x": result.x} if result.view2 is None else {"x": result.x, "view2": result.view2}
-    for (name, images), transform, own in zip(views.items(), transforms, columns, strict=True):
+    names = ("x", "view2")[: len(transforms)]
+    for name, images, transform, own in zip(names, result.views, transforms, columns, strict=True):
         batch[name] = transform(images.to(labels.device, non_blocking=True), own)
     return batch
-
-
-class _LatestBatch:
-    """A batch and, on a GPU, the event that other streams have to wait for before they use it."""
-
-    def __init__(self, step: int, batch: dict[str, Any], device: torch.device) -> None:
-        self.step, self._batch, self._device = step, batch, device
-        self._ready: torch.cuda.Event | None = None
-        if device.type == "cuda":
-            self._ready = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            self._ready.record(torch.cuda.current_stream(device))
-
-    def batch(self) -> dict[str, Any]:
-        """The batch, ready for the stream of the caller."""
-        if self._ready is not None:
-            user = torch.cuda.current_stream(self._device)
-            user.wait_event(self._ready)
-            for value in self._batch.values():
-                for tensor in value if isinstance(value, list) else [value]:
-                    if isinstance(tensor, Tensor) and tensor.is_cuda:
-                        tensor.record_stream(user)
-        return dict(self._batch)
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -13,14 +13,9 @@ from torch import Tensor
 
 from batchformer.insight.classes import Classes
 from batchformer.insight.images import thumbnails
-from batchformer.lab.data.feeds.order import (
-    Order,
-    Sampler,
-    Share,
-    augmentation_numbers,
-    order_of,
-)
-from batchformer.lab.data.feeds.sharding import own_positions, require_rows
+from batchformer.lab.data.feeds.order import Order, augmentation_numbers, order_of
+from batchformer.lab.data.feeds.samplers import Sampler
+from batchformer.lab.data.feeds.sharding import Share, own_positions, require_rows
 from batchformer.lab.data.sets.images import ImageSplit
 from batchformer.lab.data.transforms.base import Transform, to_device_async
 from batchformer.nn.randomness import generator
@@ -31,13 +26,28 @@ CHUNK_BYTES = 128 * 2**20
 CHUNKS_KEPT = 2
 
 
-@dataclass(frozen=True)
-class Chunk:
-    """Batches of consecutive steps."""
+class StreamSafe:
+    """Tensors that the current CUDA stream is making, for use on other streams as well."""
 
-    batches: list[dict[str, Any]]
-    whole: tuple[Tensor, ...]
-    ready: torch.cuda.Event | None
+    def __init__(self, tensors: Iterable[Any], device: torch.device) -> None:
+        self._tensors = [t for t in tensors if isinstance(t, Tensor) and t.is_cuda]
+        self._device = device
+        self._ready: torch.cuda.Event | None = None
+        if device.type == "cuda":
+            self._ready = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._ready.record(torch.cuda.current_stream(device))
+
+    def wait(self) -> None:
+        """Let the caller's stream wait for the tensors, and keep their memory until it is done."""
+        if self._ready is not None:
+            user = torch.cuda.current_stream(self._device)
+            user.wait_event(self._ready)
+            for tensor in self._tensors:
+                tensor.record_stream(user)
+
+
+#: Batches of consecutive steps, and all of their tensors.
+Chunk = tuple[list[dict[str, Any]], StreamSafe]
 
 
 class Feed:
@@ -98,12 +108,9 @@ class Feed:
             if len(self._chunks) > CHUNKS_KEPT:
                 self._chunks.popitem(last=False)
         self._chunks.move_to_end(number)
-        if chunk.ready is not None:
-            user = torch.cuda.current_stream(self.device)
-            user.wait_event(chunk.ready)
-            for tensor in chunk.whole:
-                tensor.record_stream(user)
-        return dict(chunk.batches[position])
+        batches, made = chunk
+        made.wait()
+        return dict(batches[position])
 
     def _make(self, steps: range) -> Chunk:
         rows = [self.steps.index(step) for step in steps]
@@ -119,17 +126,13 @@ class Feed:
         whole = {"x": images, "y": self.y[index], "index": index}
         for (name, view), u in zip(self.views.items(), columns, strict=True):
             whole[name] = view(images, u)
-        ready = None
-        if self._stream is not None:
-            ready = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            ready.record(self._stream)
         own = [len(row) for row in rows]
         parts = zip(*(torch.split(tensor, own) for tensor in whole.values()), strict=True)
         batches = [
             {**dict(zip(whole, part, strict=True)), **self.share.parts(size)}
             for part, size in zip(parts, sizes, strict=True)
         ]
-        return Chunk(batches, tuple(whole.values()), ready)
+        return batches, StreamSafe(whole.values(), self.device)
 
 
 def close(feed: Any) -> None:
@@ -155,16 +158,13 @@ class ExtendedFeed:
 
     @property
     def per_epoch(self) -> int:
-        """Updates in an epoch of `feed`."""
         return int(self.feed.per_epoch)
 
     def batch(self, step: int) -> dict[str, Any]:
-        """The batch of one step."""
         batch = self.feed.batch(step)
         return {**batch, **self.extend(batch, step)}
 
     def close(self) -> None:
-        """Close all feeds."""
         for feed in (self.feed, *self.others):
             close(feed)
 

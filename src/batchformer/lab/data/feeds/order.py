@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from batchformer.lab.data.feeds.sharding import block_sizes, own_positions, own_sizes, require_rows
-from batchformer.nn.exchange import world_size
+from batchformer.lab.data.feeds.samplers import Sampler, Shuffle
 from batchformer.nn.randomness import generator
-
-
-class Sampler(Protocol):
-    """The order of the samples in each epoch, a function of the epoch alone."""
-
-    @property
-    def length(self) -> int:
-        """M, the samples of one epoch; the same in every epoch."""
-
-    def order(self, epoch: int) -> Tensor:
-        """(M,) int64 positions in the data set, in the order of the epoch; repeats are allowed."""
 
 
 class Order(Protocol):
@@ -42,33 +29,6 @@ class Order(Protocol):
 
     def index(self, step: int) -> Tensor:
         """(N,) int64 the samples of one step, on the CPU; N may differ between steps."""
-
-
-@dataclass(frozen=True)
-class Shuffle:
-    """Every sample once an epoch, in a new order each time.
-
-    >>> Shuffle(4, seed=0).order(epoch=0).sort().values
-    tensor([0, 1, 2, 3])
-    """
-
-    length: int
-    seed: int
-
-    def order(self, epoch: int) -> Tensor:
-        """(M,) a permutation drawn from (seed, epoch)."""
-        return torch.randperm(self.length, generator=generator(self.seed, "order", epoch))
-
-
-@dataclass(frozen=True)
-class InOrder:
-    """Every sample once an epoch, as the data set has them."""
-
-    length: int
-
-    def order(self, epoch: int) -> Tensor:
-        """(M,) 0, 1, 2, ..."""
-        return torch.arange(self.length)
 
 
 class Steps:
@@ -119,42 +79,9 @@ class Steps:
         return self._order[1]
 
     def index(self, step: int) -> Tensor:
-        """(N,) int64 the samples of one step, on the CPU."""
         epoch, position = divmod(step, self.per_epoch)
         start = position * self.batch_size
         return self.order(epoch)[start : start + self.batch_size]
-
-
-class Share:
-    """This rank's part of every step; all of it if there is one rank.
-
-    Args:
-        accumulate: parts that the gradient of a step is accumulated over; a rank has its share of
-            each.
-
-    Raises:
-        ValueError: a rank would have no sample in some step.
-    """
-
-    def __init__(self, order: Order, accumulate: int = 1) -> None:
-        self.whole = world_size() == 1
-        self.accumulate = accumulate
-        self.blocks = 1
-        if not self.whole:
-            self.blocks = accumulate if accumulate > 1 else order.blocks
-            require_rows(order.sizes, self.blocks)
-
-    def own(self, rows: Tensor) -> Tensor:
-        """This rank's rows (n, ...) of the rows of a step (N, ...)."""
-        if self.whole:
-            return rows
-        return rows[own_positions(block_sizes(len(rows), self.blocks)).to(rows.device)]
-
-    def parts(self, samples: int) -> dict[str, tuple[int, ...]]:
-        """How many rows of each accumulated part this rank has in a batch of `samples`."""
-        if self.whole or self.accumulate == 1:
-            return {}
-        return {"parts": own_sizes(block_sizes(samples, self.blocks))}
 
 
 def order_of(
@@ -162,8 +89,8 @@ def order_of(
     seed: int,
     batch_size: int,
     drop_last: bool,
-    sampler: Sampler | None,
-    steps: Order | None,
+    sampler: Sampler | None = None,
+    steps: Order | None = None,
 ) -> Order:
     """The order of a feed: `steps` as they are, or the sampler's epochs in batches.
 
@@ -184,190 +111,6 @@ def augmentation_numbers(seed: int, step: int, samples: int, columns: int) -> Te
     draw = generator(seed, "augmentation", step)
     return torch.rand(samples, columns, generator=draw, dtype=torch.float64)
 
-
-# Samplers besides Shuffle.
-
-#: DeiT cuts an epoch of repeated images to a multiple of this.
-ROUNDED_TO = 256
-
-
-@dataclass(frozen=True, eq=False)
-class ClassBalanced:
-    """Every class equally often: rounds over all classes, each round in a new order.
-
-    A class gives its images in a random order and starts again in another order after the last
-    one. An epoch has as many samples as the data set; classes without images are left out.
-
-    >>> labels = torch.tensor([0, 0, 0, 0, 0, 1])
-    >>> labels[ClassBalanced(labels, seed=0).order(epoch=0)].bincount()
-    tensor([3, 3])
-    >>> labels[ClassBalanced(labels, seed=0, per_turn=2).order(epoch=0)]
-    tensor([1, 1, 0, 0, 0, 0])
-    """
-
-    labels: Tensor  # (M,) classes of the samples
-    seed: int
-    stream: int = 0  # distinguishes samplers of one run
-    per_turn: int = 1  # images of a class that follow one another, at its turn in a round
-
-    @property
-    def length(self) -> int:
-        """M."""
-        return len(self.labels)
-
-    def order(self, epoch: int) -> Tensor:
-        """(M,) positions drawn from (seed, epoch)."""
-        draw = generator(self.seed, "order", epoch, self.stream)
-        labels = self.labels.cpu()
-        classes = labels.bincount().nonzero()[:, 0]
-        rounds, each = -(-self.length // (len(classes) * self.per_turn)), self.per_turn
-        members = ((labels == c).nonzero()[:, 0] for c in classes)
-        shown = torch.stack([_cycled(own, rounds * each, draw) for own in members])
-        shown = shown.view(-1, rounds, each).transpose(0, 1)  # (rounds, classes, each)
-        turns = torch.rand(rounds, len(classes), generator=draw).argsort(1)
-        picked = shown.gather(1, turns[..., None].expand(-1, -1, each))
-        return picked.flatten()[: self.length]
-
-
-@dataclass(frozen=True, eq=False)
-class ReversedClasses:
-    """Rare classes most often: a class by the inverse of its size, then any image of it.
-
-    Draws are independent, so that an image may come twice. An epoch has as many samples as the data
-    set; classes without images are left out.
-
-    >>> labels = torch.tensor([0] * 900 + [1] * 100)
-    >>> drawn = labels[ReversedClasses(labels, seed=0).order(epoch=0)]
-    >>> bool(abs(drawn.double().mean() - 0.9) < 0.05)
-    True
-    """
-
-    labels: Tensor  # (M,) classes of the samples
-    seed: int
-    stream: int = 0  # distinguishes samplers of one run
-
-    @property
-    def length(self) -> int:
-        """M."""
-        return len(self.labels)
-
-    def order(self, epoch: int) -> Tensor:
-        """(M,) positions drawn from (seed, epoch)."""
-        draw = generator(self.seed, "order", epoch, self.stream)
-        labels = self.labels.cpu()
-        sizes = labels.bincount().double()
-        chances = torch.where(sizes > 0, 1 / sizes.clamp(min=1), 0.0)
-        classes = torch.multinomial(chances, self.length, replacement=True, generator=draw)
-        within = torch.rand(self.length, generator=draw, dtype=torch.float64) * sizes[classes]
-        first = sizes.cumsum(0) - sizes  # of each class, once the samples are sorted by class
-        return labels.argsort(stable=True)[(first[classes] + within.floor()).long()]
-
-
-@dataclass(frozen=True)
-class Repeated:
-    """Repeated augmentation: a part of the images, each `repeats` times in a row.
-
-    The length of an epoch is the number of images rounded down to a multiple of 256 (unrounded
-    below 256), so that it shows a third of the images three times, each time augmented differently.
-    The last image of an epoch may come less often. DeiT shards these positions over its processes
-    in turn; one process that takes them all sees the same images in each step.
-
-    >>> Repeated(images=7, seed=0).order(epoch=0)
-    tensor([2, 2, 2, 4, 4, 4, 0])
-    """
-
-    images: int
-    seed: int
-    repeats: int = 3
-
-    @property
-    def length(self) -> int:
-        """M, samples of an epoch."""
-        return self.images // ROUNDED_TO * ROUNDED_TO or self.images
-
-    def order(self, epoch: int) -> Tensor:
-        """(M,) positions drawn from (seed, epoch)."""
-        drawn = torch.randperm(self.images, generator=generator(self.seed, "order", epoch))
-        return drawn.repeat_interleave(self.repeats)[: self.length]
-
-
-@dataclass(frozen=True, eq=False)
-class Mates:
-    """Pairs of one class: each image of a shuffled order is followed by another of its class.
-
-    The order of :class:`Shuffle` in epoch e is spread over the epochs 2e and 2e + 1, half of the
-    images in each. The mate of an image is the next one in a random cycle over its class; an image
-    that is alone in its class is its own mate, augmented differently. So in these two epochs every
-    image comes twice, once in its turn and once as a mate. Class frequencies are those of the data:
-    exactly over the two epochs, and in expectation in each epoch and each batch. A batch of B has
-    B / 2 independent classes, so the number of its images of a class varies more: its variance is
-    about twice that of a shuffled batch.
-
-    With an odd number of images, the last one of an epoch has no mate, and the middle one of the
-    order is in both epochs. In the two epochs the class of the middle one has one image more, then,
-    and the class of the last one has one less.
-
-    On several ranks, pairs stay together if each rank has an even number of rows.
-
-    >>> labels = torch.tensor([0, 0, 0, 0, 1, 2])
-    >>> labels[Mates(labels, seed=0).order(epoch=0)]
-    tensor([0, 0, 2, 2, 1, 1])
-    """
-
-    labels: Tensor  # (M,) classes of the samples
-    seed: int
-
-    @property
-    def length(self) -> int:
-        """M."""
-        return len(self.labels)
-
-    def order(self, epoch: int) -> Tensor:
-        """(M,) positions drawn from (seed, epoch)."""
-        draw = generator(self.seed, "order", epoch // 2)
-        shuffled = torch.randperm(self.length, generator=draw)
-        mates = _next_in_class(self.labels.cpu(), draw)
-        half = -(-self.length // 2)
-        first = shuffled[-half:] if epoch % 2 else shuffled[:half]
-        return torch.stack((first, mates[first]), dim=1).flatten()[: self.length]
-
-
-def _next_in_class(labels: Tensor, draw: torch.Generator) -> Tensor:
-    """(M,) for each sample, the next one in a random cycle over the samples of its class."""
-    drawn = torch.randperm(len(labels), generator=draw)
-    cycles = drawn[labels[drawn].argsort(stable=True)]  # class by class
-    sizes = labels.bincount()
-    sizes = sizes[sizes > 0]
-    following = torch.arange(1, len(labels) + 1)
-    ends = sizes.cumsum(0)
-    following[ends - 1] = ends - sizes  # after the last of a class comes its first
-    mates = torch.empty_like(cycles)
-    mates[cycles] = cycles[following]
-    return mates
-
-
-def sampler_named(
-    name: Literal["shuffle", "class_balanced", "repeated", "mates"],
-    labels: Tensor,
-    seed: int,
-    per_turn: int = 1,
-) -> Sampler | None:
-    """The sampler that a configuration names; None means every image once, shuffled."""
-    if name == "class_balanced":
-        return ClassBalanced(labels, seed, per_turn=per_turn)
-    if name == "mates":
-        return Mates(labels, seed)
-    return Repeated(len(labels), seed) if name == "repeated" else None
-
-
-def _cycled(members: Tensor, count: int, draw: torch.Generator) -> Tensor:
-    """`count` members in cycles, each cycle in its own random order."""
-    cycles = -(-count // len(members))
-    turns = torch.rand(cycles, len(members), generator=draw).argsort(1)
-    return members[turns.flatten()[:count]]
-
-
-# Batches with the same number of samples from each of several domains.
 
 #: Steps whose domains are drawn and counted together.
 BLOCK = 256
@@ -425,11 +168,9 @@ class DomainSteps:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """G * each, in every step."""
         return (self.groups * self.each,)
 
     def index(self, step: int) -> Tensor:
-        """(G * each,) int64 the samples of one step, on the CPU."""
         return torch.cat([self._taken(number, turn) for number, turn in self.turns(step)])
 
     def turns(self, step: int) -> list[tuple[int, int]]:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from batchformer.lab.data.feeds.order import Order
 from batchformer.nn.exchange import gather, rank, rows_of_rank, world_size
 
 
@@ -61,6 +62,38 @@ def require_rows(batches: Sequence[int], blocks: int = 1) -> None:
                 "(train.drop-last), set a larger train.batch-size (or a smaller train.accumulate), "
                 "or start fewer ranks."
             )
+
+
+class Share:
+    """This rank's part of every step; all of it if there is one rank.
+
+    Args:
+        accumulate: parts that the gradient of a step is accumulated over; a rank has its share of
+            each.
+
+    Raises:
+        ValueError: a rank would have no sample in some step.
+    """
+
+    def __init__(self, order: Order, accumulate: int = 1) -> None:
+        self.whole = world_size() == 1
+        self.accumulate = accumulate
+        self.blocks = 1
+        if not self.whole:
+            self.blocks = accumulate if accumulate > 1 else order.blocks
+            require_rows(order.sizes, self.blocks)
+
+    def own(self, rows: Tensor) -> Tensor:
+        """This rank's rows (n, ...) of the rows of a step (N, ...)."""
+        if self.whole:
+            return rows
+        return rows[own_positions(block_sizes(len(rows), self.blocks)).to(rows.device)]
+
+    def parts(self, samples: int) -> dict[str, tuple[int, ...]]:
+        """How many rows of each accumulated part this rank has in a batch of `samples`."""
+        if self.whole or self.accumulate == 1:
+            return {}
+        return {"parts": own_sizes(block_sizes(samples, self.blocks))}
 
 
 def scored_rows(rows: int) -> slice:

@@ -6,7 +6,7 @@ import atexit
 import os
 import signal
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Literal, NamedTuple, TypeVar, get_args
@@ -24,10 +24,11 @@ OnDamaged = Literal["raise", "skip"]
 Request = TypeVar("Request")
 Result = TypeVar("Result")
 _MOST_WORKERS = 16
+#: Results that each worker has ready or is reading.
+PREFETCH = 2
 
 
 def usable_workers(wanted: int | None) -> int:
-    """As many as wanted; None gives one for each usable core, at most 16."""
     if wanted is not None:
         return wanted
     has_affinity = hasattr(os, "sched_getaffinity")
@@ -42,15 +43,14 @@ class Stream(Generic[Request, Result]):
 
     Args:
         read: turns a request into a result; it is copied into the workers.
-        prefetch: results that each worker has ready or is reading.
+        workers: processes that read; 0: this one reads. None: one for each usable core, at most 16.
         pinned: return results in pinned memory, to be copied to a CUDA device.
     """
 
     def __init__(
-        self, read: Callable[[Request], Result], workers: int, prefetch: int, pinned: bool
+        self, read: Callable[[Request], Result], workers: int | None, pinned: bool = False
     ) -> None:
-        self.read, self.workers = read, workers
-        self.prefetch, self.pinned = prefetch, pinned
+        self.read, self.workers, self.pinned = read, usable_workers(workers), pinned
         self._requests: _Requests[Request] = _Requests()
         self._loader: DataLoader[Result | Exception] | None = None
         self._results: Iterator[Result | Exception] | None = None
@@ -81,8 +81,7 @@ class Stream(Generic[Request, Result]):
             self.close()
             if isinstance(error, (ConnectionError, EOFError)):  # it died while it sent a result
                 raise RuntimeError(
-                    "a worker that reads images died, often for lack of memory: use fewer workers, "
-                    "or let them read ahead less (prefetch)"
+                    "a worker that reads images died, often for lack of memory: use fewer workers"
                 ) from error
             raise
 
@@ -107,7 +106,7 @@ class Stream(Generic[Request, Result]):
             batch_size=None,
             collate_fn=_unchanged,
             num_workers=self.workers,
-            prefetch_factor=self.prefetch if self.workers else None,
+            prefetch_factor=PREFETCH if self.workers else None,
             persistent_workers=self.workers > 0,
             pin_memory=self.pinned,
             worker_init_fn=begin_worker,
@@ -173,18 +172,17 @@ class ImageRequest(NamedTuple):
 
     samples: list[int]  # N positions in the data set
     paths: list[str]  # N paths relative to the root
-    u: npt.NDArray[np.float64]  # (N, draws) float64, for the first geometry, then for the second
+    u: npt.NDArray[np.float64]  # (N, draws) float64, the columns of one geometry after the other
     total: int  # samples of the batch over all ranks
 
 
 class ImageBatch(NamedTuple):
     """One batch of images, as a worker read it."""
 
-    x: Tensor  # (N, 3, S, S) uint8 images
+    views: Sequence[Tensor]  # by geometry, (N, 3, S, S) uint8 images
     samples: Tensor  # (N,) int64 positions of the images in the data set
     replaced: list[tuple[str, str]]  # (path, reason) of each image that could not be read
     total: int  # samples of the batch over all ranks
-    view2: Tensor | None = None  # (N, 3, S, S) uint8 under the second geometry
 
 
 @dataclass(frozen=True)
@@ -192,15 +190,14 @@ class ImageReader:
     """Reads a batch of image files and makes each image a square.
 
     Args:
+        geometries: each makes another square of every image, by its own random numbers.
         on_damaged: `raise` the error of an image that cannot be read, or `skip` it: the next
             readable image of the batch takes its place; after the last row comes the first.
-        second: makes another square of each image, by its own random numbers; None: one is enough.
     """
 
     root: Path
-    geometry: Geometry
+    geometries: tuple[Geometry, ...]
     on_damaged: OnDamaged = "raise"
-    second: Geometry | None = None
 
     def __post_init__(self) -> None:
         if self.on_damaged not in get_args(OnDamaged):
@@ -208,19 +205,19 @@ class ImageReader:
             raise ValueError(f"on_damaged must be {choices}, got {self.on_damaged!r}")
 
     def __call__(self, request: ImageRequest) -> ImageBatch:
-        x = _squares(len(request.samples), self.geometry)
-        view2 = None if self.second is None else _squares(len(request.samples), self.second)
+        sides = [geometry.size for geometry in self.geometries]
+        count = len(request.samples)
+        views = [torch.empty((count, 3, side, side), dtype=torch.uint8) for side in sides]
         samples = torch.tensor(request.samples)
         damaged: dict[int, Exception] = {}
         for row, u in enumerate(torch.from_numpy(request.u)):
             source, image = self._readable(request, row, damaged)
             samples[row] = request.samples[source]
-            first = self.geometry.draws
-            x[row] = self._frame(self.geometry, request.paths[source], image, u[:first])
-            if view2 is not None and self.second is not None:
-                view2[row] = self._frame(self.second, request.paths[source], image, u[first:])
+            columns = torch.split(u, [geometry.draws for geometry in self.geometries])
+            for view, geometry, own in zip(views, self.geometries, columns, strict=True):
+                view[row] = self._frame(geometry, request.paths[source], image, own)
         replaced = [(request.paths[row], str(error)) for row, error in sorted(damaged.items())]
-        return ImageBatch(x, samples, replaced, request.total, view2)
+        return ImageBatch(views, samples, replaced, request.total)
 
     def _readable(
         self, request: ImageRequest, row: int, damaged: dict[int, Exception]
@@ -241,23 +238,15 @@ class ImageReader:
         )
 
     def _frame(self, geometry: Geometry, path: str, image: Tensor, u: Tensor) -> Tensor:
+        shape = (3, geometry.size, geometry.size)
         try:
             framed = geometry(image, u)
+            if framed.shape != shape or framed.dtype != torch.uint8:
+                found = f"{framed.dtype} of shape {tuple(framed.shape)}"
+                raise ValueError(f"its result is {found}")
         except Exception as error:
-            raise RuntimeError(self._failed(geometry, path, image, str(error))) from error
-        if framed.shape != (3, geometry.size, geometry.size) or framed.dtype != torch.uint8:
-            result = f"its result is {framed.dtype} of shape {tuple(framed.shape)}"
-            raise RuntimeError(self._failed(geometry, path, image, result))
+            raise RuntimeError(
+                f"{self.root / path}: {geometry} could not turn the image {tuple(image.shape)} "
+                f"(C, H, W) into a uint8 {shape}: {error}"
+            ) from error
         return framed
-
-    def _failed(self, geometry: Geometry, path: str, image: Tensor, reason: str) -> str:
-        size = geometry.size
-        return (
-            f"{self.root / path}: {geometry} could not turn the image "
-            f"{tuple(image.shape)} (C, H, W) into a uint8 (3, {size}, {size}): {reason}"
-        )
-
-
-def _squares(count: int, geometry: Geometry) -> Tensor:
-    """Uninitialised memory for this many images."""
-    return torch.empty((count, 3, geometry.size, geometry.size), dtype=torch.uint8)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -52,8 +52,6 @@ POLICY: tuple[tuple[tuple[str, float, int], tuple[str, float, int]], ...] = (
 
 # The policies were searched with shifts of up to 150 pixels of an image of 331.
 _LARGEST_SHIFT = 150 / 331
-
-
 #: Magnitudes of the first and of the last bin; of a shift as a share of the side.
 _ENDS = {
     **dict.fromkeys(("shear_x", "shear_y"), (0.0, 0.3)),
@@ -74,19 +72,21 @@ def magnitudes(operation: str, height: int, width: int, bins: int) -> Tensor:
     return torch.linspace(first, last * side, bins).double()
 
 
-def has_sign(operation: str) -> bool:
-    """Whether the magnitude can be negated."""
-    return operation in WARPS or operation in ENHANCEMENTS
+# By code, the last one being IDENTITY's.
+_SIGNED = torch.tensor([*(name in WARPS or name in ENHANCEMENTS for name in OPERATIONS), False])
+_FACTOR = torch.tensor([*(name in ENHANCEMENTS for name in OPERATIONS), False])
 
 
-def parameters(magnitude: Tensor, negative: Tensor, signed: Tensor, factor: Tensor) -> Tensor:
+def parameters(code: Tensor, magnitude: Tensor, negative: Tensor) -> Tensor:
     """Parameters for `apply_in_sequence` from magnitudes, all of one shape.
 
+    Warps and enhancements have a sign; the factor of an enhancement is 1 + magnitude.
+
     Args:
-        signed: whether the operation's magnitude has a sign (`has_sign`).
-        factor: whether the operation is an enhancement, whose factor is 1 + magnitude.
+        code: positions in `OPERATIONS`, or `IDENTITY`.
+        negative: whether to negate a magnitude that has a sign.
     """
-    return magnitude.where(~(signed & negative), -magnitude) + factor
+    return magnitude.where(~(_SIGNED[code] & negative), -magnitude) + _FACTOR[code]
 
 
 # AutoAugment.
@@ -96,42 +96,16 @@ BINS = 10
 GREY = 128
 
 
-class _Table(NamedTuple):
-    """A policy as tensors (2, 25), for images of one size."""
-
-    code: Tensor
-    probability: Tensor
-    magnitude: Tensor
-    signed: Tensor
-    factor: Tensor
-
-
 @lru_cache
-def _table(height: int, width: int) -> _Table:
+def _table(height: int, width: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Codes, probabilities and magnitudes (2, 25) of the policy, for images of one size."""
     steps = list(zip(*POLICY, strict=True))
     bins = {name: magnitudes(name, height, width, BINS) for name in OPERATIONS}
-    return _Table(
+    return (
         torch.tensor([[OPERATIONS.index(name) for name, _, _ in c] for c in steps]),
         torch.tensor([[p for _, p, _ in c] for c in steps], dtype=torch.float64),
         torch.stack([torch.stack([bins[name][b] for name, _, b in c]) for c in steps]),
-        torch.tensor([[has_sign(name) for name, _, _ in c] for c in steps]),
-        torch.tensor([[name in ENHANCEMENTS for name, _, _ in c] for c in steps]),
     )
-
-
-def auto_augment(x: Tensor, sub_policy: Tensor, chance: Tensor, negative: Tensor) -> Tensor:
-    """Apply the drawn sub-policies to `x` (N, C, H, W) uint8.
-
-    Args:
-        sub_policy: (N,) on the CPU, 0..24.
-        chance: (2, N) on the CPU: an operation acts where this is below its probability.
-        negative: (2, N) bool on the CPU: whether a magnitude that has a sign is negative.
-    """
-    # One row for each of the two operations, one column for each sample.
-    drawn = _Table(*(part[:, sub_policy] for part in _table(*x.shape[-2:])))
-    code = drawn.code.where(chance < drawn.probability, IDENTITY)
-    parameter = parameters(drawn.magnitude, negative, drawn.signed, drawn.factor)
-    return apply_in_sequence(x, code, parameter, GREY)
 
 
 @dataclass(frozen=True)
@@ -146,9 +120,13 @@ class AutoAugment:
     draws: ClassVar[int] = 5
 
     def __call__(self, x: Tensor, u: Tensor) -> Tensor:
-        sub_policy, *rest = columns(self, x, u)
+        to_policy, *rest = columns(self, x, u)
         chance, sign = torch.stack(rest[:2]), torch.stack(rest[2:])
-        return auto_augment(x, uniform_int(sub_policy, len(POLICY)), chance, sign < 0.5)
+        drawn = uniform_int(to_policy, len(POLICY))
+        # One row for each of the two operations, one column for each sample.
+        code, probability, magnitude = (part[:, drawn] for part in _table(*x.shape[-2:]))
+        code = code.where(chance < probability, IDENTITY)
+        return apply_in_sequence(x, code, parameters(code, magnitude, sign < 0.5), GREY)
 
 
 # RandAugment.
@@ -161,30 +139,13 @@ CHOICES = (
     *("brightness", "color", "contrast", "sharpness"),
     *("posterize", "solarize", "autocontrast", "equalize"),
 )
-_CODES = torch.tensor(
-    [OPERATIONS.index(name) if name in OPERATIONS else IDENTITY for name in CHOICES]
-)
-_SIGNED = torch.tensor([has_sign(name) for name in CHOICES])
-_FACTOR = torch.tensor([name in ENHANCEMENTS for name in CHOICES])
+_CODES = torch.tensor([IDENTITY, *(OPERATIONS.index(name) for name in CHOICES[1:])])
 
 
 @lru_cache
 def _strengths(magnitude: int, height: int, width: int) -> Tensor:
     """(14,) magnitude of each choice for images of one size."""
     return torch.stack([magnitudes(name, height, width, RAND_BINS)[magnitude] for name in CHOICES])
-
-
-def rand_augment(x: Tensor, choice: Tensor, negative: Tensor, magnitude: int = 9) -> Tensor:
-    """Apply the drawn operations to `x` (N, C, H, W) uint8.
-
-    Args:
-        choice: (P, N) on the CPU: positions in `CHOICES`, for P operations in sequence.
-        negative: (P, N) bool on the CPU: whether a magnitude that has a sign is negative.
-        magnitude: one of the bins 0..30.
-    """
-    size = _strengths(magnitude, *x.shape[-2:])[choice]
-    parameter = parameters(size, negative, _SIGNED[choice], _FACTOR[choice])
-    return apply_in_sequence(x, _CODES[choice], parameter)
 
 
 @dataclass(frozen=True)
@@ -196,7 +157,7 @@ class RandAugment:
     """
 
     num_ops: int = 2
-    magnitude: int = 9
+    magnitude: int = 9  # one of the bins 0..30
 
     @property
     def draws(self) -> int:
@@ -204,8 +165,10 @@ class RandAugment:
 
     def __call__(self, x: Tensor, u: Tensor) -> Tensor:
         columns(self, x, u)
-        choice, sign = torch.split(u.T, self.num_ops)
-        return rand_augment(x, uniform_int(choice, len(CHOICES)), sign < 0.5, self.magnitude)
+        to_choice, sign = torch.split(u.T, self.num_ops)
+        choice = uniform_int(to_choice, len(CHOICES))
+        code, size = _CODES[choice], _strengths(self.magnitude, *x.shape[-2:])[choice]
+        return apply_in_sequence(x, code, parameters(code, size, sign < 0.5))
 
 
 # RandAugment as in timm and DeiT. It differs from torchvision's: it has invert and solarize-add,
@@ -224,9 +187,6 @@ TIMM_CHOICES = (
 #: The mean colour of ImageNet, for pixels from outside the image.
 MEAN_COLOUR = (124, 116, 104)
 _TIMM_CODES = torch.tensor([OPERATIONS.index(name) for name in TIMM_CHOICES])
-_TIMM_ANGLE, _TIMM_SLOPE, _TIMM_SHIFT = 30.0, 0.3, 0.45
-_LARGEST_CHANGE, _LEAST_FACTOR = 0.9, 0.1
-_BITS, _LEVELS, _LARGEST_ADDITION = 4, 256, 110
 
 
 def timm_magnitudes(level: Tensor, negative: Tensor, height: int, width: int) -> Tensor:
@@ -238,20 +198,17 @@ def timm_magnitudes(level: Tensor, negative: Tensor, height: int, width: int) ->
     """
     share = level / LARGEST_LEVEL
     sign = torch.where(negative, -1.0, 1.0).to(share.dtype)
-    factor = (1 + sign * share * _LARGEST_CHANGE).clamp(min=_LEAST_FACTOR)
-    none = torch.zeros_like(share)
-    slope = sign * share * _TIMM_SLOPE
     values = {
-        "rotate": sign * share * _TIMM_ANGLE,
-        "posterize": _BITS - (share * _BITS).trunc(),
-        "solarize": _LEVELS - (share * _LEVELS).trunc(),
-        "solarize_add": (share * _LARGEST_ADDITION).trunc(),
-        **dict.fromkeys(("color", "contrast", "brightness", "sharpness"), factor),
-        **dict.fromkeys(("shear_x", "shear_y"), slope),
-        "translate_x": (sign * share * _TIMM_SHIFT * width).round(),
-        "translate_y": (sign * share * _TIMM_SHIFT * height).round(),
+        "rotate": sign * share * 30.0,
+        "posterize": 4 - (share * 4).trunc(),
+        "solarize": 256 - (share * 256).trunc(),
+        "solarize_add": (share * 110).trunc(),
+        **dict.fromkeys(ENHANCEMENTS, (1 + sign * share * 0.9).clamp(min=0.1)),
+        **dict.fromkeys(("shear_x", "shear_y"), sign * share * 0.3),
+        "translate_x": (sign * share * 0.45 * width).round(),
+        "translate_y": (sign * share * 0.45 * height).round(),
     }
-    return torch.stack([values.get(name, none) for name in TIMM_CHOICES])
+    return torch.stack([values.get(name, torch.zeros_like(share)) for name in TIMM_CHOICES])
 
 
 @dataclass(frozen=True)

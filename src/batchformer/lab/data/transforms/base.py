@@ -1,7 +1,8 @@
-"""What a transform is, composition, normalisation, and parameters from uniform numbers."""
+"""What a transform is, and what transforms share: parameters, chosen samples, composition."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
@@ -74,6 +75,24 @@ def uniform_float(u: Tensor, low: float, high: float) -> Tensor:
     return low + (high - low) * u
 
 
+def apply_where(
+    x: Tensor, chosen: Tensor, act: Callable[..., Tensor], *parameters: Tensor
+) -> Tensor:
+    """Apply one operation to the chosen samples only.
+
+    Args:
+        act: function of images and of one tensor for each parameter; it keeps the shape.
+        parameters: each (N, ...) on the CPU; `act` gets those of the chosen samples.
+    """
+    rows = chosen.nonzero().squeeze(1)
+    if not len(rows):
+        return x
+    group = to_device_async(rows, x.device)
+    out = x.clone()
+    out[group] = act(x[group], *(parameter[rows] for parameter in parameters))
+    return out
+
+
 @dataclass(frozen=True)
 class Compose:
     """Transforms in sequence; each gets its own columns of the uniform numbers.
@@ -100,35 +119,31 @@ class Compose:
         return x
 
 
-def normalise(x: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
-    """`(x - mean) / std` per channel, on images scaled to 0..1.
-
-    Args:
-        x: (N, C, H, W), uint8 in 0..255 (becomes float32) or floating point in 0..1.
-    """
-    if x.shape[1] != len(mean):
-        raise ValueError(f"x has {x.shape[1]} channels (N, C, H, W) but mean has {len(mean)}")
-    white = 1 if x.is_floating_point() else 255
-    x = x.clone() if x.is_floating_point() else x.float()
-    # The statistics are scaled to the range of x, not x to theirs: CUDA divides by a plain number
-    # through its reciprocal and would differ from the CPU in the last bit.
-    # In place on the copy: new memory for a large batch costs more than the arithmetic.
-    return x.sub_(_per_channel(mean, white, x)).div_(_per_channel(std, white, x))
-
-
-def _per_channel(values: tuple[float, ...], white: int, like: Tensor) -> Tensor:
-    scaled = [value * white for value in values]
-    on_cpu = torch.tensor(scaled, dtype=like.dtype).view(1, -1, 1, 1)
-    return to_device_async(on_cpu, like.device)
-
-
 @dataclass(frozen=True)
 class Normalise:
-    """`normalise` with fixed statistics; nothing is random, so `u` may be left out."""
+    """`(x - mean) / std` per channel, on images scaled to 0..1; `u` may be left out.
+
+    Images are (N, C, H, W), uint8 in 0..255 (they become float32) or floating point in 0..1.
+    """
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
     draws: ClassVar[int] = 0
 
     def __call__(self, x: Tensor, u: Tensor | None = None) -> Tensor:
-        return normalise(x, self.mean, self.std)
+        if x.shape[1] != len(self.mean):
+            raise ValueError(
+                f"x has {x.shape[1]} channels (N, C, H, W) but mean has {len(self.mean)}"
+            )
+        white = 1 if x.is_floating_point() else 255
+        x = x.clone() if x.is_floating_point() else x.float()
+        # The statistics are scaled to the range of x, not x to theirs: CUDA divides by a plain
+        # number through its reciprocal and would differ from the CPU in the last bit.
+        # In place on the copy: new memory for a large batch costs more than the arithmetic.
+        return x.sub_(_per_channel(self.mean, white, x)).div_(_per_channel(self.std, white, x))
+
+
+def _per_channel(values: tuple[float, ...], white: int, like: Tensor) -> Tensor:
+    scaled = [value * white for value in values]
+    on_cpu = torch.tensor(scaled, dtype=like.dtype).view(1, -1, 1, 1)
+    return to_device_async(on_cpu, like.device)

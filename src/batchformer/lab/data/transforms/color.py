@@ -20,6 +20,7 @@ from torch import Tensor
 
 from batchformer.lab.data.transforms import geometry as warps
 from batchformer.lab.data.transforms.base import (
+    apply_where,
     columns,
     require_uint8,
     to_device_async,
@@ -191,7 +192,8 @@ ENHANCEMENTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {  # by a factor, 
     "contrast": contrast,
     "sharpness": sharpness,
 }
-_LEVELS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+_BY_PARAMETER: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    **ENHANCEMENTS,
     "hue": hue,
     "posterize": posterize,
     "solarize": solarize,
@@ -203,7 +205,7 @@ _FIXED: dict[str, Callable[[Tensor], Tensor]] = {  # without a parameter
     "invert": invert,
 }
 #: An operation is coded by its position in this tuple; warps are first.
-OPERATIONS = (*WARPS, *ENHANCEMENTS, *_LEVELS, *_FIXED)
+OPERATIONS = (*WARPS, *_BY_PARAMETER, *_FIXED)
 #: The code of no operation.
 IDENTITY = len(OPERATIONS)
 
@@ -222,49 +224,22 @@ def apply_in_sequence(
     """
     require_uint8("An operation of a policy", x)
     x = x.clone()
-    for operation, value in zip(code, parameter, strict=True):
-        order = operation.argsort(stable=True)
-        sizes = torch.bincount(operation, minlength=IDENTITY + 1).tolist()
-        _apply(x, to_device_async(order, x.device), value[order], sizes, fill)
+    for codes, drawn in zip(code, parameter, strict=True):
+        order = codes.argsort(stable=True)
+        sizes = torch.bincount(codes, minlength=IDENTITY + 1).tolist()
+        on_device = torch.split(to_device_async(order, x.device), sizes)
+        groups = dict(zip(OPERATIONS, on_device, strict=False))
+        values = dict(zip(OPERATIONS, torch.split(drawn[order], sizes), strict=False))
+        warped = torch.cat(on_device[: len(WARPS)])
+        if len(warped):
+            matrix = torch.cat([make(values[name], *x.shape[-2:]) for name, make in WARPS.items()])
+            x[warped] = warps.warp(x[warped], matrix, fill)
+        for name, group in groups.items():
+            if name in _FIXED and len(group):
+                x[group] = _FIXED[name](x[group])
+            elif name in _BY_PARAMETER and len(group):
+                x[group] = _BY_PARAMETER[name](x[group], values[name])
     return x
-
-
-def _apply(
-    x: Tensor, order: Tensor, parameter: Tensor, sizes: list[int], fill: int | tuple[int, ...]
-) -> None:
-    """Change x in place: the first `sizes[0]` samples of `order` by `OPERATIONS[0]`, and so on."""
-    groups = dict(zip(OPERATIONS, torch.split(order, sizes), strict=False))
-    values = dict(zip(OPERATIONS, torch.split(parameter, sizes), strict=False))
-    warped = order[: sum(len(groups[name]) for name in WARPS)]
-    if len(warped):
-        matrix = torch.cat([make(values[name], *x.shape[-2:]) for name, make in WARPS.items()])
-        x[warped] = warps.warp(x[warped], matrix, fill)
-    for name, group in groups.items():
-        if name in WARPS or not len(group):
-            continue
-        if name in _FIXED:
-            x[group] = _FIXED[name](x[group])
-        else:
-            act = ENHANCEMENTS.get(name) or _LEVELS[name]
-            x[group] = act(x[group], values[name])
-
-
-def apply_where(
-    x: Tensor, chosen: Tensor, act: Callable[..., Tensor], *parameters: Tensor
-) -> Tensor:
-    """Apply one operation to the chosen samples only.
-
-    Args:
-        act: function of images and of one tensor for each parameter; it keeps the shape.
-        parameters: each (N, ...) on the CPU; `act` gets those of the chosen samples.
-    """
-    rows = chosen.nonzero().squeeze(1)
-    if not len(rows):
-        return x
-    group = to_device_async(rows, x.device)
-    out = x.clone()
-    out[group] = act(x[group], *(parameter[rows] for parameter in parameters))
-    return out
 
 
 # Random transforms.
@@ -274,20 +249,6 @@ FOUR = ("brightness", "contrast", "color", "hue")
 _CODES = torch.tensor([OPERATIONS.index(name) for name in FOUR])
 #: (24, 4): every order of `FOUR`.
 ORDERS = torch.tensor(list(permutations(range(len(FOUR)))))
-
-
-def color_jitter(x: Tensor, order: Tensor, parameter: Tensor, acts: Tensor) -> Tensor:
-    """Apply the four operations to `x` (N, C, H, W) uint8, in each sample's own order.
-
-    Args:
-        x: (N, C, H, W) uint8 with C = 1 or 3; saturation and hue leave one channel as it is.
-        order: (N, 4) on the CPU: positions in `FOUR`, the first to act first.
-        parameter: (N, 4) on the CPU: factors of brightness, contrast and saturation, and turns of
-            the hue.
-        acts: (N, 4) bool on the CPU: which of `FOUR` act.
-    """
-    code = _CODES.where(acts, IDENTITY).gather(1, order)
-    return apply_in_sequence(x, code.T, parameter.gather(1, order).T)
 
 
 @dataclass(frozen=True)
@@ -312,7 +273,10 @@ class ColorJitter:
             )
 
     def parameters(self, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Order, parameters and `acts` of `color_jitter`, from numbers (N, 6)."""
+        """From numbers (N, 6): order, parameters and which operations act, all (N, 4).
+
+        The order is of positions in `FOUR`. Parameters are factors, and turns of the hue.
+        """
         chance, order, *numbers = u.unbind(1)
         strengths = (self.brightness, self.contrast, self.saturation)
         drawn = [
@@ -326,7 +290,9 @@ class ColorJitter:
 
     def __call__(self, x: Tensor, u: Tensor) -> Tensor:
         columns(self, x, u)
-        return color_jitter(x, *self.parameters(u))
+        order, parameter, acts = self.parameters(u)
+        code = _CODES.where(acts, IDENTITY).gather(1, order)
+        return apply_in_sequence(x, code.T, parameter.gather(1, order).T)
 
 
 @dataclass(frozen=True)

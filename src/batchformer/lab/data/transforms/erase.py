@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from batchformer.lab.data.transforms.base import (
+    apply_where,
     columns,
     to_device_async,
     uniform_float,
     uniform_int,
 )
-from batchformer.lab.data.transforms.color import apply_where
 from batchformer.lab.data.transforms.resize import ATTEMPTS, first_fitting
 
 
@@ -29,15 +29,20 @@ def cutout(x: Tensor, row: Tensor, column: Tensor, side: int) -> Tensor:
         row: (N,) row of each centre.
         column: (N,) column of each centre.
     """
-    inside_rows = _hole(to_device_async(row, x.device), x.shape[-2], side)
-    inside_columns = _hole(to_device_async(column, x.device), x.shape[-1], side)
-    return x.masked_fill(inside_rows[:, None, :, None] & inside_columns[:, None, None, :], 0)
+    half = side // 2
+    length = torch.full_like(row, 2 * half)
+    boxes = torch.stack([row - half, column - half, length, length], 1)
+    return x.masked_fill(_inside(boxes, x), 0)
 
 
-def _hole(centre: Tensor, length: int, side: int) -> Tensor:
-    """(N, length) bool: whether a row, or a column, crosses the hole."""
-    offset = torch.arange(length, device=centre.device) - centre[:, None]
-    return (offset >= -(side // 2)) & (offset < side // 2)
+def _inside(boxes: Tensor, x: Tensor) -> Tensor:
+    """(N, 1, H, W) bool: which pixels of `x` are in boxes (N, 4), top, left, height and width."""
+    top, left, high, wide = to_device_async(boxes, x.device)[..., None].unbind(1)
+    row = torch.arange(x.shape[-2], device=x.device)
+    column = torch.arange(x.shape[-1], device=x.device)
+    rows = (row >= top) & (row < top + high)
+    across = (column >= left) & (column < left + wide)
+    return rows[:, None, :, None] & across[:, None, None, :]
 
 
 @dataclass(frozen=True)
@@ -124,13 +129,8 @@ def erase(x: Tensor, boxes: Tensor, key: Tensor) -> Tensor:
         boxes: (N, 4) on the CPU: top, left, height and width.
         key: (N,) int32 on the CPU, of the noise.
     """
-    top, left, high, wide = to_device_async(boxes, x.device)[..., None].unbind(1)
-    row = torch.arange(x.shape[-2], device=x.device)
-    column = torch.arange(x.shape[-1], device=x.device)
-    rows = (row >= top) & (row < top + high)
-    across = (column >= left) & (column < left + wide)
     noise = keyed_noise(key, tuple(x.shape[1:]), x.device).to(x.dtype)
-    return torch.where(rows[:, None, :, None] & across[:, None, None, :], noise, x)
+    return torch.where(_inside(boxes, x), noise, x)
 
 
 @dataclass(frozen=True)

@@ -19,13 +19,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from batchformer.lab.data.transforms.base import (
+    apply_where,
     columns,
     require_uint8,
     to_device_async,
     uniform_float,
     uniform_int,
 )
-from batchformer.lab.data.transforms.color import apply_where
 
 #: Weights are at most 2**15, and the weights of one target add up to at most about 2**16.
 LARGEST_WEIGHT_BITS, LARGEST_SUM_BITS = 15, 16
@@ -334,18 +334,12 @@ def _reflected(length: int, radius: int, device: torch.device) -> Tensor:
     return length - 1 - (length - 1 - place).abs()
 
 
-def kernel_size_for(sigma: float) -> int:
-    """The smallest odd number of pixels that covers three deviations on each side.
-
-    >>> kernel_size_for(2.0)
-    13
-    """
-    return 2 * math.ceil(3 * sigma) + 1
-
-
 @dataclass(frozen=True)
 class GaussianBlur:
-    """Blur each sample with probability `p`, by a deviation uniform in `sigma`."""
+    """Blur each sample with probability `p`, by a deviation uniform in `sigma`.
+
+    The kernel covers three of the largest deviations on each side.
+    """
 
     sigma: tuple[float, float] = (0.1, 2.0)  # smallest and largest deviation in pixels
     p: float = 0.5
@@ -357,6 +351,6 @@ class GaussianBlur:
 
     def __call__(self, x: Tensor, u: Tensor) -> Tensor:
         chance, number = columns(self, x, u)
-        size = kernel_size_for(self.sigma[1])
+        size = 2 * math.ceil(3 * self.sigma[1]) + 1
         sigma = uniform_float(number, *self.sigma)
         return apply_where(x, chance < self.p, lambda y, s: gaussian_blur(y, s, size), sigma)
