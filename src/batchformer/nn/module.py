@@ -297,7 +297,7 @@ def call_encoder(module: BatchFormer, x: Tensor, visible: Tensor | None) -> Tens
 @contextmanager
 def without_exchange(model: nn.Module) -> Iterator[None]:
     """Within it, every BatchFormer of the model attends within its rank and waits for no other."""
-    encoders = [m for m in model.modules() if isinstance(m, BatchFormer) and m.exchange]
+    encoders = [encoder for encoder in encoders_of(model) if encoder.exchange]
     try:
         for encoder in encoders:
             encoder.exchange = False
@@ -338,6 +338,16 @@ def _accept_single_layer(
     if len(layers) == 1 and f"{prefix}self_attn.in_proj_weight" in state_dict:
         for key in layers[0].state_dict():
             state_dict[f"{prefix}layers.0.{key}"] = state_dict.pop(prefix + key)
+
+
+def encoders_of(model: nn.Module) -> list[BatchFormer]:
+    """Every BatchFormer in a model."""
+    return [module for module in model.modules() if isinstance(module, BatchFormer)]
+
+
+def parameter_ids(modules: Iterable[nn.Module]) -> set[int]:
+    """The ids of the parameters of these modules."""
+    return {id(parameter) for module in modules for parameter in module.parameters()}
 
 
 def parameter_count(module: nn.Module) -> int:

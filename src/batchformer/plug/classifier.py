@@ -17,7 +17,7 @@ from torch.nn.utils.parametrize import ParametrizationList, is_parametrized
 
 from batchformer.nn.streams import leaves
 from batchformer.plug.example import Batch, find_batch, guess, run_without_values
-from batchformer.plug.preserve import preserve_state
+from batchformer.plug.preserve import preserve_state, temporary_hooks
 from batchformer.torch_private import CHILDREN, BatchNorm, Conv
 
 At = str | nn.Module | Sequence[str | nn.Module]
@@ -203,18 +203,15 @@ def _traced(model: nn.Module, batch: Batch) -> Trace:
         for name, module in model.named_modules()
         if name
     ]
-    try:
+    with temporary_hooks(handles):
         outputs = batch.run(model)
-        produced.pop(None, None)
-        names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
-        for tensor in output_tensors(without_auxiliary(outputs)):
-            layers, weights = _nearest(tensor.grad_fn, produced)
-            record.producers.append(layers)
-            record.shapes.append(tensor.shape)
-            record.bare += [names[weight] for weight in weights if weight in names]
-    finally:
-        for handle in handles:
-            handle.remove()
+    produced.pop(None, None)
+    names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
+    for tensor in output_tensors(without_auxiliary(outputs)):
+        layers, weights = _nearest(tensor.grad_fn, produced)
+        record.producers.append(layers)
+        record.shapes.append(tensor.shape)
+        record.bare += [names[weight] for weight in weights if weight in names]
     return record
 
 

@@ -18,10 +18,10 @@ from batchformer.plug.export import same_bits
 from batchformer.plug.findings import EVAL, Finding
 from batchformer.plug.insertion import OURS
 from batchformer.plug.noise import seed
-from batchformer.plug.observe import gradients, moved, reachable
+from batchformer.plug.observe import gradients, moved, parameter_names, reachable
 from batchformer.plug.outputs import InEval, Layout, as_rows, find_layout, named_outputs
 from batchformer.plug.place_tests import Attention, record_attention
-from batchformer.plug.preserve import PassState, own_generators
+from batchformer.plug.preserve import PassState, own_generators, temporary_hooks
 
 
 class EvalPass(NamedTuple):
@@ -180,18 +180,24 @@ def _own_forwards_compared(model: nn.Module) -> Iterator[list[str]]:
         m.register_forward_hook(compare(name), with_kwargs=True, prepend=True)
         for name, m in changed
     ]
-    try:
+    with temporary_hooks(handles):
         yield differ
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
-def eval_depends_on(
-    model: nn.Module, batch: Batch, weights: list[tuple[str, Tensor]]
-) -> Finding | None:
-    """A failure if eval outputs depend on these weights, which act on mixed rows in training."""
-    inside = {id(p) for _, p in weights}
+def about_eval(seen: Evidence, plain: EvalPass) -> Finding:
+    """The finding of the passes in eval, or what a comparison with training shows beyond it."""
+    found = plain.finding
+    if found.passed:
+        found = _other_layers_in_eval(seen, plain) or found
+    if found.passed and not seen.used and seen.own_weights:
+        found = _depends_on_weights(seen) or found
+    return found
+
+
+def _depends_on_weights(seen: Evidence) -> Finding | None:
+    """A failure if eval outputs depend on the weights that act on mixed rows only in training."""
+    model, batch = seen.experiment.model, seen.experiment.batch
+    inside = {id(p) for _, p in seen.own_weights}
     for parameter in model.parameters():
         parameter.requires_grad_(id(parameter) in inside)
     with _in_eval(model), torch.enable_grad():
@@ -202,21 +208,18 @@ def eval_depends_on(
 # ---- Does eval use the same layers as the plain rows of training?
 
 
-def other_layers_in_eval(
-    model: nn.Module, seen: Evidence, plain_pass: EvalPass, frozen: set[int]
-) -> Finding | None:
+def _other_layers_in_eval(seen: Evidence, plain_pass: EvalPass) -> Finding | None:
     """A failure if eval and training do not share all weights; None if they cannot be compared.
 
     If values differ, weights decide: a model may scale its outputs in eval, or return
     probabilities. Norms have the statistics of the training passes meanwhile.
-
-    Args:
-        frozen: ids of the parameters that the user has frozen, such as those of a teacher.
     """
-    plain = seen.plain_rows(seen.base)
-    if not plain or seen.unsteady or seen.base.noisy or seen.no_gradients is not None:
+    unknown = not seen.doubled or seen.order is None or seen.no_gradients is not None
+    if unknown or seen.unsteady or seen.base.noisy:
         return None
-    batch, outputs = seen.experiment.batch, plain_pass.outputs
+    plain = seen.plain_rows(seen.base)
+    model, batch = seen.experiment.model, seen.experiment.batch
+    outputs = plain_pass.outputs
     with _in_eval(model):
         if outputs is None:
             with torch.no_grad():
@@ -226,14 +229,14 @@ def other_layers_in_eval(
         with torch.enable_grad():
             in_eval = reachable([tensor for _, tensor in named_outputs(batch.run(model))])
     again = seen.experiment.run()  # weights may have been moved since the first pass
-    names = {id(p): name for name, p in model.named_parameters()}
+    names = parameter_names(model)
     trained = reachable(again.outputs)
     shared = names.keys() & in_eval.keys() & trained.keys()
     matrices = {key for key, (p, _) in in_eval.items() if p.ndim >= 2 and key in names}
     if not matrices & shared:  # another network altogether: an average of the weights, a teacher
         return None
     for key in in_eval:
-        if key in matrices - shared - frozen:
+        if key in matrices - shared - seen.frozen:  # a teacher is frozen
             return _other_layers(f"eval uses {names[key]}, which training does not")
     if seen.unshared is not None:
         return None

@@ -30,7 +30,7 @@ from batchformer.plug.classifier import (
     without_auxiliary,
 )
 from batchformer.plug.example import Batch, run_without_values
-from batchformer.plug.preserve import preserve_state
+from batchformer.plug.preserve import preserve_state, temporary_hooks
 from batchformer.plug.side_inputs import (
     OTHER_ROWS,
     UNSEEN,
@@ -492,11 +492,8 @@ def _observed_pass(
     handles += [encoder.register_forward_pre_hook(note_encoder) for encoder in encoders]
     handles += [norm.register_forward_pre_hook(note_norm) for norm in norms]
     handles += [m.register_forward_pre_hook(double_sides, with_kwargs=True) for m in axes]
-    try:
+    with temporary_hooks(handles):
         seen.outputs = output_tensors(without_auxiliary(batch.run(model)))
-    finally:
-        for handle in handles:
-            handle.remove()
     return seen
 
 
@@ -534,6 +531,15 @@ class Attachment:
     changed: tuple[str, ...]
     streams: Literal["shared", "mixed_only"]
     input_axis: int = 0
+
+
+def find_record(model: nn.Module) -> tuple[nn.Module, Attachment | None]:
+    """The module that ``attach`` was called on, and its record; the model and None if it was not.
+
+    If the model was wrapped after ``attach`` (PEFT), it is a module inside.
+    """
+    holder = next((m for m in model.modules() if RECORD in m.__dict__), model)
+    return holder, holder.__dict__.get(RECORD)
 
 
 _WRAPPERS = (nn.parallel.DistributedDataParallel, nn.DataParallel, AveragedModel)

@@ -13,9 +13,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from batchformer.nn.module import BatchFormer
+from batchformer.nn.module import BatchFormer, parameter_ids, without_exchange
 from batchformer.nn.streams import leaves
 from batchformer.plug.example import Batch
+from batchformer.plug.preserve import preserve_state
 from batchformer.torch_private import BUFFERS, COMPILED_CALL, BatchNorm, Dropout
 
 
@@ -197,7 +198,23 @@ def seed(number: int, own: Iterable[Any] = ()) -> None:
 
 
 @contextmanager
-def not_compiled(model: nn.Module) -> Iterator[None]:
+def alone(model: nn.Module) -> Iterator[None]:
+    """Within it, passes record gradients, compile nothing and wait for no other rank.
+
+    The model is restored at the end.
+    """
+    with (
+        torch.inference_mode(False),
+        torch.enable_grad(),
+        preserve_state(model),
+        _not_compiled(model),
+        without_exchange(model),
+    ):
+        yield
+
+
+@contextmanager
+def _not_compiled(model: nn.Module) -> Iterator[None]:
     """Within it, modules run without ``.compile()``, which would compile every pass."""
     calls = [(module, getattr(module, COMPILED_CALL)) for module in model.modules()]
     compiled = [(module, call) for module, call in calls if call is not None]
@@ -212,7 +229,7 @@ def not_compiled(model: nn.Module) -> Iterator[None]:
 
 def _inside_encoders(model: nn.Module) -> set[int]:
     kinds = (BatchFormer, nn.TransformerEncoderLayer)
-    return {id(p) for m in model.modules() if isinstance(m, kinds) for p in m.parameters()}
+    return parameter_ids(m for m in model.modules() if isinstance(m, kinds))
 
 
 @contextmanager

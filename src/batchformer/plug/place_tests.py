@@ -17,7 +17,8 @@ from torch.overrides import TorchFunctionMode
 
 from batchformer.nn.module import BatchFormer
 from batchformer.nn.streams import leaves
-from batchformer.plug.observe import LOUD, moved
+from batchformer.plug.observe import LOUD, at_unit_scale, moved
+from batchformer.plug.preserve import temporary_hooks
 
 #: BatchFormer, and what many models use in place of it.
 KINDS = (
@@ -102,12 +103,8 @@ def record_attention(model: nn.Module) -> Iterator[Attention]:
         for name, module in every
         if id(module) not in inside
     ]
-    try:
-        with _CountAlone(found):
-            yield found
-    finally:
-        for handle in handles:
-            handle.remove()
+    with temporary_hooks(handles), _CountAlone(found):
+        yield found
 
 
 def places_of(now: Attention, in_eval: Attention) -> dict[str, nn.Module]:
@@ -129,11 +126,8 @@ def left_out(module: nn.Module) -> Iterator[None]:
             return torch.zeros_like(output[0]), *output[1:]
         return args[0] if args and args[0].shape == output.shape else torch.zeros_like(output)
 
-    handle = module.register_forward_hook(skip)
-    try:
+    with module.register_forward_hook(skip):
         yield
-    finally:
-        handle.remove()
 
 
 def idle_place(now: Attention, in_eval: Attention) -> str | None:
@@ -194,8 +188,7 @@ def _moves_others(
     def changed(part: Any, noisy: bool) -> Any:
         if not isinstance(part, Tensor) or part.shape != shape:
             return part
-        x = part.detach()
-        x = ((x - x.mean()) / (x.std() + torch.finfo(x.dtype).tiny)).contiguous()
+        x = at_unit_scale(part).contiguous()
         if noisy:
             row = rows(x)[position % len(rows(x))]
             noise = scale * torch.randn(row.shape, generator=torch.Generator().manual_seed(0)).to(x)

@@ -6,13 +6,14 @@ import random
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from batchformer.torch_private import BUFFERS, PARAMETERS, compiler_is_imported
 
@@ -325,6 +326,15 @@ def preserve_generators(devices: Iterable[torch.device]) -> Iterator[None]:
     finally:
         for restore, state in states:
             restore(state)
+
+
+@contextmanager
+def temporary_hooks(handles: Iterable[RemovableHandle]) -> Iterator[None]:
+    """Remove these hooks at the end of the block."""
+    with ExitStack() as stack:
+        for handle in handles:
+            stack.enter_context(handle)
+        yield
 
 
 def seed_device(device: torch.device, number: int) -> None:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from batchformer.nn.module import BatchFormer
 from batchformer.nn.streams import leaves
+from batchformer.plug.preserve import temporary_hooks
 from batchformer.torch_private import VERSION
 
 #: Rows that differ by less, relative to the largest entry, are the same but for rounding.
@@ -101,11 +102,8 @@ class Replay:
         for name, module in self.modules.items():
             handles.append(module.register_forward_pre_hook(begin(name), with_kwargs=True))
             handles.append(module.register_forward_hook(end(name), with_kwargs=True, prepend=True))
-        try:
+        with temporary_hooks(handles):
             yield
-        finally:
-            for handle in handles:
-                handle.remove()
         once = {name: made[0] for name, made in calls.items() if len(made) == 1}
         self.recorded.append({name: call for name, call in once.items() if call.unchanged})
 
