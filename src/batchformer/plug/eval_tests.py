@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from batchformer.nn.module import BatchFormer
+from batchformer.nn.module import BatchFormer, parameter_ids
 from batchformer.plug.batches import replace_sample
 from batchformer.plug.classifier import output_tensors
 from batchformer.plug.evidence import Evidence
@@ -21,7 +21,15 @@ from batchformer.plug.noise import seed
 from batchformer.plug.observe import gradients, moved, parameter_names, reachable
 from batchformer.plug.outputs import InEval, Layout, as_rows, find_layout, named_outputs
 from batchformer.plug.place_tests import Attention, record_attention
-from batchformer.plug.preserve import PassState, own_generators, temporary_hooks
+from batchformer.plug.preserve import PassState, in_eval, own_generators, temporary_hooks
+
+DEPENDS_ON_ENCODER = Finding(
+    EVAL,
+    False,
+    "the outputs depend on the encoder",
+    "the encoder must be the identity in eval: leave it out where not self.training; of "
+    "BatchFormer call forward(), not mix(), and let model.eval() reach it",
+)
 
 
 class EvalPass(NamedTuple):
@@ -42,28 +50,16 @@ class EvalPass(NamedTuple):
     outputs: list[Tensor] | None = None
 
 
-@contextmanager
-def _in_eval(model: nn.Module) -> Iterator[None]:
-    modes = [(m, m.training) for m in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train()  # clears what some modules cache in eval
-        for module, mode in modes:
-            module.training = mode
-
-
 def run_in_eval(model: nn.Module, batch: Batch, encoders: list[BatchFormer]) -> EvalPass:
     """Passes in eval of a model that mixes samples in its own code."""
-    with _in_eval(model), record_attention(model) as attention:
+    with in_eval(model), record_attention(model) as attention:
         return EvalPass(*_judge_own_code(model, batch, encoders), attention)
 
 
 def _judge_own_code(
     model: nn.Module, batch: Batch, encoders: list[BatchFormer]
 ) -> tuple[Finding, Layout, dict[str, InEval]]:
-    inside = {id(p) for encoder in encoders for p in encoder.parameters()}
+    inside = parameter_ids(encoders)
     for parameter in model.parameters():
         parameter.requires_grad_(id(parameter) in inside)
     names: list[str] = []
@@ -96,7 +92,7 @@ def _judge_own_code(
         if moves.any() and moving(run(batch)).any():
             return Finding(EVAL, None, "the outputs change from pass to pass"), layout, shapes
     if inside & reachable(many).keys():
-        return _depends_on_encoder(), layout, shapes
+        return DEPENDS_ON_ENCODER, layout, shapes
     count, others = len(rows[0]) if rows else 0, int(moves.sum())
     finding = Finding(
         EVAL,
@@ -121,7 +117,7 @@ def _shapes(names: list[str], outputs: list[Tensor], layout: Layout) -> dict[str
 def run_attached_in_eval(model: nn.Module, batch: Batch) -> EvalPass:
     """Passes in eval of an attached model, whose changed modules are compared with plain ones."""
     with (
-        _in_eval(model),
+        in_eval(model),
         torch.no_grad(),
         record_attention(model) as attention,
         _own_forwards_compared(model) as differ,
@@ -138,16 +134,6 @@ def run_attached_in_eval(model: nn.Module, batch: Batch) -> EvalPass:
     )
     layout = find_layout(few, many, (1, batch.rows))
     return EvalPass(finding, layout, _shapes(names, many, layout), attention, many)
-
-
-def _depends_on_encoder() -> Finding:
-    return Finding(
-        EVAL,
-        False,
-        "the outputs depend on the encoder",
-        "the encoder must be the identity in eval: leave it out where not self.training; of "
-        "BatchFormer call forward(), not mix(), and let model.eval() reach it",
-    )
 
 
 @contextmanager
@@ -200,9 +186,9 @@ def _depends_on_weights(seen: Evidence) -> Finding | None:
     inside = {id(p) for _, p in seen.own_weights}
     for parameter in model.parameters():
         parameter.requires_grad_(id(parameter) in inside)
-    with _in_eval(model), torch.enable_grad():
+    with in_eval(model), torch.enable_grad():
         encoded = bool(inside & reachable(output_tensors(batch.run(model))).keys())
-    return _depends_on_encoder() if encoded else None
+    return DEPENDS_ON_ENCODER if encoded else None
 
 
 # ---- Does eval use the same layers as the plain rows of training?
@@ -220,22 +206,22 @@ def _other_layers_in_eval(seen: Evidence, plain_pass: EvalPass) -> Finding | Non
     plain = seen.plain_rows(seen.base)
     model, batch = seen.experiment.model, seen.experiment.batch
     outputs = plain_pass.outputs
-    with _in_eval(model):
+    with in_eval(model):
         if outputs is None:
             with torch.no_grad():
                 outputs = [tensor for _, tensor in named_outputs(batch.run(model))]
         if _has_equal(as_rows(outputs, batch.rows, plain_pass.layout), plain[0]):
             return None
         with torch.enable_grad():
-            in_eval = reachable([tensor for _, tensor in named_outputs(batch.run(model))])
+            used = reachable([tensor for _, tensor in named_outputs(batch.run(model))])
     again = seen.experiment.run()  # weights may have been moved since the first pass
     names = parameter_names(model)
     trained = reachable(again.outputs)
-    shared = names.keys() & in_eval.keys() & trained.keys()
-    matrices = {key for key, (p, _) in in_eval.items() if p.ndim >= 2 and key in names}
+    shared = names.keys() & used.keys() & trained.keys()
+    matrices = {key for key, (p, _) in used.items() if p.ndim >= 2 and key in names}
     if not matrices & shared:  # another network altogether: an average of the weights, a teacher
         return None
-    for key in in_eval:
+    for key in used:
         if key in matrices - shared - seen.frozen:  # a teacher is frozen
             return _other_layers(f"eval uses {names[key]}, which training does not")
     if seen.unshared is not None:

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from batchformer.nn.module import BatchFormer, parameter_ids, without_exchange
-from batchformer.nn.streams import leaves
 from batchformer.plug.example import Batch
 from batchformer.plug.preserve import preserve_state
 from batchformer.torch_private import BUFFERS, COMPILED_CALL, BatchNorm, Dropout
@@ -47,7 +46,9 @@ def without_noise(model: nn.Module, batch: Batch) -> Iterator[None]:
         for norm in free:
             undo.callback(_with_statistics(norm, next(model.parameters(), torch.empty(0))))
         if free:
-            _record_batch_statistics(model, batch)
+            seed(0)
+            with torch.no_grad():
+                batch.run(model)
             for norm in free:
                 norm.training = False
         yield
@@ -118,31 +119,6 @@ def _dropout(
 ) -> Tensor:
     """Dropout without noise: all or nothing. ``torch.dropout`` calls its argument ``train``."""
     return input * 0.0 if p >= 1.0 and training and train else input
-
-
-#: From this many pixels a side on, half the resolution shows as much.
-LARGE = 128
-
-
-def halved(batch: Batch) -> Batch:
-    """The batch with large images at half resolution; the same object if there are none."""
-
-    def is_large(part: Any) -> bool:
-        images = isinstance(part, Tensor) and part.ndim == 4 and part.is_floating_point()
-        return images and min(part.shape[2:]) >= LARGE
-
-    if not any(is_large(part) for _, part in leaves((batch.args, batch.kwargs))):
-        return batch
-    return batch.mapped(
-        lambda part: part[..., ::2, ::2] if is_large(part) else part, lambda part: part
-    )
-
-
-def _record_batch_statistics(model: nn.Module, batch: Batch) -> None:
-    """One training pass for batch statistics."""
-    seed(0)
-    with torch.no_grad():
-        batch.run(model)
 
 
 def _has_statistics(module: nn.Module) -> bool:
@@ -246,17 +222,8 @@ def zeros_filled(model: nn.Module) -> Iterator[list[str]]:
         if parameter.ndim >= 2 and parameter.is_floating_point() and id(parameter) not in inside
         if parameter.numel() and not bool(parameter.detach().flatten()[0]) and not parameter.any()
     ]
-    generator = torch.Generator().manual_seed(0)
-    try:
-        with torch.no_grad():
-            for _, parameter in zeros:
-                noise = torch.randn(parameter.shape, generator=generator)
-                parameter.copy_(noise / parameter[0].numel() ** 0.5)
+    with gates_open(parameter for _, parameter in zeros):
         yield [name for name, _ in zeros]
-    finally:
-        with torch.no_grad():
-            for _, parameter in zeros:
-                parameter.zero_()
 
 
 #: A weight that is nowhere larger is a gate that training opens: LayerScale starts at 1e-6 to 1e-3.

@@ -275,35 +275,32 @@ def reachable(
         around: tensors through which no path may lead.
     """
     found: dict[int, tuple[Tensor, int]] = {}
-    distance = 0
-    waiting = [t.grad_fn for t in outputs if t.grad_fn is not None]
-    seen = {*waiting, *(t.grad_fn for t in around)}
-    while waiting:
-        following = []
-        for node in waiting:
-            leaf = getattr(node, "variable", None)
-            if leaf is not None:
-                found.setdefault(id(leaf), (leaf, distance))
-            for parent, _ in node.next_functions:
-                if parent is not None and parent not in seen:
-                    seen.add(parent)
-                    following.append(parent)
-        waiting, distance = following, distance + 1
+    for node, distance in _graph(outputs, around):
+        leaf = getattr(node, "variable", None)
+        if leaf is not None:
+            found.setdefault(id(leaf), (leaf, distance))
     return found
 
 
 def has_reentrant_checkpoint(outputs: Sequence[Tensor]) -> bool:
     """Whether a part of the graph is in a checkpoint that does not support ``autograd.grad``."""
+    return any("CheckpointFunction" in node.name() for node, _ in _graph(outputs))
+
+
+def _graph(outputs: Sequence[Tensor], around: Sequence[Tensor] = ()) -> Iterator[tuple[Any, int]]:
+    """The nodes of the graph of these outputs, with their distance, nearest first."""
     waiting: list[Any] = [t.grad_fn for t in outputs if t.grad_fn is not None]
-    seen = set(waiting)
+    seen = {*waiting, *(t.grad_fn for t in around)}
+    distance = 0
     while waiting:
-        node = waiting.pop()
-        if "CheckpointFunction" in node.name():
-            return True
-        parents = {parent for parent, _ in node.next_functions if parent is not None} - seen
-        seen |= parents
-        waiting += parents
-    return False
+        yield from ((node, distance) for node in waiting)
+        following = []
+        for node in waiting:
+            for parent, _ in node.next_functions:
+                if parent is not None and parent not in seen:
+                    seen.add(parent)
+                    following.append(parent)
+        waiting, distance = following, distance + 1
 
 
 def parameter_names(model: nn.Module) -> dict[int, str]:

@@ -19,6 +19,19 @@ from batchformer.torch_private import BUFFERS, PARAMETERS, compiler_is_imported
 
 
 @contextmanager
+def in_eval(model: nn.Module) -> Iterator[None]:
+    """Within it, the model is in eval; the modes of its modules are restored."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train()  # clears what some modules cache in eval
+        for module, mode in modes:
+            module.training = mode
+
+
+@contextmanager
 def preserve_state(model: nn.Module) -> Iterator[None]:
     """Restore, bit for bit, whatever running the model inside the block changes.
 
