@@ -19,7 +19,7 @@ from batchformer.plug.batches import probe_batch
 from batchformer.plug.evidence import Evidence
 from batchformer.plug.findings import ALIVE, Finding
 from batchformer.plug.insertion import find_record, unwrap
-from batchformer.plug.noise import alone, without_noise
+from batchformer.plug.noise import isolated, without_noise
 from batchformer.plug.observe import Experiment, Pass
 
 #: In nats. Below this, one sample has no effect on another's loss; as in the lab's reports.
@@ -57,7 +57,7 @@ def influence(model: nn.Module, batch: Any) -> float:
     inner = unwrap(model)
     encoders = encoders_of(inner)
     _, record = find_record(inner)
-    with alone(inner):
+    with isolated(inner):
         few = probe_batch(inner, batch, record.input_axis if record else 0)
         if not any(encoder.training for encoder in encoders):
             inner.train()

@@ -28,10 +28,10 @@ from batchformer.plug.example import Batch, find_batch, remembered
 from batchformer.plug.findings import CALLED, MEMBER, ON, THERE, CheckResult, Finding
 from batchformer.plug.insertion import OURS, Attachment, WithBatchFormer, find_record, unwrap
 from batchformer.plug.noise import (
-    alone,
     closed_gates,
     drops_everything,
     gates_open,
+    isolated,
     without_noise,
     zeros_filled,
 )
@@ -116,7 +116,7 @@ def check(
             return CheckResult((replaced_since,))
         mixed_only |= record.streams == "mixed_only"
     frozen = {id(p) for p in inner.parameters() if not p.requires_grad}
-    with alone(inner):
+    with isolated(inner):
         if input_axis is None:
             input_axis = record.input_axis if record else 0
         if batch is None:

@@ -174,7 +174,7 @@ def seed(number: int, own: Iterable[Any] = ()) -> None:
 
 
 @contextmanager
-def alone(model: nn.Module) -> Iterator[None]:
+def isolated(model: nn.Module) -> Iterator[None]:
     """Within it, passes record gradients, compile nothing and wait for no other rank.
 
     The model is restored at the end.

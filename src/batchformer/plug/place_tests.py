@@ -182,21 +182,17 @@ def _moves_others(
         axis: that of the positions; None if every vector of the last axis is one.
     """
 
-    def rows(x: Tensor) -> Tensor:
-        return x.reshape(-1, x.shape[-1]) if axis is None else x.movedim(axis, 0).flatten(1)
+    def positions(x: Tensor) -> Tensor:
+        return x.reshape(-1, x.shape[-1]) if axis is None else x.movedim(axis, 0)
 
     def changed(part: Any, noisy: bool) -> Any:
         if not isinstance(part, Tensor) or part.shape != shape:
             return part
         x = at_unit_scale(part).contiguous()
         if noisy:
-            row = rows(x)[position % len(rows(x))]
-            noise = scale * torch.randn(row.shape, generator=torch.Generator().manual_seed(0)).to(x)
-            if axis is None:
-                row.copy_(noise)
-            else:
-                slot = x.select(axis, position % x.shape[axis])
-                slot.copy_(noise.view_as(slot))
+            slot = positions(x)[position % len(positions(x))]
+            noise = torch.randn(slot.shape, generator=torch.Generator().manual_seed(0))
+            slot.copy_(scale * noise.to(x))
         return x
 
     outputs = []
@@ -205,7 +201,8 @@ def _moves_others(
             args = [changed(part, noisy) for part in call.args]
             kwargs = {key: changed(part, noisy) for key, part in call.kwargs.items()}
             output = call.module(*args, **kwargs)
-            outputs.append(rows(output[0] if isinstance(output, tuple) else output))
+            output = output[0] if isinstance(output, tuple) else output
+            outputs.append(positions(output).flatten(1))
     shifts = moved(outputs[:1], outputs[1:])
     shifts[position % len(shifts)] = False
     return bool(shifts.any())

@@ -111,9 +111,11 @@ def _preserve_attributes(model: nn.Module) -> Iterator[None]:
                     tensor.copy_(value)
 
 
-def _same_values(now: Tensor, value: Tensor) -> bool:
+def _same_values(now: Any, value: Tensor) -> bool:
     """Whether nothing was written. Sparse tensors cannot be compared and count as written."""
-    return now.layout is torch.strided and now.shape == value.shape and torch.equal(now, value)
+    if not isinstance(now, Tensor) or now.layout is not torch.strided:
+        return False
+    return now.shape == value.shape and torch.equal(now, value)
 
 
 class PassState:
@@ -142,8 +144,7 @@ class PassState:
         fresh: dict[int, Tensor] = {}
         for module, name, key in self.places:
             buffers, value = getattr(module, BUFFERS), self.values[key][1]
-            now = buffers.get(name)
-            if now is None or not _same_values(now, value):
+            if not _same_values(buffers.get(name), value):
                 buffers[name] = fresh.setdefault(key, value.clone())
         for part, kept in self.attributes:
             now = vars(part)
@@ -154,7 +155,7 @@ class PassState:
                 contents = self.tensors.get(id(value))
                 if contents is None:
                     now[name] = value
-                elif not _is_same(now.get(name), contents):
+                elif not _same_values(now.get(name), contents):
                     now[name] = fresh.setdefault(id(value), contents.clone())
         for container, contents in self.containers:
             _refill(container, contents)
@@ -193,10 +194,6 @@ def _own_attributes(part: Any) -> dict[str, Any]:
 def _state_of(part: Any) -> dict[str, Any]:
     """Its attributes, without a forward of its own, such as :mod:`~batchformer.plug.replay`'s."""
     return {k: v for k, v in _own_attributes(part).items() if k != "forward"}
-
-
-def _is_same(now: Any, value: Tensor) -> bool:
-    return isinstance(now, Tensor) and _same_values(now, value)
 
 
 def own_generators(model: nn.Module) -> list[Any]:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from batchformer.nn.module import BatchFormer
+from batchformer.nn.module import encoders_of, parameter_ids
 from batchformer.nn.streams import leaves
 from batchformer.plug.preserve import temporary_hooks
 from batchformer.torch_private import VERSION
@@ -64,7 +64,7 @@ class Replay:
 
     def __init__(self, model: nn.Module, samples: int) -> None:
         self.samples, self.share, self.width = samples, 0.0, 0
-        encoders = [m for m in model.modules() if isinstance(m, BatchFormer)]
+        encoders = encoders_of(model)
         inside = {id(m) for encoder in encoders for m in encoder.modules()}
         self.modules = {
             name: module
@@ -72,9 +72,8 @@ class Replay:
             if name and not isinstance(module, torch.jit.ScriptModule)
             if not inside & {id(part) for part in module.modules()}
         }
-        weights = [p for p in model.parameters() if p.numel()]
-        held = {id(p) for encoder in encoders for p in encoder.parameters()}
-        self.weights = sum(p.numel() for p in weights if id(p) not in held)
+        held = parameter_ids(encoders)
+        self.weights = sum(p.numel() for p in model.parameters() if id(p) not in held)
         self.recorded: list[dict[str, RecordedCall]] = []
         self.known: dict[str, RecordedCall] = {}
 
