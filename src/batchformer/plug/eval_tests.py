@@ -52,16 +52,8 @@ class EvalPass(NamedTuple):
 
 def run_in_eval(model: nn.Module, batch: Batch, encoders: list[BatchFormer]) -> EvalPass:
     """Passes in eval of a model that mixes samples in its own code."""
-    with in_eval(model), record_attention(model) as attention:
-        return EvalPass(*_judge_own_code(model, batch, encoders), attention)
-
-
-def _judge_own_code(
-    model: nn.Module, batch: Batch, encoders: list[BatchFormer]
-) -> tuple[Finding, Layout, dict[str, InEval]]:
-    inside = parameter_ids(encoders)
-    for parameter in model.parameters():
-        parameter.requires_grad_(id(parameter) in inside)
+    n, inside = batch.rows, parameter_ids(encoders)
+    _require_gradients(model, inside)
     names: list[str] = []
     state, generators = PassState(model), own_generators(model)
 
@@ -72,36 +64,43 @@ def _judge_own_code(
         names[:] = [name for name, _ in named]
         return [tensor for _, tensor in named]
 
-    with torch.enable_grad():
+    def moving(other: list[Tensor]) -> Tensor:
+        now = as_rows(other, n, layout)
+        return moved([rows[i] for i in judged], [now[i] for i in judged])
+
+    with in_eval(model), record_attention(model) as attention, torch.enable_grad():
         try:
             few = run(batch.head(1))
         except Exception:  # the model may squeeze the axis of one sample
             few = []
         many, after = run(batch), run(replace_sample(batch, 0))
-        n = batch.rows
         layout = find_layout(few, many, (1, n))
-        shapes = _shapes(names, many, layout)
         rows = as_rows(many, n, layout)
         judged = [i for i, t in enumerate(rows) if len(t) == n] or [0]
-
-        def moving(other: list[Tensor]) -> Tensor:
-            now = as_rows(other, n, layout)
-            return moved([rows[i] for i in judged], [now[i] for i in judged])
-
         moves = moving(after)[1:] if rows else torch.zeros(0)
-        if moves.any() and moving(run(batch)).any():
-            return Finding(EVAL, None, "the outputs change from pass to pass"), layout, shapes
-    if inside & reachable(many).keys():
-        return DEPENDS_ON_ENCODER, layout, shapes
+        unsteady = bool(moves.any()) and bool(moving(run(batch)).any())
     count, others = len(rows[0]) if rows else 0, int(moves.sum())
-    finding = Finding(
-        EVAL,
-        count == n and not others,
-        f"{count} rows for {n} samples; replacing one sample moves {others} others",
-        "predictions depend on batch-mates: BatchFormer must be the identity in eval"
-        + ("" if batch.axis else "; if axis 1 of the inputs has the samples, pass input_axis=1"),
-    )
-    return finding, layout, shapes
+    if unsteady:
+        finding = Finding(EVAL, None, "the outputs change from pass to pass")
+    elif inside & reachable(many).keys():
+        finding = DEPENDS_ON_ENCODER
+    else:
+        finding = Finding(
+            EVAL,
+            count == n and not others,
+            f"{count} rows for {n} samples; replacing one sample moves {others} others",
+            "predictions depend on batch-mates: BatchFormer must be the identity in eval"
+            + (
+                "" if batch.axis else "; if axis 1 of the inputs has the samples, pass input_axis=1"
+            ),
+        )
+    return EvalPass(finding, layout, _shapes(names, many, layout), attention)
+
+
+def _require_gradients(model: nn.Module, inside: set[int]) -> None:
+    """Only of these parameters."""
+    for parameter in model.parameters():
+        parameter.requires_grad_(id(parameter) in inside)
 
 
 def _shapes(names: list[str], outputs: list[Tensor], layout: Layout) -> dict[str, InEval]:
@@ -184,8 +183,7 @@ def _depends_on_weights(seen: Evidence) -> Finding | None:
     """A failure if eval outputs depend on the weights that act on mixed rows only in training."""
     model, batch = seen.experiment.model, seen.experiment.batch
     inside = {id(p) for _, p in seen.own_weights}
-    for parameter in model.parameters():
-        parameter.requires_grad_(id(parameter) in inside)
+    _require_gradients(model, inside)
     with in_eval(model), torch.enable_grad():
         encoded = bool(inside & reachable(output_tensors(batch.run(model))).keys())
     return DEPENDS_ON_ENCODER if encoded else None

@@ -39,18 +39,17 @@ def without_noise(model: nn.Module, batch: Batch) -> Iterator[None]:
                 undo.callback(setattr, module, "dropout", module.dropout)
                 module.dropout = 0.0
         norms = [m for m in model.modules() if _has_statistics(m) and m.training]
-        free = [m for m in norms if not isinstance(m, nn.SyncBatchNorm)]  # it waits for other ranks
         for norm in norms:
-            if norm not in free:
+            if isinstance(norm, nn.SyncBatchNorm):  # it waits for other ranks
                 norm.training = False
-        for norm in free:
-            undo.callback(_with_statistics(norm, next(model.parameters(), torch.empty(0))))
-        if free:
+            else:
+                undo.callback(_with_statistics(norm, next(model.parameters(), torch.empty(0))))
+        if any(norm.training for norm in norms):
             seed(0)
             with torch.no_grad():
                 batch.run(model)
-            for norm in free:
-                norm.training = False
+        for norm in norms:
+            norm.training = False
         yield
 
 

@@ -123,7 +123,7 @@ class Experiment:
         return found
 
     def run_again(self, index: list[int], *, grad: bool = True, later: int = 0) -> Pass:
-        """Run samples of the batch once more, without what the backbone has computed before."""
+        """Run samples of the batch once more, with what the backbone has computed for them."""
         batch = select_samples(self.batch, index)
         if self.replay is None:
             return self.run(batch, grad=grad, later=later)
