@@ -154,17 +154,17 @@ def look_elsewhere(seen: Evidence) -> None:
 
 def _attending_otherwise(seen: Evidence) -> Tensor:
     experiment, n = seen.experiment, seen.samples
-    met = torch.zeros(n, dtype=torch.bool)
+    found = torch.zeros(n, dtype=torch.bool)
 
     def compare(before: Pass, after: Pass, sample: int) -> None:
         shifts = seen.moved(before, after)[seen.mixed]
         shifts[sample] = False
-        met.logical_or_(shifts)
+        found.logical_or_(shifts)
         add_effect(seen, before, after, sample)
 
     for sample in range(1, n):
         compare(seen.base, experiment.run(replace_sample(experiment.batch, sample)), sample)
-    if not met[1:].all() and _reads_samples(seen):
+    if not found[1:].all() and _reads_samples(seen):
         # An untrained network may map all samples to almost the same features, or to huge ones,
         # for which attention gives all weight to one sample.
         experiment = replace(experiment, encoders=[seen.base.calls[0][0]])
@@ -172,7 +172,7 @@ def _attending_otherwise(seen: Evidence) -> Tensor:
         noises: tuple[Features, ...] = ("unit_and_noise", "unit_and_loud_noise")
         for noise in noises:
             compare(steady, experiment.run(features=noise), 0)
-    return met
+    return found
 
 
 def _reads_samples(seen: Evidence) -> bool:
@@ -318,10 +318,10 @@ def about_attention(seen: Evidence) -> Finding:
 
 def _do_samples_attend(seen: Evidence) -> tuple[bool | None, str, str]:
     """The answer, what was seen, and the remedy, as if no noise had disturbed the experiments."""
-    met, others = int(seen.attending[1:].sum()), seen.samples - 1
-    text = f"replacing one sample moves {met} of {others} others in the mixed stream"
+    count, others = int(seen.attending[1:].sum()), seen.samples - 1
+    text = f"replacing one sample moves {count} of {others} others in the mixed stream"
     if seen.replaced_all:
-        text = f"{met} of {others} mixed rows depend on another sample"
+        text = f"{count} of {others} mixed rows depend on another sample"
     remedy = (
         "attention runs over an axis without the samples; the sequence axis must be the batch "
         "(nn.TransformerEncoderLayer: batch_first=False and x.unsqueeze(1))"
@@ -334,7 +334,7 @@ def _do_samples_attend(seen: Evidence) -> tuple[bool | None, str, str]:
     if seen.dropout is not None:
         remedy = f"{seen.dropout} has a dropout of 1, so nothing passes it: choose less, e.g. 0.5"
     remedy = seen.decayed or remedy
-    if met != (0 if seen.control else others):
+    if count != (0 if seen.control else others):
         return False, text, remedy
     if seen.unreached is not None:
         remedy = (

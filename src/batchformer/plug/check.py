@@ -1,4 +1,11 @@
-"""``check``: does BatchFormer act? Experiments on a model's outputs, in training and in eval."""
+"""``check``: does BatchFormer act? Experiments on a model's outputs, in training and in eval.
+
+This file says which experiments run, and in which order. Each is in the file of its question, with
+the sentence that it leads to: ``attention_tests`` (do samples attend to each other?), with
+``place_tests`` for each place of several; ``stream_tests`` (two streams, in order?);
+``weight_tests`` (one shared classifier, and does every weight learn?); ``eval_tests`` (is eval the
+plain model?); ``alive`` (is the encoder still alive?).
+"""
 
 from __future__ import annotations
 
@@ -9,20 +16,15 @@ from torch.optim import Optimizer
 
 from batchformer.nn.encoder import bypassed
 from batchformer.nn.module import BatchFormer, encoders_of, parameter_ids
-from batchformer.plug.alive import about_life, decay_warning, influence_of
-from batchformer.plug.attention_tests import (
-    about_attention,
-    add_effect,
-    larger_batch,
-    look_at_places,
-    look_elsewhere,
-    look_later,
-    moves_encoder_rows,
-    observe_shifts,
-    unreached_rows,
+from batchformer.plug import (
+    attention_tests,
+    eval_tests,
+    place_tests,
+    stream_tests,
+    weight_tests,
 )
+from batchformer.plug.alive import about_life, decay_warning, influence_of
 from batchformer.plug.batches import fill_up, probe_batch, replaced_index
-from batchformer.plug.eval_tests import about_eval, run_attached_in_eval, run_in_eval
 from batchformer.plug.evidence import Evidence
 from batchformer.plug.example import Batch, find_batch, remembered
 from batchformer.plug.findings import CALLED, MEMBER, ON, THERE, CheckResult, Finding
@@ -36,29 +38,6 @@ from batchformer.plug.noise import (
     zeros_filled,
 )
 from batchformer.plug.observe import Experiment, gradients, has_reentrant_checkpoint, reachable
-from batchformer.plug.place_tests import (
-    Attention,
-    idle_place,
-    place_in_groups,
-    places_of,
-    record_attention,
-)
-from batchformer.plug.stream_tests import (
-    about_rows,
-    about_streams,
-    compare_equal_samples,
-    find_same_mixed,
-    find_streams,
-    find_views,
-    judge_further,
-    leave_out_faulty,
-)
-from batchformer.plug.weight_tests import (
-    about_weights,
-    find_stream_specific,
-    follow_gradients,
-    is_followed,
-)
 
 
 def check(
@@ -122,7 +101,7 @@ def check(
         if batch is None:
             batch = remembered(holder) or _guess(inner, input_axis)
         few = fill_up(inner, probe_batch(inner, batch, input_axis))
-        own_code = None if record else run_in_eval(inner, few, encoders)
+        own_code = None if record else eval_tests.run_in_eval(inner, few, encoders)
         on = _switched_on(inner, encoders)
         for parameter in inner.parameters():  # a frozen model would have no graph to follow
             if parameter.is_floating_point():
@@ -131,7 +110,7 @@ def check(
             # The norms of an attached model now have the statistics of training in eval too, so one
             # pass shows both whether eval is plain, and whether it equals the plain rows of
             # training.
-            plain = own_code or run_attached_in_eval(inner, few)
+            plain = own_code or eval_tests.run_attached_in_eval(inner, few)
             experiment = Experiment(inner, few, encoders, plain.layout, plain.shapes)
             seen = _with_gates_open(
                 gather_evidence(experiment, frozen, plain.attention), plain.attention, optimizer
@@ -139,24 +118,24 @@ def check(
             seen.zeros = [f"{name} is zero" for name in zeros] + seen.zeros
             if not seen.used and not seen.doubled and not seen.attending.any():
                 return CheckResult((_none_found(encoders),))
-            there = f"attached before {', '.join(record.places)}" if record else ""
-            in_code = f"{len(seen.used)} in the model's own code"
-            there = there or (
-                in_code if seen.used else "no BatchFormer module: judged from outside"
-            )
-            findings = [Finding(THERE, True, there), *on, *_never_called(inner)]
-            findings += [about_streams(seen, mixed_only), about_attention(seen)]
-            findings += [*about_rows(seen), *about_weights(seen)]
+            findings = [_found(seen, record), *on, *_never_called(inner)]
+            findings += [
+                stream_tests.about_streams(seen, mixed_only),
+                attention_tests.about_attention(seen),
+            ]
+            findings += [*stream_tests.about_rows(seen), *weight_tests.about_weights(seen)]
             alive = about_life(seen, explained=any(f.passed is False for f in findings))
             findings += [] if alive is None else [alive]
-            findings.append(about_eval(seen, plain))
+            findings.append(eval_tests.about_eval(seen, plain))
     if optimizer is not None and (seen.used or seen.own_weights):
         findings.append(_membership(seen, optimizer))
     measured = alive is not None and not seen.zeros
     return CheckResult(tuple(findings), seen.influence if measured else None)
 
 
-def gather_evidence(experiment: Experiment, frozen: set[int], in_eval: Attention) -> Evidence:
+def gather_evidence(
+    experiment: Experiment, frozen: set[int], in_eval: place_tests.Attention
+) -> Evidence:
     """Run the experiments in training: which rows depend on which samples and weights.
 
     Args:
@@ -164,11 +143,11 @@ def gather_evidence(experiment: Experiment, frozen: set[int], in_eval: Attention
         in_eval: what attends in eval.
     """
     model, n = experiment.model, experiment.batch.rows
-    with record_attention(model) as attention:
+    with place_tests.record_attention(model) as attention:
         base = experiment.run_recorded()
     after = experiment.run_recorded(replaced_index(n, 0))
-    with record_attention(model) as more_attention:
-        larger = larger_batch(experiment)
+    with place_tests.record_attention(model) as more_attention:
+        larger = attention_tests.larger_batch(experiment)
     if larger is not None:
         experiment.learn_layout(base, larger[1], len(larger[0]))
         experiment.find_rows(after, n)
@@ -179,44 +158,46 @@ def gather_evidence(experiment: Experiment, frozen: set[int], in_eval: Attention
     seen.dropout = next((name for name, m in training if drops_everything(m)), None)
     leaves = reachable(base.outputs)
     seen.used = _used(seen, leaves)
-    seen.in_encoder = moves_encoder_rows(seen)
+    seen.in_encoder = attention_tests.moves_encoder_rows(seen)
     # Which outputs are judged?
-    pick = find_views(seen)
+    pick = stream_tests.find_views(seen)
     seen.judged = pick is not None and seen.finite
     if pick is None:
         return seen
     seen.pick, seen.two_outputs = pick, pick.paired
     seen.doubled = seen.two_outputs or seen.rows == 2 * n
-    seen.idle = idle_place(attention, in_eval)
+    seen.idle = place_tests.idle_place(attention, in_eval)
     if larger is not None and seen.idle is None:
-        seen.idle = place_in_groups(attention, more_attention, in_eval, (n, len(larger[0])))
+        seen.idle = place_tests.place_in_groups(
+            attention, more_attention, in_eval, (n, len(larger[0]))
+        )
     encoder = [p for e in seen.used for p in e.parameters()]
     unseen = [e for e in seen.used if not any(id(p) in leaves for p in e.parameters())]
     if unseen and has_reentrant_checkpoint(base.outputs):
         seen.no_gradients, encoder = "the encoder is in a checkpoint with use_reentrant=True", []
     if seen.doubled and seen.finite and len(pick.views) > 1 and not seen.noisy:
-        leave_out_faulty(seen, encoder)
+        stream_tests.leave_out_faulty(seen, encoder)
     # What do their rows depend on?
-    observe_shifts(seen)
-    find_streams(seen, encoder)
+    attention_tests.observe_shifts(seen)
+    stream_tests.find_streams(seen, encoder)
     for before, now in seen.passes:
-        add_effect(seen, before, now)
-    compare_equal_samples(seen)
-    find_same_mixed(seen)
+        attention_tests.add_effect(seen, before, now)
+    stream_tests.compare_equal_samples(seen)
+    stream_tests.find_same_mixed(seen)
     if not (seen.equal and seen.attending[1:].all() and not seen.plain_moved[1:].any()):
         # Only rows without noise of their own are equal for equal samples.
         seen.unsteady = bool(seen.moved(base, experiment.run()).any())
         seen.equal = None if seen.unsteady else seen.equal
     if not seen.attending[1:].all() and not seen.control and not seen.unsteady:
-        look_elsewhere(seen)
+        attention_tests.look_elsewhere(seen)
     quiet = not (seen.control or seen.unsteady or seen.noisy)
     by_passes = not seen.replaced_all and seen.depends is None and seen.equal is not False
     if quiet and by_passes and larger is not None:
-        seen.unreached = unreached_rows(seen, *larger)
+        seen.unreached = attention_tests.unreached_rows(seen, *larger)
     if quiet and seen.comparable:
-        look_later(seen)
+        attention_tests.look_later(seen)
         if seen.idle is None and not seen.unsteady:
-            look_at_places(seen, places_of(attention, in_eval))
+            attention_tests.look_at_places(seen, place_tests.places_of(attention, in_eval))
     if seen.no_gradients is not None:
         return seen
     # Which weights act on them, and learn?
@@ -225,11 +206,11 @@ def gather_evidence(experiment: Experiment, frozen: set[int], in_eval: Attention
         if seen.influence is not None and not seen.control:
             seen.decayed = decay_warning(seen.used, seen.influence)
     try:
-        apart = find_stream_specific(seen)
-        follow_gradients(seen, leaves)
+        apart = weight_tests.find_stream_specific(seen)
+        weight_tests.follow_gradients(seen, leaves)
         if seen.doubled and not seen.unsteady and not seen.noisy:
-            judge_further(seen)
-            seen.followed = seen.followed and is_followed(seen)
+            stream_tests.judge_further(seen)
+            seen.followed = seen.followed and weight_tests.is_followed(seen)
             if seen.followed and seen.untrained is None and seen.plain_untrained is None:
                 seen.unshared = seen.unshared or apart
     except RuntimeError as error:  # a checkpoint elsewhere in the model
@@ -258,7 +239,9 @@ def _guess(model: nn.Module, axis: int) -> Batch:
     ) from failure
 
 
-def _with_gates_open(seen: Evidence, in_eval: Attention, optimizer: Optimizer | None) -> Evidence:
+def _with_gates_open(
+    seen: Evidence, in_eval: place_tests.Attention, optimizer: Optimizer | None
+) -> Evidence:
     """The evidence once gates that start at zero are open, with a note on each, if it shows more.
 
     A gate must be a weight that training opens: it is not frozen, it is in the optimizer if there
@@ -303,6 +286,14 @@ def _replaced_since(
         "reset_classifier, a new head, or converted norms removed it: detach(model), then "
         "attach(model) again",
     )
+
+
+def _found(seen: Evidence, record: Attachment | None) -> Finding:
+    if record is not None:
+        return Finding(THERE, True, f"attached before {', '.join(record.places)}")
+    if seen.used:
+        return Finding(THERE, True, f"{len(seen.used)} in the model's own code")
+    return Finding(THERE, True, "no BatchFormer module: judged from outside")
 
 
 def _none_found(encoders: list[BatchFormer]) -> Finding:

@@ -96,13 +96,13 @@ class Trace:
     rows: int = 0
     shapes: list[torch.Size] = field(default_factory=list)
 
-    def candidates(self, tried: Sequence[str] = (), most: int = 6, lines: bool = True) -> str:
-        """For error messages: the last layers that read samples, except those tried.
+    def candidates(self, tried: Sequence[str] = (), lines: bool = True) -> str:
+        """For error messages: the last six layers that read samples, except those tried.
 
         If there is none, the message gives the lines to write instead, unless ``lines`` is false.
         """
         calls = [self.calls[name] for name in self.layers if name not in tried]
-        shown = [call.describe() for call in calls if call.reads_samples(self.rows)][-most:]
+        shown = [call.describe() for call in calls if call.reads_samples(self.rows)][-6:]
         if shown:
             return "Candidates for at=: " + "; ".join(shown)
         return (

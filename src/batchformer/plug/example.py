@@ -317,11 +317,9 @@ def _for_first_layer(module: nn.Module, floats: Any, indices: Any) -> Iterator[T
         yield floats(ROWS, module.in_channels, 16, 64, 64)
     elif isinstance(module, EMBEDDINGS):
         yield indices(ROWS, _LENGTH)
-    elif isinstance(module, nn.RNNBase):
+    elif isinstance(module, (nn.RNNBase, nn.MultiheadAttention)):
+        width = module.input_size if isinstance(module, nn.RNNBase) else module.embed_dim
         shape = (ROWS, _LENGTH) if module.batch_first else (_LENGTH, ROWS)
-        yield floats(*shape, module.input_size)
-    elif isinstance(module, nn.MultiheadAttention):
-        shape = (ROWS, _LENGTH) if module.batch_first else (_LENGTH, ROWS)
-        yield floats(*shape, module.embed_dim)
+        yield floats(*shape, width)
     elif isinstance(module, nn.BatchNorm1d):
         yield floats(ROWS, module.num_features)

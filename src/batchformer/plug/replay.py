@@ -135,7 +135,10 @@ class Replay:
 
     @contextmanager
     def replaying(self, index: Sequence[int]) -> Iterator[None]:
-        """Within it, known modules return what they computed for these samples."""
+        """Within it, known modules return what they computed for these samples.
+
+        They have another forward, so their hooks act as before.
+        """
         order = torch.tensor(index)
 
         def replay(name: str, own: Callable[..., Any]) -> Callable[..., Any]:
@@ -148,8 +151,18 @@ class Replay:
 
             return forward
 
-        with _other_forwards({name: self.modules[name] for name in self.known}, replay):
+        modules = {name: self.modules[name] for name in self.known}
+        kept = [(module, vars(module).get("forward")) for module in modules.values()]
+        try:
+            for name, module in modules.items():
+                vars(module)["forward"] = replay(name, module.forward)
             yield
+        finally:
+            for module, own in reversed(kept):
+                if own is None:
+                    vars(module).pop("forward", None)
+                else:
+                    vars(module)["forward"] = own
 
     def _has_seen(self, before: list[Any], now: list[Any], order: Tensor) -> bool:
         if len(before) != len(now):
@@ -183,21 +196,3 @@ def _selected(output: Any, order: Tensor) -> Any:
     if isinstance(output, Tensor):
         return select(output)
     return type(output)(None if part is None else select(part) for part in output)
-
-
-@contextmanager
-def _other_forwards(
-    modules: dict[str, nn.Module], change: Callable[[str, Callable[..., Any]], Callable[..., Any]]
-) -> Iterator[None]:
-    """Within it, these modules have another forward; their hooks act as before."""
-    kept = [(module, vars(module).get("forward")) for module in modules.values()]
-    try:
-        for name, module in modules.items():
-            vars(module)["forward"] = change(name, module.forward)
-        yield
-    finally:
-        for module, own in reversed(kept):
-            if own is None:
-                vars(module).pop("forward", None)
-            else:
-                vars(module)["forward"] = own

@@ -132,15 +132,15 @@ def is_followed(seen: Evidence) -> bool:
 
     Mixed rows then train a weight matrix although the outputs of the encoders are detached.
     """
-    if seen.used:
-        return True
     model, called = seen.experiment.model, list[nn.Module]()
+    stock = [module for module in model.modules() if isinstance(module, STOCK)]
+    if seen.used or not stock:
+        return True
 
     def cut(module: nn.Module, args: Any, output: Any) -> Any:
         called.append(module)
         return output.detach() if isinstance(output, Tensor) else output
 
-    stock = [module for module in model.modules() if isinstance(module, STOCK)]
     with temporary_hooks(module.register_forward_hook(cut) for module in stock):
         rows = seen.mixed_rows(seen.experiment.run())
     inside = _stock_parameters(model)
