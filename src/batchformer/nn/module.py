@@ -232,7 +232,7 @@ class BatchFormer(nn.Module):
         axis = self.channel_axis
         return self.batch_axis, default_channel_axis(x) if axis is None else axis
 
-    def _check_layout(self, x: Tensor, visible: Tensor | None) -> None:
+    def _check_layout(self, x: Tensor, visible: Tensor | None = None) -> None:
         _, axis = self._axes(x)
         if x.ndim < 2 or not -x.ndim <= axis < x.ndim or x.shape[axis] != self.dim:
             raise ValueError(
