@@ -17,7 +17,7 @@ lightning = pytest.importorskip("lightning.pytorch")
 
 from batchformer import detach, export, match, param_groups  # noqa: E402
 from batchformer.adapters.lightning import BatchFormerCallback  # noqa: E402
-from batchformer.nn.module import BatchFormer  # noqa: E402
+from batchformer.nn.module import encoders_of  # noqa: E402
 from batchformer.plug.classifier import AttachError  # noqa: E402
 from three_classes import data, evaluated, network  # noqa: E402
 
@@ -104,7 +104,7 @@ def test_batchformer_is_trained_at_its_own_rate() -> None:
     session = trainer(BatchFormerCallback(verbose=False))
     session.fit(lit, data())
     groups = {group["name"]: group for group in session.optimizers[0].param_groups}
-    (module,) = (m for m in lit.modules() if isinstance(m, BatchFormer))
+    (module,) = encoders_of(lit)
     assert groups["batchformer"]["lr"] == pytest.approx(0.01)
     assert {id(p) for p in groups["batchformer"]["params"]} == {id(p) for p in module.parameters()}
 
@@ -129,10 +129,10 @@ def test_resuming_gives_what_not_stopping_gives(tmp_path: Path) -> None:
 def test_a_second_fit_attaches_no_second_time() -> None:
     lit, callback = Lit(), BatchFormerCallback(verbose=False)
     trainer(callback).fit(lit, data())
-    (module,) = (m for m in lit.modules() if isinstance(m, BatchFormer))
+    (module,) = encoders_of(lit)
     trainer(callback).fit(lit, data())
     trainer(BatchFormerCallback(verbose=False)).fit(lit, data())
-    assert [m for m in lit.modules() if isinstance(m, BatchFormer)] == [module]
+    assert encoders_of(lit) == [module]
 
 
 @pytest.fixture(scope="module")
@@ -149,7 +149,7 @@ def test_a_plain_module_is_tested_from_a_checkpoint(saved: tuple[Lit, Path]) -> 
     lit, file = saved
     plain, callback = Lit(), BatchFormerCallback(verbose=False)
     trainer(callback).test(plain, data(), verbose=False, ckpt_path=file)
-    assert not any(isinstance(m, BatchFormer) for m in plain.modules())
+    assert not encoders_of(plain)
     assert torch.equal(evaluated(plain.model), evaluated(lit.model))
     # The tolerance ends with the test: afterwards the module is strict again.
     with pytest.raises(RuntimeError, match="batchformer"):
@@ -171,7 +171,7 @@ def test_attach_options_are_passed_on(capsys: pytest.CaptureFixture[str]) -> Non
     lit = Lit()
     callback = BatchFormerCallback(at="0", heads=2, layers=2, example=torch.randn(4, 6))
     trainer(callback).fit(lit, data())
-    (module,) = (m for m in lit.modules() if isinstance(m, BatchFormer))
+    (module,) = encoders_of(lit)
     assert (module.dim, module.heads, len(module.layers)) == (6, 2, 2)
     assert "BatchFormer attached before '0'" in capsys.readouterr().out
 

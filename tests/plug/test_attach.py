@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
 from batchformer import BatchFormer, attach, check, detach, export, param_groups
+from batchformer.nn.module import encoders_of
 from batchformer.plug.classifier import AttachError
 from batchformer.plug.insertion import RECORD, Attachment, unwrap
 
@@ -83,7 +84,7 @@ def test_the_seed_decides_the_encoder_and_nothing_else_sees_it() -> None:
     def encoder_of(seed: int, **options: object) -> list[Tensor]:
         torch.manual_seed(seed)
         model = attach(Net(), verbose=False, **options)  # type: ignore[arg-type]
-        return [m.layers[0].linear1.weight for m in model.modules() if isinstance(m, BatchFormer)]
+        return [m.layers[0].linear1.weight for m in encoders_of(model)]
 
     def order_after(prepare: Callable[[nn.Module], object]) -> Tensor:
         torch.manual_seed(1)
@@ -104,7 +105,7 @@ def test_the_seed_decides_the_encoder_and_nothing_else_sees_it() -> None:
 
 def test_share_uses_one_module_under_one_key() -> None:
     model = attach(Net(), at=["blocks.0", "blocks.2"], share=True, verbose=False)
-    assert sum(isinstance(m, BatchFormer) for m in model.modules()) == 1
+    assert len(encoders_of(model)) == 1
     assert not any(key.startswith("blocks.2.batchformer") for key in model.state_dict())
     twin = copy.deepcopy(model)
     assert twin.blocks[2]._place.encoder is twin.blocks[0].batchformer

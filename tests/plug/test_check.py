@@ -239,3 +239,13 @@ def test_noise_of_probability_one_is_not_taken_for_dropping_everything() -> None
     assert drops_everything(nn.Dropout(1.0)) and not drops_everything(NoisyFeatures(1.0))
     layers = nn.Linear(4, 8), NoisyFeatures(1.0), nn.Linear(8, 3)
     assert check(attach(nn.Sequential(*layers), verbose=False), torch.randn(6, 4))
+
+
+def test_weights_that_no_gradient_sets_apart_are_not_judged() -> None:
+    class Centred(Backbone):
+        def forward(self, x: Tensor) -> Any:
+            f = self.body(x)
+            return self.head(f - f.mean(0) if self.training else f)
+
+    result = check(Centred(), X, mixed_only=True)
+    assert "the encoder's weights cannot be told from the others" in str(result)

@@ -19,7 +19,8 @@ from torchvision.models.efficientnet import MBConvConfig
 from torchvision.models.resnet import BasicBlock
 from torchvision.models.segmentation.fcn import FCNHead
 
-from batchformer import BatchFormer, attach, check, detach, export, match
+from batchformer import attach, check, detach, export, match
+from batchformer.nn.module import encoders_of
 from batchformer.plug.classifier import AttachError, output_tensors
 from batchformer.plug.insertion import PerStream
 
@@ -253,7 +254,7 @@ def test_heads_on_the_same_features_read_one_mixed_stream() -> None:
     attach(model, verbose=False)
     out = model(torch.randn(N, 6))  # with dropout: two draws would differ
     assert torch.equal(out["kind"], out["colour"])
-    assert sum(isinstance(module, BatchFormer) for module in model.modules()) == 1
+    assert len(encoders_of(model)) == 1
 
 
 class DropsEachTime(MultiTask):
@@ -286,7 +287,7 @@ def test_heads_that_share_features_in_eval_alone_keep_nothing_alive(
 def test_separate_modules_on_the_same_features_keep_nothing_alive() -> None:
     model = attach(MultiTask(), at=["kind", "colour"], verbose=False)
     sum(t.sum() for t in model(torch.randn(N, 6)).values()).backward()
-    assert sum(isinstance(module, BatchFormer) for module in model.modules()) == 2
+    assert len(encoders_of(model)) == 2
     assert len(pickle.dumps(copy.deepcopy(model))) == len(pickle.dumps(model))
 
 
@@ -324,7 +325,7 @@ def test_blocks_are_entered_along_their_own_channels(
     build: Callable[[], nn.Module], at: str, width: int
 ) -> None:
     model = attach(build(), at=at, verbose=False)
-    (encoder,) = (module for module in model.modules() if isinstance(module, BatchFormer))
+    (encoder,) = encoders_of(model)
     assert encoder.dim == width
 
 

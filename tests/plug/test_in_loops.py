@@ -23,7 +23,8 @@ from torch.optim.swa_utils import AveragedModel
 from torch.utils.checkpoint import checkpoint
 
 import batchformer
-from batchformer import BatchFormer, attach, check, export, match, stream_loss
+from batchformer import attach, check, export, match, stream_loss
+from batchformer.nn.module import encoders_of
 from batchformer.plug.export import plain_state_dict
 
 SOURCE = str(Path(batchformer.__file__).parents[1])
@@ -295,7 +296,7 @@ def vit_steps(steps: int, *, device: str, dtype: torch.dtype, width: int = 384) 
         "vit_small_patch16_224", img_size=64, num_classes=5, embed_dim=width
     ).to(device)
     attach(model, at=[f"blocks.{index}" for index in range(12)], verbose=False)
-    assert sum(isinstance(module, BatchFormer) for module in model.modules()) == 12
+    assert len(encoders_of(model)) == 12
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     scaler = torch.amp.GradScaler(device, enabled=dtype is torch.float16)
     losses = []

@@ -162,4 +162,4 @@ def test_norms_per_stream(kind: type[nn.Module]) -> None:
     driver.eval()  # one stream only: an ordinary norm
     torch.testing.assert_close(norm(mixed), alone(mixed))
     remove(norm)
-    assert type(norm) is kind and "_driver" not in vars(norm)
+    assert type(norm) is kind and "_doubled_by" not in vars(norm)

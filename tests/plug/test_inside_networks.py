@@ -24,6 +24,7 @@ from torchvision.models import segmentation
 from torchvision.models._utils import IntermediateLayerGetter
 
 from batchformer import BatchFormer, attach, check, detach, duplicate, export, match, split
+from batchformer.nn.module import encoders_of
 from batchformer.plug.classifier import AttachError, output_tensors
 from batchformer.plug.insertion import OURS
 
@@ -249,9 +250,8 @@ def by_two_passes(
 def only_batchformer_trains(model: nn.Module) -> nn.Module:
     """Dropout and BatchNorm would differ between a pass over 2N rows and two over N."""
     model.eval()
-    for module in model.modules():
-        if isinstance(module, BatchFormer):
-            module.train()
+    for encoder in encoders_of(model):
+        encoder.train()
     return model
 
 
@@ -304,7 +304,7 @@ def test_the_control_is_proven_though_reference_points_do_not_depend_on_images()
 
 def test_the_settings_of_the_authors_are_the_defaults() -> None:
     model = attach(built("timm ViT"), at="blocks.1", verbose=False)
-    (encoder,) = (module for module in model.modules() if isinstance(module, BatchFormer))
+    (encoder,) = encoders_of(model)
     (layer,) = encoder.layers
     assert isinstance(layer, nn.TransformerEncoderLayer) and not layer.norm_first
     assert (encoder.dim, encoder.heads, encoder.dropout) == (32, 4, 0.5)

@@ -14,9 +14,10 @@ from batchformer import BatchFormer, attach
 from batchformer.plug.batches import (
     PROBE,
     probe_batch,
-    repeat_samples,
+    repeated_index,
     replace_sample,
     same_samples,
+    select_samples,
     source_of,
 )
 from batchformer.plug.example import as_batch
@@ -195,7 +196,8 @@ def test_what_grows_on_two_axes_or_on_none_has_no_rows_of_samples() -> None:
     [(2, [0, 0, 1, 1]), (3, [0, 2, 1, 2]), (4, [0, 1, 2, 3, 0, 1])],
 )
 def test_samples_are_repeated_and_their_copies_known(samples: int, expected: list[int]) -> None:
-    batch = repeat_samples(as_batch(torch.arange(float(samples))[:, None]), len(expected))
+    given = as_batch(torch.arange(float(samples))[:, None])
+    batch = select_samples(given, repeated_index(samples, len(expected)))
     taken = batch.args[0][:, 0]
     assert taken.tolist() == expected
     assert torch.equal(same_samples(batch), taken[:, None] == taken)

@@ -20,7 +20,7 @@ peft = pytest.importorskip("peft")
 
 from batchformer import attach, check, detach, export, match  # noqa: E402
 from batchformer.adapters.transformers import gives_two_streams  # noqa: E402
-from batchformer.nn.module import BatchFormer  # noqa: E402
+from batchformer.nn.module import encoders_of  # noqa: E402
 from batchformer.plug.classifier import AttachError  # noqa: E402
 
 N, CLASSES = 6, 3
@@ -99,7 +99,7 @@ def test_a_saved_adapter_loads_without_batchformer(make: Any, tmp_path: Path) ->
     model.save_pretrained(tmp_path)
     with torch.no_grad():
         plain = peft.PeftModel.from_pretrained(bert(), tmp_path).eval()
-        assert not any(isinstance(module, BatchFormer) for module in plain.modules())
+        assert not encoders_of(plain)
         assert torch.equal(logits_of(plain), logits_of(model.eval()))
 
 
@@ -111,7 +111,7 @@ def test_export_and_merge(make: Any) -> None:
         expected = logits_of(model.eval())
         exported = export(model, BATCH)
         assert torch.equal(logits_of(exported), expected)
-        assert not any(isinstance(module, BatchFormer) for module in exported.modules())
+        assert not encoders_of(exported)
         merged = model.merge_and_unload()
         assert gives_two_streams(merged.train())
         detach(merged)

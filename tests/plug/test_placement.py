@@ -74,11 +74,6 @@ class Unused(nn.Module):
         return self.used(x)
 
 
-def test_a_module_that_is_never_called_is_not_a_silent_no_op() -> None:
-    with pytest.raises(AttachError, match="is not called in a forward pass"):
-        attach(Unused(), at="unused", verbose=False)
-
-
 class TwoInputs(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -103,11 +98,6 @@ class TwoBranches(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head([self.body(x), self.body(2 * x)])
-
-
-def test_a_list_of_features_is_refused_as_such() -> None:
-    with pytest.raises(AttachError, match="the input of 'head' is a list, and BatchFormer reads"):
-        attach(TwoBranches(), at="head", example=torch.randn(6, 4))
 
 
 def test_a_forward_set_on_the_object_is_refused_for_that_reason() -> None:
@@ -146,6 +136,16 @@ class Flattened(SequenceFirst):
         return self.head(self.body(x).flatten(0, 1)).view(x.shape[0], -1)
 
 
-def test_samples_hidden_in_a_flattened_axis_are_refused() -> None:
-    with pytest.raises(AttachError, match="no axis holds the samples"):
-        attach(Flattened(), example=torch.randn(3, 6, 4), verbose=False)
+@pytest.mark.parametrize(
+    ("model", "at", "example", "words"),
+    [
+        (Unused(), "unused", None, "is not called in a forward pass"),
+        (TwoBranches(), "head", torch.randn(6, 4), "input of 'head' is a list, and BatchFormer"),
+        (Flattened(), None, torch.randn(3, 6, 4), "no axis holds the samples"),
+    ],
+)
+def test_where_no_samples_arrive_it_is_refused(
+    model: nn.Module, at: str | None, example: Tensor | None, words: str
+) -> None:
+    with pytest.raises(AttachError, match=words):
+        attach(model, at=at, example=example)

@@ -14,7 +14,7 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
-from batchformer.nn.module import BatchFormer
+from batchformer.nn.module import encoders_of, parameter_ids
 from batchformer.nn.streams import duplicate
 from batchformer.plug.alive import LOGGED_AS, watched_influence
 from batchformer.plug.insertion import WithBatchFormer
@@ -49,9 +49,7 @@ class BatchFormerMixin:
         **options: Any,
     ) -> Any:
         names = {"labels", *getattr(self, "label_names", ())}
-        if self.batchformer_watch and any(
-            isinstance(module, BatchFormer) and module.training for module in model.modules()
-        ):
+        if self.batchformer_watch and any(encoder.training for encoder in encoders_of(model)):
             self._last_inputs = {key: inputs[key] for key in inputs if key not in names}
         if gives_two_streams(model):
             if isinstance(model, nn.DataParallel):
@@ -75,7 +73,7 @@ class BatchFormerMixin:
     def create_optimizer(self, *args: Any, **options: Any) -> Optimizer:
         given = self.optimizer
         optimizer: Optimizer = super().create_optimizer(*args, **options)  # type: ignore[misc]
-        if not any(isinstance(module, BatchFormer) for module in self.model.modules()):
+        if not encoders_of(self.model):
             warnings.warn(
                 f"{type(self).__name__}: BatchFormer is not attached to this model, so it trains "
                 f"without it. Call batchformer.attach(model) before you build the trainer.",
@@ -94,8 +92,7 @@ def gives_two_streams(model: nn.Module) -> bool:
 
 def scale_learning_rate(optimizer: Optimizer, model: nn.Module, factor: float) -> None:
     """Move BatchFormer's parameters into copies of their groups, with ``factor`` times the rate."""
-    modules = [module for module in model.modules() if isinstance(module, BatchFormer)]
-    mine = {id(p) for module in modules for p in module.parameters()}
+    mine = parameter_ids(encoders_of(model))
     for group in list(optimizer.param_groups):
         moved = [p for p in group["params"] if id(p) in mine]
         if moved:

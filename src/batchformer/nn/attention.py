@@ -6,8 +6,9 @@ decide which path is taken, never the data.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -21,11 +22,8 @@ Attend = Literal["batch", "self"]
 Path = Literal["explicit", "fused", "blockwise", "triton"]
 
 
-class Drop(Protocol):
-    """Dropout of attention weights ``(L, heads, rows, N)``, whose first row is ``first_row``."""
-
-    def __call__(self, weights: Tensor, /, *, first_row: int) -> Tensor: ...
-
+#: Dropout of attention weights ``(L, heads, rows, N)``, whose first row is ``first_row=``.
+Drop = Callable[..., Tensor]
 
 #: The most bytes of attention weights (all heads and positions, float32) of the explicit path.
 EXPLICIT_BUDGET = 256 * 2**20
@@ -189,30 +187,13 @@ def inspectable_attention(
 
 
 def blockwise_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    *,
-    dropout: float = 0.0,
-    attend: Attend = "batch",
-    drop: Drop | None = None,
-    visible: Tensor | None = None,
+    q: Tensor, k: Tensor, v: Tensor, *, dropout: float = 0.0, **options: Any
 ) -> Tensor:
-    """Attention block by block of rows, each recomputed in the backward pass."""
+    """:func:`inspectable_attention` by blocks of rows, each recomputed in the backward pass."""
     from torch.utils.checkpoint import checkpoint  # late: it imports the compiler
 
     def block(q: Tensor, k: Tensor, v: Tensor, first_row: int) -> Tensor:
-        mixed, _ = inspectable_attention(
-            q,
-            k,
-            v,
-            dropout=dropout,
-            attend=attend,
-            first_row=first_row,
-            drop=drop,
-            visible=visible,
-        )
-        return mixed
+        return inspectable_attention(q, k, v, dropout=dropout, first_row=first_row, **options)[0]
 
     length, heads, n, _ = q.shape
     rows = max(BLOCK_BUDGET // (4 * length * heads * k.shape[-2]), 1)
@@ -312,20 +293,19 @@ def attention_across(
         after = rows.total - first_column - weights.shape[-1]
         weights = F.pad(weights, (first_column, after))
         return mixed.transpose(1, 2).reshape(length, n, channels), weights
-    stored, probability = 4 * length * heads * n * k.shape[-2], dropout.probability
-    path = choose_path(
-        length,
-        heads,
-        n,
-        width,
-        device=qkv.device,
-        dtype=qkv.dtype,
-        dropout=probability,
-        attend=attend,
-        keys=k.shape[-2],
-    )
-    if probability:  # keyed masks are int64, and no fused kernel supports them
+    path: Path
+    if dropout.probability:  # keyed masks are int64, and no fused kernel supports them
+        stored = 4 * length * heads * n * k.shape[-2]
         path = "explicit" if stored <= BLOCK_BUDGET else "blockwise"
+    else:
+        path = choose_path(
+            *(length, heads, n, width),
+            device=qkv.device,
+            dtype=qkv.dtype,
+            dropout=0.0,
+            attend=attend,
+            keys=k.shape[-2],
+        )
     if path == "fused":
         mixed = F.scaled_dot_product_attention(q, k, v)
     elif path == "blockwise":

@@ -154,9 +154,7 @@ class BatchFormer(nn.Module):
         """
         if not self.training:
             return x
-        self._check_layout(x)
-        if visible is not None:
-            self._check_visible(x, visible)
+        self._check_layout(x, visible)
         rows = self._rows_of_all_ranks(x, self.dropout) if self.exchange else None
         if (x.shape[self.batch_axis] if rows is None else rows.total) <= 1:
             _warn_of_single_sample()
@@ -194,9 +192,7 @@ class BatchFormer(nn.Module):
         In eval there is no exchange: a single rank may look at its own samples. ``visible`` is as
         in :meth:`forward`.
         """
-        self._check_layout(x)
-        if visible is not None:
-            self._check_visible(x, visible)
+        self._check_layout(x, visible)
         exchange = self.exchange and self.training
         rows = self._rows_of_all_ranks(x, dropout) if exchange else None
         mixed, weights = self._encode(x, dropout, rows, return_weights, visible)
@@ -236,7 +232,7 @@ class BatchFormer(nn.Module):
         axis = self.channel_axis
         return self.batch_axis, default_channel_axis(x) if axis is None else axis
 
-    def _check_layout(self, x: Tensor) -> None:
+    def _check_layout(self, x: Tensor, visible: Tensor | None = None) -> None:
         _, axis = self._axes(x)
         if x.ndim < 2 or not -x.ndim <= axis < x.ndim or x.shape[axis] != self.dim:
             raise ValueError(
@@ -245,8 +241,9 @@ class BatchFormer(nn.Module):
                 f"batch_axis (1 for (L, N, C)), or build it with the dim of the features."
             )
 
-    def _check_visible(self, x: Tensor, visible: Tensor) -> None:
-        axis = self._axes(x)[1] % x.ndim
+        if visible is None:
+            return
+        axis %= x.ndim
         expected = (*x.shape[:axis], *x.shape[axis + 1 :])
         if self.exchange or visible.shape != expected or visible.dtype != torch.bool:
             raise ValueError(
@@ -297,7 +294,7 @@ def call_encoder(module: BatchFormer, x: Tensor, visible: Tensor | None) -> Tens
 @contextmanager
 def without_exchange(model: nn.Module) -> Iterator[None]:
     """Within it, every BatchFormer of the model attends within its rank and waits for no other."""
-    encoders = [m for m in model.modules() if isinstance(m, BatchFormer) and m.exchange]
+    encoders = [encoder for encoder in encoders_of(model) if encoder.exchange]
     try:
         for encoder in encoders:
             encoder.exchange = False
@@ -338,6 +335,16 @@ def _accept_single_layer(
     if len(layers) == 1 and f"{prefix}self_attn.in_proj_weight" in state_dict:
         for key in layers[0].state_dict():
             state_dict[f"{prefix}layers.0.{key}"] = state_dict.pop(prefix + key)
+
+
+def encoders_of(model: nn.Module) -> list[BatchFormer]:
+    """Every BatchFormer in a model."""
+    return [module for module in model.modules() if isinstance(module, BatchFormer)]
+
+
+def parameter_ids(modules: Iterable[nn.Module]) -> set[int]:
+    """The ids of the parameters of these modules."""
+    return {id(parameter) for module in modules for parameter in module.parameters()}
 
 
 def parameter_count(module: nn.Module) -> int:

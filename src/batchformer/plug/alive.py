@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable
-from contextlib import ExitStack
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from batchformer.nn.module import BatchFormer, without_exchange
+from batchformer.nn.module import BatchFormer, encoders_of
 from batchformer.plug.batches import probe_batch
-from batchformer.plug.insertion import RECORD, Attachment, unwrap
-from batchformer.plug.noise import not_compiled, without_noise
+from batchformer.plug.evidence import Evidence
+from batchformer.plug.findings import ALIVE, Finding
+from batchformer.plug.insertion import find_record, unwrap
+from batchformer.plug.noise import isolated, without_noise
 from batchformer.plug.observe import Experiment, Pass
-from batchformer.plug.preserve import preserve_state
 
 #: In nats. Below this, one sample has no effect on another's loss; as in the lab's reports.
 NEXT_TO_NOTHING = 1e-3
@@ -55,24 +55,19 @@ def influence(model: nn.Module, batch: Any) -> float:
         ValueError: no BatchFormer is called in a training pass.
     """
     inner = unwrap(model)
-    encoders = [m for m in inner.modules() if isinstance(m, BatchFormer)]
-    holder = next((m for m in inner.modules() if RECORD in m.__dict__), inner)
-    record: Attachment | None = holder.__dict__.get(RECORD)
-    with ExitStack() as stack:
-        contexts = (torch.inference_mode(False), torch.enable_grad())
-        for context in (*contexts, preserve_state(inner), not_compiled(inner)):
-            stack.enter_context(context)
-        stack.enter_context(without_exchange(inner))
+    encoders = encoders_of(inner)
+    _, record = find_record(inner)
+    with isolated(inner):
         few = probe_batch(inner, batch, record.input_axis if record else 0)
         if not any(encoder.training for encoder in encoders):
             inner.train()
-        stack.enter_context(without_noise(inner, few))
-        seen = Experiment(inner, few, encoders).run()
-        if not seen.calls:
-            raise ValueError(
-                "influence(): no BatchFormer is called in training. Call attach(model) first."
-            )
-        measured = influence_of(seen, few.rows)
+        with without_noise(inner, few):
+            seen = Experiment(inner, few, encoders).run()
+            if not seen.calls:
+                raise ValueError(
+                    "influence(): no BatchFormer is called in training. Call attach(model) first."
+                )
+            measured = influence_of(seen, few.rows)
     if measured is None:
         raise ValueError("influence(): the model gives neither N nor 2N rows for N samples.")
     return measured
@@ -84,8 +79,8 @@ def influence_of(seen: Pass, samples: int) -> float | None:
     Of several outputs, the first in which samples have an influence on one another.
     """
     axis = seen.calls[0][0].batch_axis
-    outputs = [_joint(t, samples, axis) for t in seen.outputs if _has_rows(t, samples)]
-    found = [_influence_on(logits, seen, axis) for logits in outputs if logits.requires_grad]
+    outputs = [_joint(t, samples, axis) for t in seen.outputs if t.requires_grad]
+    found = [_influence_on(logits, seen, axis) for logits in outputs if logits is not None]
     return next((size for size in found if size), 0.0) if found else None
 
 
@@ -105,12 +100,8 @@ def _influence_on(logits: Tensor, seen: Pass, axis: int) -> float:
     return float(torch.stack(lengths).mean() * apart)
 
 
-def _has_rows(tensor: Tensor, samples: int) -> bool:
-    return any(size in (samples, 2 * samples) for size in tensor.shape[:2])
-
-
-def _joint(tensor: Tensor, samples: int, axis: int) -> Tensor:
-    """Logits (N, ...): the mean of both streams, if there are two."""
+def _joint(tensor: Tensor, samples: int, axis: int) -> Tensor | None:
+    """Logits (N, ...): the mean of both streams, if there are two; None without rows of samples."""
     sizes = tensor.shape[:2]
     order = [a for a in (0, axis, 1) if a < len(sizes)]
     for rows in (2 * samples, samples):
@@ -118,7 +109,7 @@ def _joint(tensor: Tensor, samples: int, axis: int) -> Tensor:
             if sizes[found] == rows:
                 parts = tensor.movedim(found, 0)
                 return parts if rows == samples else torch.stack(parts.chunk(2)).mean(0)
-    raise AssertionError("the caller looked for rows")
+    return None
 
 
 def _loss(logits: Tensor) -> Tensor:
@@ -156,6 +147,26 @@ def decay_warning(encoders: Iterable[BatchFormer], measured: float) -> str | Non
     return DECAYED.format(influence=measured, left=left)
 
 
+def about_life(seen: Evidence, explained: bool) -> Finding | None:
+    """Whether the encoder is alive; None if there is nothing to measure.
+
+    Args:
+        explained: something failed already, so no influence at all is no fault of its own.
+    """
+    if not seen.base.calls or seen.control or not seen.judged or seen.no_gradients is not None:
+        return None
+    if seen.zeros or seen.influence is None:
+        reason = seen.zeros[0] if seen.zeros else "the outputs have no rows of samples"
+        return Finding(ALIVE, None, reason)
+    text = f"one sample can change another's loss by {seen.influence:.2g} nats"
+    if seen.influence:
+        return Finding(ALIVE, seen.decayed is None, text, seen.decayed or "")
+    if explained and seen.decayed is None:
+        return Finding(ALIVE, None, f"{text}, as something failed before")
+    remedy = "no sample reaches the loss of another: is everything dropped, or detached?"
+    return Finding(ALIVE, False, text, seen.decayed or remedy)
+
+
 def watched_influence(model: nn.Module, batch: Any) -> float | None:
     """:func:`influence` for the adapters: warns if weight decay has shrunk the encoder to nothing.
 
@@ -165,8 +176,7 @@ def watched_influence(model: nn.Module, batch: Any) -> float | None:
         measured = influence(model, batch)
     except (TypeError, ValueError):
         return None
-    encoders = (m for m in model.modules() if isinstance(m, BatchFormer))
-    reason = decay_warning(encoders, measured)
+    reason = decay_warning(encoders_of(model), measured)
     if reason is not None:
         warnings.warn(f"BatchFormer: {reason}", stacklevel=3)
     return measured

@@ -17,7 +17,7 @@ from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from batchformer.nn.attention import Attend
-from batchformer.nn.module import BatchFormer, parameter_count
+from batchformer.nn.module import BatchFormer, encoders_of, parameter_count, parameter_ids
 from batchformer.plug.classifier import (
     At,
     AttachError,
@@ -48,6 +48,9 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 M = TypeVar("M", bound=nn.Module)
+
+#: The values of options that are chosen by name.
+CHOICES = {"streams": ("shared", "mixed_only"), "batch_norm": ("joint", "per_stream")}
 
 
 def attach(
@@ -125,7 +128,10 @@ def attach(
     _refuse_attached(model)
     _refuse_wrapped(model)
     _refuse_scheduled(optimizer)
-    _refuse_choices(streams=streams, batch_norm=batch_norm)
+    for name, value in (("streams", streams), ("batch_norm", batch_norm)):
+        if value not in CHOICES[name]:
+            choices = " or ".join(map(repr, CHOICES[name]))
+            raise AttachError(f"attach(): {name}={value!r}; use {choices}.")
     if input_axis < 0:
         raise AttachError(f"attach(): input_axis={input_axis}; axes count from 0.")
     tensors = (*model.named_parameters(), *model.named_buffers())
@@ -221,8 +227,7 @@ def param_groups(
     >>> [(group["name"], group["lr"]) for group in param_groups(model, lr=0.5)]
     [('model', 0.5), ('batchformer', 0.05)]
     """
-    modules = (m for m in model.modules() if isinstance(m, BatchFormer))
-    mine = {id(p) for module in modules for p in module.parameters()}
+    mine = parameter_ids(encoders_of(model))
     trainable = [p for p in model.parameters() if p.requires_grad]
     groups = [
         ("model", [p for p in trainable if id(p) not in mine], lr, weight_decay),
@@ -249,7 +254,7 @@ def _add_to_optimizer(
         rate = optimizer.param_groups[0]["lr"] * factor
         optimizer.add_param_group({"params": added, "lr": rate, "initial_lr": rate, "name": MODULE})
         return
-    known = {id(p) for p in model.parameters()}
+    known = parameter_ids([model])
     kinds = _subclasses(Optimizer)
     # type() rather than isinstance(), which would trigger lazy proxies.
     for found in [found for found in gc.get_objects() if type(found) in kinds]:
@@ -311,17 +316,6 @@ def _refuse_scheduled(optimizer: Optimizer | None) -> None:
             "attach(): this optimizer already has a learning-rate scheduler, which would not know "
             "BatchFormer's group. Attach first, then build the scheduler."
         )
-
-
-#: The values of options that are chosen by name.
-CHOICES = {"streams": ("shared", "mixed_only"), "batch_norm": ("joint", "per_stream")}
-
-
-def _refuse_choices(**given: str) -> None:
-    for name, value in given.items():
-        if value not in CHOICES[name]:
-            known = " or ".join(map(repr, CHOICES[name]))
-            raise AttachError(f"attach(): {name}={value!r}; use {known}.")
 
 
 def _build_encoders(

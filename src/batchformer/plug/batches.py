@@ -10,11 +10,13 @@ from torch import Tensor, nn
 from batchformer.nn.streams import leaves
 from batchformer.plug.classifier import output_tensors
 from batchformer.plug.example import Batch, as_batch, fit_batch, run_without_values
-from batchformer.plug.noise import halved
 from batchformer.plug.preserve import preserve_state
 
 #: Samples that an experiment needs; more would only take longer.
 PROBE = 4
+
+#: From this many pixels a side on, half the resolution shows as much.
+LARGE = 128
 
 
 def probe_batch(model: nn.Module, example: Any, axis: int) -> Batch:
@@ -46,8 +48,17 @@ def probe_batch(model: nn.Module, example: Any, axis: int) -> Batch:
 
 def _half_resolution(model: nn.Module, batch: Batch) -> Batch:
     """The batch with large images at half resolution, if the model accepts that."""
-    smaller = halved(batch)
-    if smaller is batch or not _differ(smaller, source_of(0, smaller.rows)):
+
+    def is_large(part: Any) -> bool:
+        images = isinstance(part, Tensor) and part.ndim == 4 and part.is_floating_point()
+        return images and min(part.shape[2:]) >= LARGE
+
+    if not any(is_large(part) for _, part in leaves((batch.args, batch.kwargs))):
+        return batch
+    smaller = batch.mapped(
+        lambda part: part[..., ::2, ::2] if is_large(part) else part, lambda part: part
+    )
+    if not _differ(smaller, source_of(0, smaller.rows)):
         return batch
     with preserve_state(model), torch.no_grad():
         try:
@@ -90,16 +101,12 @@ def _as_list_of_samples(model: nn.Module, example: Any) -> Batch | None:
     return Batch(args, {}, len(samples))
 
 
-def repeat_samples(batch: Batch, rows: int) -> Batch:
-    """The batch with its samples repeated in turn, up to so many rows.
+def repeated_index(samples: int, rows: int) -> list[int]:
+    """The samples repeated in turn, up to so many rows.
 
     Two samples are repeated as 0, 0, 1, 1 and three as 0, 2, 1, 2, so that fewer samples than
     ``PROBE`` also show exchanged rows.
     """
-    return select_samples(batch, repeated_index(batch.rows, rows))
-
-
-def repeated_index(samples: int, rows: int) -> list[int]:
     order = {2: [0, 0, 1, 1], 3: [0, 2, 1, 2]}.get(samples, list(range(samples)))
     return [order[row % len(order)] for row in range(rows)]
 
@@ -108,7 +115,7 @@ def fill_up(model: nn.Module, batch: Batch) -> Batch:
     """The batch, filled up to ``PROBE`` rows by repetition, if the model accepts more rows."""
     if batch.rows >= PROBE:
         return batch
-    larger = repeat_samples(batch, PROBE)
+    larger = select_samples(batch, repeated_index(batch.rows, PROBE))
     with preserve_state(model), torch.no_grad():
         model.eval()
         try:
@@ -143,7 +150,8 @@ def source_of(sample: int, samples: int) -> int:
 
 
 def _differ(batch: Batch, row: int) -> bool:
-    return not _same(batch, batch.with_first_replaced(row))
+    """Whether the first sample differs from this one."""
+    return not _same(batch, replace_sample(batch, 0, source=row))
 
 
 def _same(batch: Batch, changed: Batch) -> bool:

@@ -1,47 +1,43 @@
-"""``check``: does BatchFormer act? Experiments on a model's outputs, in training and in eval."""
+"""``check``: does BatchFormer act? Experiments on a model's outputs, in training and in eval.
+
+This file says which experiments run, and in which order. Each is in the file of its question, with
+the sentence that it leads to: ``attention_tests`` (do samples attend to each other?), with
+``place_tests`` for each place of several; ``stream_tests`` (two streams, in order?);
+``weight_tests`` (one shared classifier, and does every weight learn?); ``eval_tests`` (is eval the
+plain model?); ``alive`` (is the encoder still alive?).
+"""
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from typing import Any
 
-import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from batchformer.nn.encoder import bypassed
-from batchformer.nn.module import BatchFormer, without_exchange
-from batchformer.plug.batches import fill_up, probe_batch
-from batchformer.plug.eval_tests import (
-    eval_depends_on,
-    other_layers_in_eval,
-    run_attached_in_eval,
-    run_in_eval,
+from batchformer.nn.module import BatchFormer, encoders_of, parameter_ids
+from batchformer.plug import (
+    attention_tests,
+    eval_tests,
+    place_tests,
+    stream_tests,
+    weight_tests,
 )
-from batchformer.plug.evidence import Evidence, gather_evidence
+from batchformer.plug.alive import about_life, decay_warning, influence_of
+from batchformer.plug.batches import fill_up, probe_batch, replaced_index
+from batchformer.plug.evidence import Evidence
 from batchformer.plug.example import Batch, find_batch, remembered
-from batchformer.plug.findings import (
-    CALLED,
-    MEMBER,
-    ON,
-    THERE,
-    CheckResult,
-    Finding,
-    about_life,
-    about_streams,
-    about_training,
-)
-from batchformer.plug.insertion import OURS, RECORD, Attachment, WithBatchFormer, unwrap
+from batchformer.plug.findings import CALLED, MEMBER, ON, THERE, CheckResult, Finding
+from batchformer.plug.insertion import OURS, Attachment, WithBatchFormer, find_record, unwrap
 from batchformer.plug.noise import (
     closed_gates,
+    drops_everything,
     gates_open,
-    not_compiled,
+    isolated,
     without_noise,
     zeros_filled,
 )
-from batchformer.plug.observe import Experiment, gradients
-from batchformer.plug.place_tests import Attention
-from batchformer.plug.preserve import preserve_state
+from batchformer.plug.observe import Experiment, gradients, has_reentrant_checkpoint, reachable
 
 
 def check(
@@ -91,61 +87,143 @@ def check(
     if input_axis is not None and input_axis < 0:
         raise ValueError(f"check(): input_axis={input_axis}; axes count from 0.")
     inner = unwrap(model)
-    # If the model was wrapped after attach (PEFT), the record is on the model inside.
-    holder = next((m for m in inner.modules() if RECORD in m.__dict__), inner)
-    record: Attachment | None = holder.__dict__.get(RECORD)
-    encoders = [m for m in inner.modules() if isinstance(m, BatchFormer)]
+    holder, record = find_record(inner)
+    encoders = encoders_of(inner)
     if record is not None:
         replaced_since = _replaced_since(holder, record, encoders)
         if replaced_since is not None:
             return CheckResult((replaced_since,))
         mixed_only |= record.streams == "mixed_only"
     frozen = {id(p) for p in inner.parameters() if not p.requires_grad}
-    with ExitStack() as stack:
-        contexts = (torch.inference_mode(False), torch.enable_grad())
-        for context in (*contexts, preserve_state(inner), not_compiled(inner)):
-            stack.enter_context(context)
-        stack.enter_context(without_exchange(inner))
+    with isolated(inner):
         if input_axis is None:
             input_axis = record.input_axis if record else 0
         if batch is None:
             batch = remembered(holder) or _guess(inner, input_axis)
         few = fill_up(inner, probe_batch(inner, batch, input_axis))
-        own_code = None if record else run_in_eval(inner, few, encoders)
+        own_code = None if record else eval_tests.run_in_eval(inner, few, encoders)
         on = _switched_on(inner, encoders)
         for parameter in inner.parameters():  # a frozen model would have no graph to follow
             if parameter.is_floating_point():
                 parameter.requires_grad_(True)
-        zeros = [f"{name} is zero" for name in stack.enter_context(zeros_filled(inner))]
-        stack.enter_context(without_noise(inner, few))
-        # The norms of an attached model now have the statistics of training in eval too, so one
-        # pass shows both whether eval is plain, and whether it equals the plain rows of training.
-        plain = own_code or run_attached_in_eval(inner, few)
-        in_eval = plain.finding
-        experiment = Experiment(inner, few, encoders, plain.layout, plain.shapes)
-        seen, opened = _with_gates_open(
-            gather_evidence(experiment, frozen, plain.attention), frozen, plain.attention, optimizer
-        )
-        zeros += opened
-        if not seen.used and not seen.doubled and not seen.attending.any():
-            return CheckResult((_none_found(encoders),))
-        there = f"attached before {', '.join(record.places)}" if record else ""
-        in_code = f"{len(seen.used)} in the model's own code"
-        there = there or (in_code if seen.used else "no BatchFormer module: judged from outside")
-        findings = [Finding(THERE, True, there), *on, *_never_called(inner)]
-        findings += about_streams(seen, mixed_only)
-        findings += about_training(seen, frozen, zeros)
-        explained = any(finding.passed is False for finding in findings)
-        measured, alive = about_life(seen, zeros, explained)
-        findings += alive
-        if in_eval.passed:
-            in_eval = other_layers_in_eval(inner, seen, plain, frozen) or in_eval
-        if in_eval.passed and not seen.used and seen.own_weights:
-            in_eval = eval_depends_on(inner, few, seen.own_weights) or in_eval
-        findings.append(in_eval)
+        with zeros_filled(inner) as zeros, without_noise(inner, few):
+            # The norms of an attached model now have the statistics of training in eval too, so one
+            # pass shows both whether eval is plain, and whether it equals the plain rows of
+            # training.
+            plain = own_code or eval_tests.run_attached_in_eval(inner, few)
+            experiment = Experiment(inner, few, encoders, plain.layout, plain.shapes)
+            seen = _with_gates_open(
+                gather_evidence(experiment, frozen, plain.attention), plain.attention, optimizer
+            )
+            seen.zeros = [f"{name} is zero" for name in zeros] + seen.zeros
+            if not seen.used and not seen.doubled and not seen.attending.any():
+                return CheckResult((_none_found(encoders),))
+            findings = [_found(seen, record), *on, *_never_called(inner)]
+            findings += [
+                stream_tests.about_streams(seen, mixed_only),
+                attention_tests.about_attention(seen),
+            ]
+            findings += [*stream_tests.about_rows(seen), *weight_tests.about_weights(seen)]
+            alive = about_life(seen, explained=any(f.passed is False for f in findings))
+            findings += [] if alive is None else [alive]
+            findings.append(eval_tests.about_eval(seen, plain))
     if optimizer is not None and (seen.used or seen.own_weights):
         findings.append(_membership(seen, optimizer))
-    return CheckResult(tuple(findings), measured)
+    measured = alive is not None and not seen.zeros
+    return CheckResult(tuple(findings), seen.influence if measured else None)
+
+
+def gather_evidence(
+    experiment: Experiment, frozen: set[int], in_eval: place_tests.Attention
+) -> Evidence:
+    """Run the experiments in training: which rows depend on which samples and weights.
+
+    Args:
+        frozen: ids of the parameters that the user has frozen.
+        in_eval: what attends in eval.
+    """
+    model, n = experiment.model, experiment.batch.rows
+    with place_tests.record_attention(model) as attention:
+        base = experiment.run_recorded()
+    after = experiment.run_recorded(replaced_index(n, 0))
+    with place_tests.record_attention(model) as more_attention:
+        larger = attention_tests.larger_batch(experiment)
+    if larger is not None:
+        experiment.learn_layout(base, larger[1], len(larger[0]))
+        experiment.find_rows(after, n)
+        experiment.find_rows(larger[1], len(larger[0]))
+    seen = Evidence(experiment, base, after, frozen)
+    seen.finite = all(bool(t.detach().isfinite().all()) for t in base.rows)
+    training = ((name, m) for name, m in model.named_modules() if m.training)
+    seen.dropout = next((name for name, m in training if drops_everything(m)), None)
+    leaves = reachable(base.outputs)
+    seen.used = _used(seen, leaves)
+    seen.in_encoder = attention_tests.moves_encoder_rows(seen)
+    # Which outputs are judged?
+    pick = stream_tests.find_views(seen)
+    seen.judged = pick is not None and seen.finite
+    if pick is None:
+        return seen
+    seen.pick, seen.two_outputs = pick, pick.paired
+    seen.doubled = seen.two_outputs or seen.rows == 2 * n
+    seen.idle = place_tests.idle_place(attention, in_eval)
+    if larger is not None and seen.idle is None:
+        seen.idle = place_tests.place_in_groups(
+            attention, more_attention, in_eval, (n, len(larger[0]))
+        )
+    encoder = [p for e in seen.used for p in e.parameters()]
+    unseen = [e for e in seen.used if not any(id(p) in leaves for p in e.parameters())]
+    if unseen and has_reentrant_checkpoint(base.outputs):
+        seen.no_gradients, encoder = "the encoder is in a checkpoint with use_reentrant=True", []
+    if seen.doubled and seen.finite and len(pick.views) > 1 and not seen.noisy:
+        stream_tests.leave_out_faulty(seen, encoder)
+    # What do their rows depend on?
+    attention_tests.observe_shifts(seen)
+    stream_tests.find_streams(seen, encoder)
+    for before, now in seen.passes:
+        attention_tests.add_effect(seen, before, now)
+    stream_tests.compare_equal_samples(seen)
+    stream_tests.find_same_mixed(seen)
+    if not (seen.equal and seen.attending[1:].all() and not seen.plain_moved[1:].any()):
+        # Only rows without noise of their own are equal for equal samples.
+        seen.unsteady = bool(seen.moved(base, experiment.run()).any())
+        seen.equal = None if seen.unsteady else seen.equal
+    if not seen.attending[1:].all() and not seen.control and not seen.unsteady:
+        attention_tests.look_elsewhere(seen)
+    quiet = not (seen.control or seen.unsteady or seen.noisy)
+    by_passes = not seen.replaced_all and seen.depends is None and seen.equal is not False
+    if quiet and by_passes and larger is not None:
+        seen.unreached = attention_tests.unreached_rows(seen, *larger)
+    if quiet and seen.comparable:
+        attention_tests.look_later(seen)
+        if seen.idle is None and not seen.unsteady:
+            attention_tests.look_at_places(seen, place_tests.places_of(attention, in_eval))
+    if seen.no_gradients is not None:
+        return seen
+    # Which weights act on them, and learn?
+    if base.calls:
+        seen.influence = influence_of(base, n)
+        if seen.influence is not None and not seen.control:
+            seen.decayed = decay_warning(seen.used, seen.influence)
+    try:
+        apart = weight_tests.find_stream_specific(seen)
+        weight_tests.follow_gradients(seen, leaves)
+        if seen.doubled and not seen.unsteady and not seen.noisy:
+            stream_tests.judge_further(seen)
+            seen.followed = seen.followed and weight_tests.is_followed(seen)
+            if seen.followed and seen.untrained is None and seen.plain_untrained is None:
+                seen.unshared = seen.unshared or apart
+    except RuntimeError as error:  # a checkpoint elsewhere in the model
+        seen.no_gradients = str(error).splitlines()[0]
+    return seen
+
+
+def _used(seen: Evidence, leaves: dict[int, tuple[Tensor, int]]) -> list[BatchFormer]:
+    """The encoders, without frozen ones that no pass calls: copies that a wrapper keeps (PEFT)."""
+    encoders = {e: parameter_ids([e]) for e in seen.experiment.encoders}
+    called = {e for e, _, _ in seen.base.calls}
+    called |= {e for e, own in encoders.items() if own & leaves.keys()}
+    return [e for e, own in encoders.items() if called and (e in called or not own <= seen.frozen)]
 
 
 def _guess(model: nn.Module, axis: int) -> Batch:
@@ -162,17 +240,17 @@ def _guess(model: nn.Module, axis: int) -> Batch:
 
 
 def _with_gates_open(
-    seen: Evidence, frozen: set[int], in_eval: Attention, optimizer: Optimizer | None
-) -> tuple[Evidence, list[str]]:
-    """The evidence once gates that start at zero are open, if that shows more.
+    seen: Evidence, in_eval: place_tests.Attention, optimizer: Optimizer | None
+) -> Evidence:
+    """The evidence once gates that start at zero are open, with a note on each, if it shows more.
 
     A gate must be a weight that training opens: it is not frozen, it is in the optimizer if there
-    is one, and it has a gradient while it is closed. Returns the evidence and a note on each gate.
+    is one, and it has a gradient while it is closed.
     """
     if not seen.judged or (seen.attends and all(seen.reached)):
-        return seen, []
+        return seen
     experiment = seen.experiment
-    trained = {id(p) for p in experiment.model.parameters()} - frozen
+    trained = parameter_ids([experiment.model]) - seen.frozen
     if optimizer is not None:
         trained &= {id(p) for group in optimizer.param_groups for p in group["params"]}
     gates = closed_gates(experiment.model, trained)
@@ -181,12 +259,13 @@ def _with_gates_open(
         reached = gradients(experiment.run().rows, [gate for _, gate in gates])
         gates = [gate for gate, ok in zip(gates, reached, strict=True) if ok]
     if not gates:
-        return seen, []
+        return seen
     words = [f"{name} is {'nearly ' if gate.any() else ''}zero" for name, gate in gates]
     with gates_open(gate for _, gate in gates):
-        again = gather_evidence(experiment, frozen, in_eval)
+        again = gather_evidence(experiment, seen.frozen, in_eval)
+    again.zeros = words
     shows = [(s.attends, int(s.attending.sum()), sum(s.reached)) for s in (seen, again)]
-    return (again, words) if shows[1] > shows[0] else (seen, [])
+    return again if shows[1] > shows[0] else seen
 
 
 def _replaced_since(
@@ -207,6 +286,14 @@ def _replaced_since(
         "reset_classifier, a new head, or converted norms removed it: detach(model), then "
         "attach(model) again",
     )
+
+
+def _found(seen: Evidence, record: Attachment | None) -> Finding:
+    if record is not None:
+        return Finding(THERE, True, f"attached before {', '.join(record.places)}")
+    if seen.used:
+        return Finding(THERE, True, f"{len(seen.used)} in the model's own code")
+    return Finding(THERE, True, "no BatchFormer module: judged from outside")
 
 
 def _none_found(encoders: list[BatchFormer]) -> Finding:

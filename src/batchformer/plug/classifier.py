@@ -17,7 +17,7 @@ from torch.nn.utils.parametrize import ParametrizationList, is_parametrized
 
 from batchformer.nn.streams import leaves
 from batchformer.plug.example import Batch, find_batch, guess, run_without_values
-from batchformer.plug.preserve import preserve_state
+from batchformer.plug.preserve import preserve_state, temporary_hooks
 from batchformer.torch_private import CHILDREN, BatchNorm, Conv
 
 At = str | nn.Module | Sequence[str | nn.Module]
@@ -96,13 +96,13 @@ class Trace:
     rows: int = 0
     shapes: list[torch.Size] = field(default_factory=list)
 
-    def candidates(self, tried: Sequence[str] = (), most: int = 6, lines: bool = True) -> str:
-        """For error messages: the last layers that read samples, except those tried.
+    def candidates(self, tried: Sequence[str] = (), lines: bool = True) -> str:
+        """For error messages: the last six layers that read samples, except those tried.
 
         If there is none, the message gives the lines to write instead, unless ``lines`` is false.
         """
         calls = [self.calls[name] for name in self.layers if name not in tried]
-        shown = [call.describe() for call in calls if call.reads_samples(self.rows)][-most:]
+        shown = [call.describe() for call in calls if call.reads_samples(self.rows)][-6:]
         if shown:
             return "Candidates for at=: " + "; ".join(shown)
         return (
@@ -203,18 +203,15 @@ def _traced(model: nn.Module, batch: Batch) -> Trace:
         for name, module in model.named_modules()
         if name
     ]
-    try:
+    with temporary_hooks(handles):
         outputs = batch.run(model)
-        produced.pop(None, None)
-        names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
-        for tensor in output_tensors(without_auxiliary(outputs)):
-            layers, weights = _nearest(tensor.grad_fn, produced)
-            record.producers.append(layers)
-            record.shapes.append(tensor.shape)
-            record.bare += [names[weight] for weight in weights if weight in names]
-    finally:
-        for handle in handles:
-            handle.remove()
+    produced.pop(None, None)
+    names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
+    for tensor in output_tensors(without_auxiliary(outputs)):
+        layers, weights = _nearest(tensor.grad_fn, produced)
+        record.producers.append(layers)
+        record.shapes.append(tensor.shape)
+        record.bare += [names[weight] for weight in weights if weight in names]
     return record
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from batchformer.nn.module import BatchFormer
+from batchformer.nn.module import BatchFormer, parameter_ids
 from batchformer.plug.batches import replace_sample
 from batchformer.plug.classifier import output_tensors
 from batchformer.plug.evidence import Evidence
@@ -18,10 +18,18 @@ from batchformer.plug.export import same_bits
 from batchformer.plug.findings import EVAL, Finding
 from batchformer.plug.insertion import OURS
 from batchformer.plug.noise import seed
-from batchformer.plug.observe import gradients, moved, reachable
+from batchformer.plug.observe import gradients, moved, parameter_names, reachable
 from batchformer.plug.outputs import InEval, Layout, as_rows, find_layout, named_outputs
 from batchformer.plug.place_tests import Attention, record_attention
-from batchformer.plug.preserve import PassState, own_generators
+from batchformer.plug.preserve import PassState, in_eval, own_generators, temporary_hooks
+
+DEPENDS_ON_ENCODER = Finding(
+    EVAL,
+    False,
+    "the outputs depend on the encoder",
+    "the encoder must be the identity in eval: leave it out where not self.training; of "
+    "BatchFormer call forward(), not mix(), and let model.eval() reach it",
+)
 
 
 class EvalPass(NamedTuple):
@@ -42,30 +50,10 @@ class EvalPass(NamedTuple):
     outputs: list[Tensor] | None = None
 
 
-@contextmanager
-def _in_eval(model: nn.Module) -> Iterator[None]:
-    modes = [(m, m.training) for m in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train()  # clears what some modules cache in eval
-        for module, mode in modes:
-            module.training = mode
-
-
 def run_in_eval(model: nn.Module, batch: Batch, encoders: list[BatchFormer]) -> EvalPass:
     """Passes in eval of a model that mixes samples in its own code."""
-    with _in_eval(model), record_attention(model) as attention:
-        return EvalPass(*_judge_own_code(model, batch, encoders), attention)
-
-
-def _judge_own_code(
-    model: nn.Module, batch: Batch, encoders: list[BatchFormer]
-) -> tuple[Finding, Layout, dict[str, InEval]]:
-    inside = {id(p) for encoder in encoders for p in encoder.parameters()}
-    for parameter in model.parameters():
-        parameter.requires_grad_(id(parameter) in inside)
+    n, inside = batch.rows, parameter_ids(encoders)
+    _require_gradients(model, inside)
     names: list[str] = []
     state, generators = PassState(model), own_generators(model)
 
@@ -76,36 +64,43 @@ def _judge_own_code(
         names[:] = [name for name, _ in named]
         return [tensor for _, tensor in named]
 
-    with torch.enable_grad():
+    def moving(other: list[Tensor]) -> Tensor:
+        now = as_rows(other, n, layout)
+        return moved([rows[i] for i in judged], [now[i] for i in judged])
+
+    with in_eval(model), record_attention(model) as attention, torch.enable_grad():
         try:
             few = run(batch.head(1))
         except Exception:  # the model may squeeze the axis of one sample
             few = []
         many, after = run(batch), run(replace_sample(batch, 0))
-        n = batch.rows
         layout = find_layout(few, many, (1, n))
-        shapes = _shapes(names, many, layout)
         rows = as_rows(many, n, layout)
         judged = [i for i, t in enumerate(rows) if len(t) == n] or [0]
-
-        def moving(other: list[Tensor]) -> Tensor:
-            now = as_rows(other, n, layout)
-            return moved([rows[i] for i in judged], [now[i] for i in judged])
-
         moves = moving(after)[1:] if rows else torch.zeros(0)
-        if moves.any() and moving(run(batch)).any():
-            return Finding(EVAL, None, "the outputs change from pass to pass"), layout, shapes
-    if inside & reachable(many).keys():
-        return _depends_on_encoder(), layout, shapes
+        unsteady = bool(moves.any()) and bool(moving(run(batch)).any())
     count, others = len(rows[0]) if rows else 0, int(moves.sum())
-    finding = Finding(
-        EVAL,
-        count == n and not others,
-        f"{count} rows for {n} samples; replacing one sample moves {others} others",
-        "predictions depend on batch-mates: BatchFormer must be the identity in eval"
-        + ("" if batch.axis else "; if axis 1 of the inputs has the samples, pass input_axis=1"),
-    )
-    return finding, layout, shapes
+    if unsteady:
+        finding = Finding(EVAL, None, "the outputs change from pass to pass")
+    elif inside & reachable(many).keys():
+        finding = DEPENDS_ON_ENCODER
+    else:
+        finding = Finding(
+            EVAL,
+            count == n and not others,
+            f"{count} rows for {n} samples; replacing one sample moves {others} others",
+            "predictions depend on batch-mates: BatchFormer must be the identity in eval"
+            + (
+                "" if batch.axis else "; if axis 1 of the inputs has the samples, pass input_axis=1"
+            ),
+        )
+    return EvalPass(finding, layout, _shapes(names, many, layout), attention)
+
+
+def _require_gradients(model: nn.Module, inside: set[int]) -> None:
+    """Only of these parameters."""
+    for parameter in model.parameters():
+        parameter.requires_grad_(id(parameter) in inside)
 
 
 def _shapes(names: list[str], outputs: list[Tensor], layout: Layout) -> dict[str, InEval]:
@@ -121,7 +116,7 @@ def _shapes(names: list[str], outputs: list[Tensor], layout: Layout) -> dict[str
 def run_attached_in_eval(model: nn.Module, batch: Batch) -> EvalPass:
     """Passes in eval of an attached model, whose changed modules are compared with plain ones."""
     with (
-        _in_eval(model),
+        in_eval(model),
         torch.no_grad(),
         record_attention(model) as attention,
         _own_forwards_compared(model) as differ,
@@ -138,16 +133,6 @@ def run_attached_in_eval(model: nn.Module, batch: Batch) -> EvalPass:
     )
     layout = find_layout(few, many, (1, batch.rows))
     return EvalPass(finding, layout, _shapes(names, many, layout), attention, many)
-
-
-def _depends_on_encoder() -> Finding:
-    return Finding(
-        EVAL,
-        False,
-        "the outputs depend on the encoder",
-        "the encoder must be the identity in eval: leave it out where not self.training; of "
-        "BatchFormer call forward(), not mix(), and let model.eval() reach it",
-    )
 
 
 @contextmanager
@@ -180,60 +165,62 @@ def _own_forwards_compared(model: nn.Module) -> Iterator[list[str]]:
         m.register_forward_hook(compare(name), with_kwargs=True, prepend=True)
         for name, m in changed
     ]
-    try:
+    with temporary_hooks(handles):
         yield differ
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
-def eval_depends_on(
-    model: nn.Module, batch: Batch, weights: list[tuple[str, Tensor]]
-) -> Finding | None:
-    """A failure if eval outputs depend on these weights, which act on mixed rows in training."""
-    inside = {id(p) for _, p in weights}
-    for parameter in model.parameters():
-        parameter.requires_grad_(id(parameter) in inside)
-    with _in_eval(model), torch.enable_grad():
+def about_eval(seen: Evidence, plain: EvalPass) -> Finding:
+    """The finding of the passes in eval, or what a comparison with training shows beyond it."""
+    found = plain.finding
+    if found.passed:
+        found = _other_layers_in_eval(seen, plain) or found
+    if found.passed and not seen.used and seen.own_weights:
+        found = _depends_on_weights(seen) or found
+    return found
+
+
+def _depends_on_weights(seen: Evidence) -> Finding | None:
+    """A failure if eval outputs depend on the weights that act on mixed rows only in training."""
+    model, batch = seen.experiment.model, seen.experiment.batch
+    inside = {id(p) for _, p in seen.own_weights}
+    _require_gradients(model, inside)
+    with in_eval(model), torch.enable_grad():
         encoded = bool(inside & reachable(output_tensors(batch.run(model))).keys())
-    return _depends_on_encoder() if encoded else None
+    return DEPENDS_ON_ENCODER if encoded else None
 
 
 # ---- Does eval use the same layers as the plain rows of training?
 
 
-def other_layers_in_eval(
-    model: nn.Module, seen: Evidence, plain_pass: EvalPass, frozen: set[int]
-) -> Finding | None:
+def _other_layers_in_eval(seen: Evidence, plain_pass: EvalPass) -> Finding | None:
     """A failure if eval and training do not share all weights; None if they cannot be compared.
 
     If values differ, weights decide: a model may scale its outputs in eval, or return
     probabilities. Norms have the statistics of the training passes meanwhile.
-
-    Args:
-        frozen: ids of the parameters that the user has frozen, such as those of a teacher.
     """
-    plain = seen.plain_rows(seen.base)
-    if not plain or seen.unsteady or seen.base.noisy or seen.no_gradients is not None:
+    unknown = not seen.doubled or seen.order is None or seen.no_gradients is not None
+    if unknown or seen.unsteady or seen.base.noisy:
         return None
-    batch, outputs = seen.experiment.batch, plain_pass.outputs
-    with _in_eval(model):
+    plain = seen.plain_rows(seen.base)
+    model, batch = seen.experiment.model, seen.experiment.batch
+    outputs = plain_pass.outputs
+    with in_eval(model):
         if outputs is None:
             with torch.no_grad():
                 outputs = [tensor for _, tensor in named_outputs(batch.run(model))]
         if _has_equal(as_rows(outputs, batch.rows, plain_pass.layout), plain[0]):
             return None
         with torch.enable_grad():
-            in_eval = reachable([tensor for _, tensor in named_outputs(batch.run(model))])
+            used = reachable([tensor for _, tensor in named_outputs(batch.run(model))])
     again = seen.experiment.run()  # weights may have been moved since the first pass
-    names = {id(p): name for name, p in model.named_parameters()}
+    names = parameter_names(model)
     trained = reachable(again.outputs)
-    shared = names.keys() & in_eval.keys() & trained.keys()
-    matrices = {key for key, (p, _) in in_eval.items() if p.ndim >= 2 and key in names}
+    shared = names.keys() & used.keys() & trained.keys()
+    matrices = {key for key, (p, _) in used.items() if p.ndim >= 2 and key in names}
     if not matrices & shared:  # another network altogether: an average of the weights, a teacher
         return None
-    for key in in_eval:
-        if key in matrices - shared - frozen:
+    for key in used:
+        if key in matrices - shared - seen.frozen:  # a teacher is frozen
             return _other_layers(f"eval uses {names[key]}, which training does not")
     if seen.unshared is not None:
         return None

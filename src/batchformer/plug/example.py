@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from batchformer.nn.streams import leaves
-from batchformer.plug.preserve import may_drop_values, preserve_state, shapes_only
+from batchformer.plug.preserve import in_eval, may_drop_values, preserve_state, shapes_only
 
 T = TypeVar("T")
 ROWS = 3
@@ -36,19 +36,6 @@ class Batch(NamedTuple):
     def head(self, rows: int) -> Batch:
         """The first samples only."""
         return self.mapped(lambda part: part.narrow(self.axis, 0, rows), lambda part: part[:rows])
-
-    def with_first_replaced(self, other: int) -> Batch:
-        """The first sample replaced by a copy of another."""
-        return self.mapped(
-            lambda part: torch.cat(
-                (
-                    part.narrow(self.axis, other, 1),
-                    part.narrow(self.axis, 1, self.rows - 1),
-                ),
-                dim=self.axis,
-            ),
-            lambda part: [part[other], *part[1:]],
-        )
 
     def mapped(
         self, tensor: Callable[[Tensor], Tensor], sequence: Callable[[list[Any]], list[Any]]
@@ -139,17 +126,11 @@ def fit_batch(model: nn.Module, example: Any, axis: int = 0) -> Batch:
 def give_shapes(model: nn.Module, example: Any, axis: int) -> None:
     """Run the example once, so that lazy modules get their shapes, as from a first batch."""
     batch = as_batch(example, axis)
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        with torch.no_grad():
-            # (x, y) of a data loader: the model may accept x alone, see fit_batch.
-            first = Batch(batch.args[:1], _without_labels(batch.kwargs), batch.rows, axis)
-            alone = len(batch.args) > 1 and not _takes(model, len(batch.args))
-            (first if alone else batch._replace(kwargs=first.kwargs)).run(model)
-    finally:
-        for module, mode in modes:
-            module.training = mode
+    batch = batch._replace(kwargs=_without_labels(batch.kwargs))
+    if len(batch.args) > 1 and not _takes(model, len(batch.args)):
+        batch = batch._replace(args=batch.args[:1])  # (x, y) of a data loader, see fit_batch
+    with in_eval(model), torch.no_grad():
+        batch.run(model)
 
 
 def _takes(model: nn.Module, arguments: int) -> bool:
@@ -336,11 +317,9 @@ def _for_first_layer(module: nn.Module, floats: Any, indices: Any) -> Iterator[T
         yield floats(ROWS, module.in_channels, 16, 64, 64)
     elif isinstance(module, EMBEDDINGS):
         yield indices(ROWS, _LENGTH)
-    elif isinstance(module, nn.RNNBase):
+    elif isinstance(module, (nn.RNNBase, nn.MultiheadAttention)):
+        width = module.input_size if isinstance(module, nn.RNNBase) else module.embed_dim
         shape = (ROWS, _LENGTH) if module.batch_first else (_LENGTH, ROWS)
-        yield floats(*shape, module.input_size)
-    elif isinstance(module, nn.MultiheadAttention):
-        shape = (ROWS, _LENGTH) if module.batch_first else (_LENGTH, ROWS)
-        yield floats(*shape, module.embed_dim)
+        yield floats(*shape, width)
     elif isinstance(module, nn.BatchNorm1d):
         yield floats(ROWS, module.num_features)

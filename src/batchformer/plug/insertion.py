@@ -30,7 +30,7 @@ from batchformer.plug.classifier import (
     without_auxiliary,
 )
 from batchformer.plug.example import Batch, run_without_values
-from batchformer.plug.preserve import preserve_state
+from batchformer.plug.preserve import preserve_state, temporary_hooks
 from batchformer.plug.side_inputs import (
     OTHER_ROWS,
     UNSEEN,
@@ -242,10 +242,10 @@ class PerStream(ForwardMixin):
     At test there is only the plain stream, so only its running statistics are used.
     """
 
-    _driver: tuple[nn.Module]  # the owner of the BatchFormer that doubles the rows
+    _doubled_by: tuple[nn.Module]  # the owner of the BatchFormer that doubles the rows
 
     def forward(self, x: Tensor) -> Tensor:
-        if not (self.training and encoder_of(self._driver[0]).training):
+        if not (self.training and encoder_of(self._doubled_by[0]).training):
             return super().forward(x)  # type: ignore[no-any-return]
         plain, mixed = x.chunk(2)
         norm: Any = self
@@ -285,7 +285,7 @@ def insert(target: nn.Module, place: Place, encoder: BatchFormer | None = None) 
 def normalise_per_stream(norm: nn.Module, owner: nn.Module) -> None:
     """Let a BatchNorm after the insertion keep the streams apart in training."""
     add_mixin(norm, PerStream)
-    norm.__dict__["_driver"] = (owner,)
+    norm.__dict__["_doubled_by"] = (owner,)
 
 
 def double_side_inputs(module: nn.Module, sides: SideInputs, owner: nn.Module) -> None:
@@ -296,24 +296,19 @@ def double_side_inputs(module: nn.Module, sides: SideInputs, owner: nn.Module) -
 
 def remove(module: nn.Module) -> None:
     """Undo what ``attach`` did to a module; leave other modules alone."""
-    if isinstance(module, DoublesSideInputs):
-        del module.__dict__["_sides"], module.__dict__["_doubled_by"]
-        _remove(module, DoublesSideInputs)
+    if not isinstance(module, OURS):
+        return
     if isinstance(module, WithBatchFormer):
         getattr(module, CHILDREN).pop(CHILD, None)
-        del module.__dict__["_place"]
-        _remove(module, WithBatchFormer)
-    if isinstance(module, PerStream):
-        del module.__dict__["_driver"]
-        _remove(module, PerStream)
-
-
-def _remove(module: nn.Module, mixin: type[ForwardMixin]) -> None:
-    remove_mixin(module, mixin)
-    for name, value in vars(module).items():
-        # Accelerate's hooks keep the method that they wrap.
-        if isinstance(value, MethodType) and value.__func__ is mixin.forward:
-            module.__dict__[name] = MethodType(type(module).forward, module)
+    for name in ("_place", "_sides", "_doubled_by"):
+        module.__dict__.pop(name, None)
+    for mixin in OURS:
+        if isinstance(module, mixin):
+            remove_mixin(module, mixin)
+            for name, value in vars(module).items():
+                # Accelerate's hooks keep the method that they wrap.
+                if isinstance(value, MethodType) and value.__func__ is mixin.forward:
+                    module.__dict__[name] = MethodType(type(module).forward, module)
 
 
 def insert_all(
@@ -492,11 +487,8 @@ def _observed_pass(
     handles += [encoder.register_forward_pre_hook(note_encoder) for encoder in encoders]
     handles += [norm.register_forward_pre_hook(note_norm) for norm in norms]
     handles += [m.register_forward_pre_hook(double_sides, with_kwargs=True) for m in axes]
-    try:
+    with temporary_hooks(handles):
         seen.outputs = output_tensors(without_auxiliary(batch.run(model)))
-    finally:
-        for handle in handles:
-            handle.remove()
     return seen
 
 
@@ -534,6 +526,15 @@ class Attachment:
     changed: tuple[str, ...]
     streams: Literal["shared", "mixed_only"]
     input_axis: int = 0
+
+
+def find_record(model: nn.Module) -> tuple[nn.Module, Attachment | None]:
+    """The module that ``attach`` was called on, and its record; the model and None if it was not.
+
+    If the model was wrapped after ``attach`` (PEFT), it is a module inside.
+    """
+    holder = next((m for m in model.modules() if RECORD in m.__dict__), model)
+    return holder, holder.__dict__.get(RECORD)
 
 
 _WRAPPERS = (nn.parallel.DistributedDataParallel, nn.DataParallel, AveragedModel)

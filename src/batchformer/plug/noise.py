@@ -13,9 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from batchformer.nn.module import BatchFormer
-from batchformer.nn.streams import leaves
+from batchformer.nn.module import BatchFormer, parameter_ids, without_exchange
 from batchformer.plug.example import Batch
+from batchformer.plug.preserve import preserve_state
 from batchformer.torch_private import BUFFERS, COMPILED_CALL, BatchNorm, Dropout
 
 
@@ -39,16 +39,17 @@ def without_noise(model: nn.Module, batch: Batch) -> Iterator[None]:
                 undo.callback(setattr, module, "dropout", module.dropout)
                 module.dropout = 0.0
         norms = [m for m in model.modules() if _has_statistics(m) and m.training]
-        free = [m for m in norms if not isinstance(m, nn.SyncBatchNorm)]  # it waits for other ranks
         for norm in norms:
-            if norm not in free:
+            if isinstance(norm, nn.SyncBatchNorm):  # it waits for other ranks
                 norm.training = False
-        for norm in free:
-            undo.callback(_with_statistics(norm, next(model.parameters(), torch.empty(0))))
-        if free:
-            _record_batch_statistics(model, batch)
-            for norm in free:
-                norm.training = False
+            else:
+                undo.callback(_with_statistics(norm, next(model.parameters(), torch.empty(0))))
+        if any(norm.training for norm in norms):
+            seed(0)
+            with torch.no_grad():
+                batch.run(model)
+        for norm in norms:
+            norm.training = False
         yield
 
 
@@ -119,31 +120,6 @@ def _dropout(
     return input * 0.0 if p >= 1.0 and training and train else input
 
 
-#: From this many pixels a side on, half the resolution shows as much.
-LARGE = 128
-
-
-def halved(batch: Batch) -> Batch:
-    """The batch with large images at half resolution; the same object if there are none."""
-
-    def is_large(part: Any) -> bool:
-        images = isinstance(part, Tensor) and part.ndim == 4 and part.is_floating_point()
-        return images and min(part.shape[2:]) >= LARGE
-
-    if not any(is_large(part) for _, part in leaves((batch.args, batch.kwargs))):
-        return batch
-    return batch.mapped(
-        lambda part: part[..., ::2, ::2] if is_large(part) else part, lambda part: part
-    )
-
-
-def _record_batch_statistics(model: nn.Module, batch: Batch) -> None:
-    """One training pass for batch statistics."""
-    seed(0)
-    with torch.no_grad():
-        batch.run(model)
-
-
 def _has_statistics(module: nn.Module) -> bool:
     buffers = getattr(module, BUFFERS)
     return isinstance(module, BatchNorm) or {"running_mean", "running_var"} <= {*buffers}
@@ -197,7 +173,23 @@ def seed(number: int, own: Iterable[Any] = ()) -> None:
 
 
 @contextmanager
-def not_compiled(model: nn.Module) -> Iterator[None]:
+def isolated(model: nn.Module) -> Iterator[None]:
+    """Within it, passes record gradients, compile nothing and wait for no other rank.
+
+    The model is restored at the end.
+    """
+    with (
+        torch.inference_mode(False),
+        torch.enable_grad(),
+        preserve_state(model),
+        _not_compiled(model),
+        without_exchange(model),
+    ):
+        yield
+
+
+@contextmanager
+def _not_compiled(model: nn.Module) -> Iterator[None]:
     """Within it, modules run without ``.compile()``, which would compile every pass."""
     calls = [(module, getattr(module, COMPILED_CALL)) for module in model.modules()]
     compiled = [(module, call) for module, call in calls if call is not None]
@@ -212,7 +204,7 @@ def not_compiled(model: nn.Module) -> Iterator[None]:
 
 def _inside_encoders(model: nn.Module) -> set[int]:
     kinds = (BatchFormer, nn.TransformerEncoderLayer)
-    return {id(p) for m in model.modules() if isinstance(m, kinds) for p in m.parameters()}
+    return parameter_ids(m for m in model.modules() if isinstance(m, kinds))
 
 
 @contextmanager
@@ -229,17 +221,8 @@ def zeros_filled(model: nn.Module) -> Iterator[list[str]]:
         if parameter.ndim >= 2 and parameter.is_floating_point() and id(parameter) not in inside
         if parameter.numel() and not bool(parameter.detach().flatten()[0]) and not parameter.any()
     ]
-    generator = torch.Generator().manual_seed(0)
-    try:
-        with torch.no_grad():
-            for _, parameter in zeros:
-                noise = torch.randn(parameter.shape, generator=generator)
-                parameter.copy_(noise / parameter[0].numel() ** 0.5)
+    with gates_open(parameter for _, parameter in zeros):
         yield [name for name, _ in zeros]
-    finally:
-        with torch.no_grad():
-            for _, parameter in zeros:
-                parameter.zero_()
 
 
 #: A weight that is nowhere larger is a gate that training opens: LayerScale starts at 1e-6 to 1e-3.

@@ -15,7 +15,12 @@ from batchformer.plug.batches import select_samples
 from batchformer.plug.example import Batch
 from batchformer.plug.noise import seed
 from batchformer.plug.outputs import InEval, Layout, find_rows, named_outputs, training_layout
-from batchformer.plug.preserve import PassState, own_generators, random_states
+from batchformer.plug.preserve import (
+    PassState,
+    own_generators,
+    random_states,
+    temporary_hooks,
+)
 from batchformer.plug.replay import Replay
 
 #: Training steps that are skipped to see whether the model still mixes later. It is a prime, so
@@ -118,7 +123,7 @@ class Experiment:
         return found
 
     def run_again(self, index: list[int], *, grad: bool = True, later: int = 0) -> Pass:
-        """Run samples of the batch once more, without what the backbone has computed before."""
+        """Run samples of the batch once more, with what the backbone has computed for them."""
         batch = select_samples(self.batch, index)
         if self.replay is None:
             return self.run(batch, grad=grad, later=later)
@@ -167,6 +172,11 @@ Features = Literal["own", "unit", "unit_and_noise", "unit_and_loud_noise"]
 LOUD = 10.0
 
 
+def at_unit_scale(x: Tensor) -> Tensor:
+    x = x.detach()
+    return (x - x.mean()) / (x.std() + torch.finfo(x.dtype).tiny)
+
+
 @contextmanager
 def encoder_inputs(encoders: Sequence[BatchFormer], features: Features) -> Iterator[None]:
     """Within it, the encoders read these features.
@@ -176,8 +186,7 @@ def encoder_inputs(encoders: Sequence[BatchFormer], features: Features) -> Itera
     """
 
     def replace(module: Any, args: tuple[Tensor, ...]) -> Tensor:
-        x = args[0].detach()
-        x = (x - x.mean()) / (x.std() + torch.finfo(x.dtype).tiny)
+        x = at_unit_scale(args[0])
         if features != "unit":
             row = x.select(module.batch_axis, 0)
             noise = torch.randn(row.shape, generator=torch.Generator().manual_seed(0))
@@ -185,12 +194,8 @@ def encoder_inputs(encoders: Sequence[BatchFormer], features: Features) -> Itera
         return x
 
     changed = [] if features == "own" else list(dict.fromkeys(encoders))
-    handles = [module.register_forward_pre_hook(replace) for module in changed]
-    try:
+    with temporary_hooks(module.register_forward_pre_hook(replace) for module in changed):
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 @contextmanager
@@ -211,11 +216,8 @@ def record_io(
     unique = dict.fromkeys(encoders)
     handles = [module.register_forward_pre_hook(differentiable) for module in unique]
     handles += [module.register_forward_hook(record) for module in unique]
-    try:
+    with temporary_hooks(handles):
         yield calls
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 # ---- Comparisons.
@@ -236,16 +238,14 @@ def moved(before: Sequence[Tensor], after: Sequence[Tensor], tolerance: float = 
     return found
 
 
-def effect(
-    before: Sequence[Tensor], after: Sequence[Tensor], mixed: list[int], sample: int
-) -> float | None:
-    """How far a replaced sample moves other mixed rows, relative to its own.
+def effect(before: Sequence[Tensor], after: Sequence[Tensor], sample: int) -> float | None:
+    """How far a replaced sample moves other rows, relative to its own.
 
     It is the largest ratio over rows and outputs. None if its own row hardly moves either.
     """
     found = []
     for old, new in zip(before, after, strict=True):
-        a, b = old[mixed].detach().double().cpu(), new[mixed].detach().double().cpu()
+        a, b = old.detach().double().cpu(), new.detach().double().cpu()
         lengths = (a - b).norm(dim=1)
         own, lengths[sample] = float(lengths[sample]), 0.0
         if own > 1e-4 * float(a.norm(dim=1).max()):
@@ -275,35 +275,37 @@ def reachable(
         around: tensors through which no path may lead.
     """
     found: dict[int, tuple[Tensor, int]] = {}
-    distance = 0
-    waiting = [t.grad_fn for t in outputs if t.grad_fn is not None]
-    seen = {*waiting, *(t.grad_fn for t in around)}
-    while waiting:
-        following = []
-        for node in waiting:
-            leaf = getattr(node, "variable", None)
-            if leaf is not None:
-                found.setdefault(id(leaf), (leaf, distance))
-            for parent, _ in node.next_functions:
-                if parent is not None and parent not in seen:
-                    seen.add(parent)
-                    following.append(parent)
-        waiting, distance = following, distance + 1
+    for node, distance in _graph(outputs, around):
+        leaf = getattr(node, "variable", None)
+        if leaf is not None:
+            found.setdefault(id(leaf), (leaf, distance))
     return found
 
 
 def has_reentrant_checkpoint(outputs: Sequence[Tensor]) -> bool:
     """Whether a part of the graph is in a checkpoint that does not support ``autograd.grad``."""
+    return any("CheckpointFunction" in node.name() for node, _ in _graph(outputs))
+
+
+def _graph(outputs: Sequence[Tensor], around: Sequence[Tensor] = ()) -> Iterator[tuple[Any, int]]:
+    """The nodes of the graph of these outputs, with their distance, nearest first."""
     waiting: list[Any] = [t.grad_fn for t in outputs if t.grad_fn is not None]
-    seen = set(waiting)
+    seen = {*waiting, *(t.grad_fn for t in around)}
+    distance = 0
     while waiting:
-        node = waiting.pop()
-        if "CheckpointFunction" in node.name():
-            return True
-        parents = {parent for parent, _ in node.next_functions if parent is not None} - seen
-        seen |= parents
-        waiting += parents
-    return False
+        yield from ((node, distance) for node in waiting)
+        following = []
+        for node in waiting:
+            for parent, _ in node.next_functions:
+                if parent is not None and parent not in seen:
+                    seen.add(parent)
+                    following.append(parent)
+        waiting, distance = following, distance + 1
+
+
+def parameter_names(model: nn.Module) -> dict[int, str]:
+    """The name of each parameter by its id."""
+    return {id(parameter): name for name, parameter in model.named_parameters()}
 
 
 def gradients(rows: Sequence[Tensor], targets: Sequence[Tensor]) -> list[bool]:

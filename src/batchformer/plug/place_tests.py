@@ -17,7 +17,8 @@ from torch.overrides import TorchFunctionMode
 
 from batchformer.nn.module import BatchFormer
 from batchformer.nn.streams import leaves
-from batchformer.plug.observe import LOUD, moved
+from batchformer.plug.observe import LOUD, at_unit_scale, moved
+from batchformer.plug.preserve import temporary_hooks
 
 #: BatchFormer, and what many models use in place of it.
 KINDS = (
@@ -102,12 +103,8 @@ def record_attention(model: nn.Module) -> Iterator[Attention]:
         for name, module in every
         if id(module) not in inside
     ]
-    try:
-        with _CountAlone(found):
-            yield found
-    finally:
-        for handle in handles:
-            handle.remove()
+    with temporary_hooks(handles), _CountAlone(found):
+        yield found
 
 
 def places_of(now: Attention, in_eval: Attention) -> dict[str, nn.Module]:
@@ -129,11 +126,8 @@ def left_out(module: nn.Module) -> Iterator[None]:
             return torch.zeros_like(output[0]), *output[1:]
         return args[0] if args and args[0].shape == output.shape else torch.zeros_like(output)
 
-    handle = module.register_forward_hook(skip)
-    try:
+    with module.register_forward_hook(skip):
         yield
-    finally:
-        handle.remove()
 
 
 def idle_place(now: Attention, in_eval: Attention) -> str | None:
@@ -188,22 +182,17 @@ def _moves_others(
         axis: that of the positions; None if every vector of the last axis is one.
     """
 
-    def rows(x: Tensor) -> Tensor:
-        return x.reshape(-1, x.shape[-1]) if axis is None else x.movedim(axis, 0).flatten(1)
+    def positions(x: Tensor) -> Tensor:
+        return x.reshape(-1, x.shape[-1]) if axis is None else x.movedim(axis, 0)
 
     def changed(part: Any, noisy: bool) -> Any:
         if not isinstance(part, Tensor) or part.shape != shape:
             return part
-        x = part.detach()
-        x = ((x - x.mean()) / (x.std() + torch.finfo(x.dtype).tiny)).contiguous()
+        x = at_unit_scale(part).contiguous()
         if noisy:
-            row = rows(x)[position % len(rows(x))]
-            noise = scale * torch.randn(row.shape, generator=torch.Generator().manual_seed(0)).to(x)
-            if axis is None:
-                row.copy_(noise)
-            else:
-                slot = x.select(axis, position % x.shape[axis])
-                slot.copy_(noise.view_as(slot))
+            slot = positions(x)[position % len(positions(x))]
+            noise = torch.randn(slot.shape, generator=torch.Generator().manual_seed(0))
+            slot.copy_(scale * noise.to(x))
         return x
 
     outputs = []
@@ -212,7 +201,8 @@ def _moves_others(
             args = [changed(part, noisy) for part in call.args]
             kwargs = {key: changed(part, noisy) for key, part in call.kwargs.items()}
             output = call.module(*args, **kwargs)
-            outputs.append(rows(output[0] if isinstance(output, tuple) else output))
+            output = output[0] if isinstance(output, tuple) else output
+            outputs.append(positions(output).flatten(1))
     shifts = moved(outputs[:1], outputs[1:])
     shifts[position % len(shifts)] = False
     return bool(shifts.any())

@@ -6,15 +6,29 @@ import random
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from batchformer.torch_private import BUFFERS, PARAMETERS, compiler_is_imported
+
+
+@contextmanager
+def in_eval(model: nn.Module) -> Iterator[None]:
+    """Within it, the model is in eval; the modes of its modules are restored."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train()  # clears what some modules cache in eval
+        for module, mode in modes:
+            module.training = mode
 
 
 @contextmanager
@@ -97,9 +111,11 @@ def _preserve_attributes(model: nn.Module) -> Iterator[None]:
                     tensor.copy_(value)
 
 
-def _same_values(now: Tensor, value: Tensor) -> bool:
+def _same_values(now: Any, value: Tensor) -> bool:
     """Whether nothing was written. Sparse tensors cannot be compared and count as written."""
-    return now.layout is torch.strided and now.shape == value.shape and torch.equal(now, value)
+    if not isinstance(now, Tensor) or now.layout is not torch.strided:
+        return False
+    return now.shape == value.shape and torch.equal(now, value)
 
 
 class PassState:
@@ -128,8 +144,7 @@ class PassState:
         fresh: dict[int, Tensor] = {}
         for module, name, key in self.places:
             buffers, value = getattr(module, BUFFERS), self.values[key][1]
-            now = buffers.get(name)
-            if now is None or not _same_values(now, value):
+            if not _same_values(buffers.get(name), value):
                 buffers[name] = fresh.setdefault(key, value.clone())
         for part, kept in self.attributes:
             now = vars(part)
@@ -140,7 +155,7 @@ class PassState:
                 contents = self.tensors.get(id(value))
                 if contents is None:
                     now[name] = value
-                elif not _is_same(now.get(name), contents):
+                elif not _same_values(now.get(name), contents):
                     now[name] = fresh.setdefault(id(value), contents.clone())
         for container, contents in self.containers:
             _refill(container, contents)
@@ -179,10 +194,6 @@ def _own_attributes(part: Any) -> dict[str, Any]:
 def _state_of(part: Any) -> dict[str, Any]:
     """Its attributes, without a forward of its own, such as :mod:`~batchformer.plug.replay`'s."""
     return {k: v for k, v in _own_attributes(part).items() if k != "forward"}
-
-
-def _is_same(now: Any, value: Tensor) -> bool:
-    return isinstance(now, Tensor) and _same_values(now, value)
 
 
 def own_generators(model: nn.Module) -> list[Any]:
@@ -325,6 +336,15 @@ def preserve_generators(devices: Iterable[torch.device]) -> Iterator[None]:
     finally:
         for restore, state in states:
             restore(state)
+
+
+@contextmanager
+def temporary_hooks(handles: Iterable[RemovableHandle]) -> Iterator[None]:
+    """Remove these hooks at the end of the block."""
+    with ExitStack() as stack:
+        for handle in handles:
+            stack.enter_context(handle)
+        yield
 
 
 def seed_device(device: torch.device, number: int) -> None:

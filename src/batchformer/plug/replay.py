@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from batchformer.nn.module import BatchFormer
+from batchformer.nn.module import encoders_of, parameter_ids
 from batchformer.nn.streams import leaves
+from batchformer.plug.preserve import temporary_hooks
 from batchformer.torch_private import VERSION
 
 #: Rows that differ by less, relative to the largest entry, are the same but for rounding.
@@ -63,7 +64,7 @@ class Replay:
 
     def __init__(self, model: nn.Module, samples: int) -> None:
         self.samples, self.share, self.width = samples, 0.0, 0
-        encoders = [m for m in model.modules() if isinstance(m, BatchFormer)]
+        encoders = encoders_of(model)
         inside = {id(m) for encoder in encoders for m in encoder.modules()}
         self.modules = {
             name: module
@@ -71,9 +72,8 @@ class Replay:
             if name and not isinstance(module, torch.jit.ScriptModule)
             if not inside & {id(part) for part in module.modules()}
         }
-        weights = [p for p in model.parameters() if p.numel()]
-        held = {id(p) for encoder in encoders for p in encoder.parameters()}
-        self.weights = sum(p.numel() for p in weights if id(p) not in held)
+        held = parameter_ids(encoders)
+        self.weights = sum(p.numel() for p in model.parameters() if id(p) not in held)
         self.recorded: list[dict[str, RecordedCall]] = []
         self.known: dict[str, RecordedCall] = {}
 
@@ -101,11 +101,8 @@ class Replay:
         for name, module in self.modules.items():
             handles.append(module.register_forward_pre_hook(begin(name), with_kwargs=True))
             handles.append(module.register_forward_hook(end(name), with_kwargs=True, prepend=True))
-        try:
+        with temporary_hooks(handles):
             yield
-        finally:
-            for handle in handles:
-                handle.remove()
         once = {name: made[0] for name, made in calls.items() if len(made) == 1}
         self.recorded.append({name: call for name, call in once.items() if call.unchanged})
 
@@ -138,7 +135,10 @@ class Replay:
 
     @contextmanager
     def replaying(self, index: Sequence[int]) -> Iterator[None]:
-        """Within it, known modules return what they computed for these samples."""
+        """Within it, known modules return what they computed for these samples.
+
+        They have another forward, so their hooks act as before.
+        """
         order = torch.tensor(index)
 
         def replay(name: str, own: Callable[..., Any]) -> Callable[..., Any]:
@@ -151,8 +151,18 @@ class Replay:
 
             return forward
 
-        with _other_forwards({name: self.modules[name] for name in self.known}, replay):
+        modules = {name: self.modules[name] for name in self.known}
+        kept = [(module, vars(module).get("forward")) for module in modules.values()]
+        try:
+            for name, module in modules.items():
+                vars(module)["forward"] = replay(name, module.forward)
             yield
+        finally:
+            for module, own in reversed(kept):
+                if own is None:
+                    vars(module).pop("forward", None)
+                else:
+                    vars(module)["forward"] = own
 
     def _has_seen(self, before: list[Any], now: list[Any], order: Tensor) -> bool:
         if len(before) != len(now):
@@ -186,21 +196,3 @@ def _selected(output: Any, order: Tensor) -> Any:
     if isinstance(output, Tensor):
         return select(output)
     return type(output)(None if part is None else select(part) for part in output)
-
-
-@contextmanager
-def _other_forwards(
-    modules: dict[str, nn.Module], change: Callable[[str, Callable[..., Any]], Callable[..., Any]]
-) -> Iterator[None]:
-    """Within it, these modules have another forward; their hooks act as before."""
-    kept = [(module, vars(module).get("forward")) for module in modules.values()]
-    try:
-        for name, module in modules.items():
-            vars(module)["forward"] = change(name, module.forward)
-        yield
-    finally:
-        for module, own in reversed(kept):
-            if own is None:
-                vars(module).pop("forward", None)
-            else:
-                vars(module)["forward"] = own

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from batchformer.nn.streams import leaves, map_leaves
 from batchformer.plug.classifier import AttachError, Call
 from batchformer.plug.example import Batch, run_without_values
-from batchformer.plug.preserve import preserve_state
+from batchformer.plug.preserve import preserve_state, temporary_hooks
 
 #: The path of a module's first positional argument among ``(args, kwargs)``.
 FEATURES = "[0][0]"
@@ -119,12 +119,9 @@ def _shapes_read(model: nn.Module, batch: Batch) -> dict[nn.Module, list[dict[st
         found.setdefault(module, []).append(shapes)
 
     parts = [module for name, module in model.named_modules() if name]
-    handles = [part.register_forward_pre_hook(note, with_kwargs=True) for part in parts]
-    try:
+    handles = (part.register_forward_pre_hook(note, with_kwargs=True) for part in parts)
+    with temporary_hooks(handles):
         batch.run(model)
-    finally:
-        for handle in handles:
-            handle.remove()
     return found
 
 
