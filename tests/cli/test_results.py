@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 from pathlib import Path
@@ -24,8 +23,7 @@ CPU = torch.device("cpu")
 
 
 def short() -> Recipe:
-    settings = dataclasses.replace(demo().train, updates=4, eval_every=4, figures=False)
-    return dataclasses.replace(demo(), train=settings)
+    return demo().changed(train={"updates": 4, "eval_every": 4, "figures": False})
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import multiprocessing
 import shutil
 from pathlib import Path
@@ -44,8 +43,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def small(root: Path, weights: str = "", **train: Any) -> Recipe:
     options = {"batch_size": 4, "updates": 4, "eval_every": 2, "workers": 0, **train}
     recipe = short(my_folder(), **options)
-    data = recipe.data_with(root=str(root), size=32)
-    return dataclasses.replace(recipe, data=data, model="resnet32", weights=weights)
+    data = {"root": str(root), "size": 32}
+    return recipe.changed(data=data, model="resnet32", weights=weights)
 
 
 def test_resumed_on_files_equals_unbroken_and_workers_end_on_errors(
@@ -111,7 +110,7 @@ def test_a_run_begins_with_a_file_of_weights(
     file = tmp_path / "w.pth"
     torch.save(other.state_dict(), file)
     frozen = small(root, str(file), updates=1, eval_every=0)
-    frozen = dataclasses.replace(frozen, optim=dataclasses.replace(frozen.optim, lr=1e-12))
+    frozen = frozen.changed(optim={"lr": 1e-12})
     folder = run(frozen, "baseline", 0, root=tmp_path / "runs", device=CPU)
     assert "without its classifier (fc.weight is (10, 64) there and (3, 64) here" in (
         capsys.readouterr().err

@@ -6,7 +6,6 @@ one that test_networks.py builds; of the regions that a detector proposes, a few
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 from collections.abc import Iterator
@@ -71,25 +70,22 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def tiny(name: str, root: Path) -> Recipe:
     """The recipe on small images, two in a batch, with a small network."""
     recipe = find_recipe(name)
-    data = recipe.data_with(root=str(root), shorter=(48, 64), shorter_at_test=64, longest=96)
-    data = dataclasses.replace(data, precise_norm=min(1, data.precise_norm))
-    train = dataclasses.replace(
-        recipe.train,
-        batch_size=2,
-        updates=2,
-        eval_every=0,
-        checkpoint_every=1,
-        workers=0,
-        figures=False,
+    precise = min(1, recipe.data.precise_norm)  # type: ignore[union-attr]
+    sides = {"shorter": (48, 64), "shorter_at_test": 64, "longest": 96}
+    length = {"batch_size": 2, "updates": 2, "eval_every": 0, "checkpoint_every": 1}
+    return recipe.changed(
+        data={"root": str(root), "precise_norm": precise, **sides},
+        train={**length, "workers": 0, "figures": False},
+        start="",
+        model="test_resnet",
     )
-    return dataclasses.replace(recipe, data=data, train=train, start="", model="test_resnet")
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_two_updates(name: str, root: Path) -> None:
-    recipe = with_arm(tiny(name, root), "baseline")
+    recipe: Any = with_arm(tiny(name, root), "baseline")
     task = load_task(recipe.data, CPU)
-    assert task.facts()["train"] == sum(LISTS[part] for part in recipe.data_with().trained_on)
+    assert task.facts()["train"] == sum(LISTS[part] for part in recipe.data.trained_on)
     method: Any = build(recipe, 0, task)
     optimizers, optimizer_step = method.optimizers(recipe.optim), OptimizerStep(recipe.train, CPU)
     before = {key: value.detach().clone() for key, value in method.named_parameters()}
@@ -115,7 +111,7 @@ def test_two_updates(name: str, root: Path) -> None:
 
 def test_a_stopped_run_goes_on_as_if_it_had_not_been(root: Path, tmp_path: Path) -> None:
     recipe = tiny("my_voc", root)
-    recipe = dataclasses.replace(recipe, train=dataclasses.replace(recipe.train, precision="fp32"))
+    recipe = recipe.changed(train={"precision": "fp32"})
     states = []
     for stopped in (False, True):
         place = tmp_path / str(stopped)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -75,13 +74,12 @@ def tiny(name: str, root: Path) -> Recipe:
     sides = {"shorter": (48, 64), "shorter_at_test": 64, "longest": 96}
     length = {"batch_size": 2, "accumulate": min(2, recipe.train.accumulate), "updates": 2}
     more = {"epochs": 0, "eval_every": 0, "workers": 0, "figures": False, "precision": "fp32"}
-    return dataclasses.replace(
-        recipe,
-        data=recipe.data_with(root=str(root), **sides, **lists),
-        train=dataclasses.replace(recipe.train, **length, **more),
+    return recipe.changed(
+        data={"root": str(root), **sides, **lists},
+        train={**length, **more},
         model="resnet18",
         weights="",
-        hyper=dataclasses.replace(recipe.hyper, queries=5),
+        hyper={"queries": 5},
     )
 
 

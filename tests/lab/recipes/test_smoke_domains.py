@@ -6,7 +6,6 @@ samplers are the recipes' own.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -115,8 +114,7 @@ def small(name: str, trees: Path, target: str | None = None) -> Recipe:
     size = 10 if data.name == "rotated_digits" else 6
     recipe = tiny(recipe, changes, {"batch_size": size, "updates": 2, "epochs": 0, "eval_every": 0})
     # Without its weights a network with frozen normalisation diverges at the recipe's rate.
-    optim = dataclasses.replace(recipe.optim, lr=recipe.optim.lr / 100)
-    return dataclasses.replace(recipe, optim=optim)
+    return recipe.changed(optim={"lr": recipe.optim.lr / 100})
 
 
 def metric_names(recipe: Recipe) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -52,9 +51,7 @@ def demos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_run_keeps_it_and_a_folder_gives_it_again(tmp_path: Path) -> None:
     """Of the mean of weights, which is what is scored; its loss changes with the epoch."""
-    recipe = dataclasses.replace(
-        demo(), method="ldam", hyper=dataclasses.replace(demo().hyper, reweight_epoch=0)
-    )
+    recipe = demo().changed(method="ldam", hyper={"reweight_epoch": 0})
     folder = run(short(recipe, ema=0.5), "batchformer", 2, root=tmp_path, device=CPU, quiet=True)
     file = folder / "insight.npz"
     kept = arrays(file)

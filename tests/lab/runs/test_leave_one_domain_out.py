@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import shutil
 from pathlib import Path
@@ -194,7 +193,7 @@ def test_side_by_side_gives_the_results_of_one_after_the_other(
 def test_the_only_part_of_a_single_target_has_the_scores_of_the_part(
     compared: Path, tmp_path: Path
 ) -> None:
-    single = dataclasses.replace(short(), data=short().data_with(target="r45"))
+    single = short().changed(data={"target": "r45"})
     folder = run(single, "baseline", 0, root=tmp_path, **OPTIONS)
     assert list(metrics_of(folder)) == ["r45", "val", "val_loss"]
     assert metrics_of(folder) == metrics_of(compared / "rotated_digits_erm/baseline/seed0/r45")

@@ -76,8 +76,8 @@ def test_the_mean_of_the_weights_comes_before_the_weights(tmp_path: Path) -> Non
 
 def test_the_best_comes_before_the_last_and_swad_before_both(tmp_path: Path) -> None:
     without = find_recipe("rotated_digits_erm")
-    without = dataclasses.replace(without, data=without.data_with(target="r0"))
-    recipe = dataclasses.replace(without, hyper=dataclasses.replace(without.hyper, swad=True))
+    without = without.changed(data={"target": "r0"})
+    recipe = without.changed(hyper={"swad": True})
     run = begun(tmp_path, recipe)
     plain = dataclasses.replace(run, recipe=without)
     last, best, mean = (weights(number, plain) for number in (2, 3, 4))

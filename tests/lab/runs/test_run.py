@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import shutil
@@ -80,7 +79,7 @@ def test_a_batch_of_one_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(OWN, "normalised", Normalised)
     words = r"given a single image.*--train\.batch-size.*--train\.drop-last.*\[1, 64\]"
     with pytest.raises(ValueError, match=words):
-        other = dataclasses.replace(one, name="other", model="normalised")
+        other = one.changed(name="other", model="normalised")
         run(other, "baseline", 0, root=tmp_path, **OPTIONS)
 
 
@@ -123,7 +122,7 @@ def first_layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recipe:
         halves = {k: v.half() for k, v in bottlenecks(10).state_dict().items()}
     save_file(halves, file, metadata={"layout": "stride_in_1x1"})
     recipe = short(updates=2, eval_every=2, checkpoint_every=1)
-    return dataclasses.replace(recipe, model="bottlenecks", weights=str(file))
+    return recipe.changed(model="bottlenecks", weights=str(file))
 
 
 def images() -> Tensor:
@@ -206,7 +205,7 @@ def test_random_weights_are_of_the_network_that_the_file_is_of(
 
 def started_from(recipe: Recipe) -> Recipe:
     changes: dict[str, Any] = {"name": "second", "method": "crt", "start": "demo/baseline"}
-    return dataclasses.replace(recipe, weights="", **changes)
+    return recipe.changed(weights="", **changes)
 
 
 def test_runs_that_start_from_a_run_stride_as_it_does(tmp_path: Path, first_layout: Recipe) -> None:
@@ -222,8 +221,8 @@ def test_runs_that_start_from_a_run_stride_as_it_does(tmp_path: Path, first_layo
 
 
 def test_a_start_of_another_stride_is_refused(tmp_path: Path, first_layout: Recipe) -> None:
-    run(dataclasses.replace(first_layout, weights=""), "baseline", 0, root=tmp_path, **OPTIONS)
-    second = dataclasses.replace(started_from(first_layout), stride="1x1")
+    run(first_layout.changed(weights=""), "baseline", 0, root=tmp_path, **OPTIONS)
+    second = started_from(first_layout).changed(stride="1x1")
     with pytest.raises(ValueError, match="seed0 says 3x3, the recipe says 1x1"):
         run(second, "baseline", 0, root=tmp_path, **OPTIONS)
 
@@ -331,7 +330,7 @@ def test_a_re_weighting_that_will_never_come_is_told_before_training(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for method, told in (("balanced_softmax", False), ("ldam", True)):
-        changed = dataclasses.replace(short(), method=method)  # type: ignore[arg-type]
+        changed = short().changed(method=method)
         one = Run.below(tmp_path / method, changed, "baseline", 0, CPU)
         one.begin()
         options: dict[str, Any] = {"quiet": False, "wandb": None, "alone": True}

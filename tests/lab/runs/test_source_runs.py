@@ -26,9 +26,7 @@ OPTIONS: dict[str, Any] = {"device": CPU, "quiet": True}
 
 
 def first(**train: Any) -> Recipe:
-    return dataclasses.replace(
-        demo(), train=TrainConfig(batch_size=64, updates=8, figures=False, **train)
-    )
+    return demo().changed(train=TrainConfig(batch_size=64, updates=8, figures=False, **train))
 
 
 def second(method: str, start: str = "demo", **changes: Any) -> Recipe:
@@ -57,7 +55,7 @@ def test_a_run_starts_from_the_network_of_the_same_arm_and_seed(tmp_path: Path) 
 def test_what_starts_from_batchformer_inside_a_network_gets_the_plain_network(
     tmp_path: Path,
 ) -> None:
-    inside = dataclasses.replace(first(ema=0.5), module=ModuleConfig(at=("hidden",)))
+    inside = first(ema=0.5).changed(module=ModuleConfig(at=("hidden",)))
     source = run(inside, "batchformer", 0, root=tmp_path, **OPTIONS)
     start, plain = trained_network(source), digits_net(10)
     assert start.keys() == plain.state_dict().keys()
@@ -128,10 +126,10 @@ def test_a_finished_run_without_checkpoints_is_named(tmp_path: Path) -> None:
 
 
 def test_a_run_does_not_start_from_itself(tmp_path: Path) -> None:
-    recipe = dataclasses.replace(first(), start="demo/baseline")
+    recipe = first().changed(start="demo/baseline")
     with pytest.raises(ValueError, match="would start from itself"):
         run(recipe, "baseline", 0, root=tmp_path, **OPTIONS)
-    taught = dataclasses.replace(first(), method="ride", teacher="demo")
+    taught = first().changed(method="ride", teacher="demo")
     with pytest.raises(ValueError, match=r"would be its own teacher: .* by --teacher") as refused:
         run(taught, "baseline", 0, root=tmp_path, **OPTIONS)
     assert "--weights" not in str(refused.value), "no file takes the place of a teacher"
@@ -182,7 +180,7 @@ def test_runs_under_names_of_their_own_can_be_started_from(tmp_path: Path) -> No
 
 
 def test_sources(tmp_path: Path) -> None:
-    recipe = dataclasses.replace(demo(), method="ride", start="a", teacher="b/baseline")
+    recipe = demo().changed(method="ride", start="a", teacher="b/baseline")
     one = Run(recipe, "batchformer", 2, tmp_path / "demo/batchformer/seed2", CPU)
     assert one.sources == {
         "start": tmp_path / "a/batchformer/seed2",

@@ -34,7 +34,7 @@ ANGLES = ("r0", "r45", "r75")
 
 
 def of(recipe: Recipe, folder: Path, **data: Any) -> Run:
-    recipe = dataclasses.replace(recipe, data=recipe.data_with(**data)) if data else recipe
+    recipe = recipe.changed(data=data) if data else recipe
     return Run(recipe, "batchformer", 2, folder, torch.device("cpu"))
 
 
@@ -73,7 +73,7 @@ def test_most_runs_are_their_own_training(tmp_path: Path) -> None:
 
 def test_the_data_of_the_arm_decide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def one_target(recipe: Recipe) -> Recipe:
-        return dataclasses.replace(recipe, data=recipe.data_with(target="r45"))
+        return recipe.changed(data={"target": "r45"})
 
     monkeypatch.setitem(ARMS, "one_target", Arm(one_target, "one domain is left out", "#555555"))
     run = of(find_recipe("rotated_digits_erm"), tmp_path)
@@ -86,7 +86,7 @@ def test_the_data_of_the_arm_decide(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_every_target_is_left_out_once(tmp_path: Path) -> None:
-    recipe = dataclasses.replace(find_recipe("rotated_digits_erm"), start="other/baseline")
+    recipe = find_recipe("rotated_digits_erm").changed(start="other/baseline")
     run = of(recipe, tmp_path / "rotated_digits_erm/batchformer/seed2")
     found = parts_of(run)
     assert [part.part for part in found] == list(ANGLES) == list(by_target(recipe))
@@ -94,7 +94,7 @@ def test_every_target_is_left_out_once(tmp_path: Path) -> None:
     for part in found:
         assert part.folder == run.folder / part.part
         assert part.title == f"rotated_digits_erm batchformer seed 2 {part.part}"
-        assert part.recipe.data == recipe.data_with(target=part.part)
+        assert part.recipe.data == recipe.changed(data={"target": part.part}).data
         assert by_target(recipe)[part.part] == part.recipe
         assert (part.arm, part.seed) == ("batchformer", 2)
         assert part.sources == {"start": tmp_path / f"other/baseline/seed2/{part.part}"}
@@ -222,14 +222,14 @@ def test_joined_figures_by_hand(tmp_path: Path) -> None:
 def test_the_second_training_has_the_length_that_was_best_in_the_first(tmp_path: Path) -> None:
     run = of(cub_ce_gzsl(), tmp_path)
     (choose,) = parts_of(run)
-    assert choose.recipe.data == run.recipe.data_with(choose=False, unseen="val")
+    assert choose.recipe == run.recipe.changed(data={"choose": False, "unseen": "val"})
     assert choose.recipe.train == run.recipe.train and not combine(run)
     scores = ((50, 40.0), (100, 44.0), (150, 44.0))
     finish(choose, {"hm": 44.0}, [{"epoch": e, "step": 4 * e, "hm": hm} for e, hm in scores])
     again, train = parts_of(run)
     assert again == choose and not combine(run) and not run.finished
     assert (choose.folder, train.folder) == (tmp_path / "choose", tmp_path / "train")
-    assert train.recipe.data == run.recipe.data_with(choose=False)
+    assert train.recipe.data == run.recipe.changed(data={"choose": False}).data
     assert (train.recipe.train.epochs, train.recipe.train.eval_epochs) == (100, 100)
     assert parts_of(choose) == (choose,) and parts_of(train) == (train,), "a part has no parts"
 

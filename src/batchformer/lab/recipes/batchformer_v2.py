@@ -12,12 +12,12 @@ weight decay is set too. Here rows double and the factor acts.
 
 from __future__ import annotations
 
-import dataclasses
+from dataclasses import replace
 from typing import Literal
 
 from batchformer.lab.config.data import DetectionConfig, LongTailConfig
 from batchformer.lab.config.methods import MethodConfig, MethodName, ModuleConfig
-from batchformer.lab.config.recipe import NOT_IN_THE_PAPER, Recipe
+from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainConfig
 from batchformer.lab.recipes.recognition import deit
 from batchformer.lab.recipes.shared import IMAGES, in_epochs, recipe_table
@@ -39,7 +39,7 @@ def _imagenet(name: str, size: str) -> Recipe:
     ``--train.accumulate`` splits them here. Ours: not measured yet.
     """
     summary = f"ImageNet, DeiT-{size.title()} with BatchFormerV2 after block 8, 300 epochs"
-    return dataclasses.replace(deit(name, size), summary=summary, module=AFTER_BLOCK_8)
+    return deit(name, size).changed(summary=summary, module=AFTER_BLOCK_8)
 
 
 #: Images of the complete training set.
@@ -97,7 +97,6 @@ def _small(
     return Recipe(
         name=name,
         summary=summary,
-        table=NOT_IN_THE_PAPER,
         task="long_tailed" if data.ratio > 1 else "recognition",
         data=data,
         model="deit_cifar",
@@ -106,7 +105,7 @@ def _small(
         module=AFTER_EVERY_BLOCK,
         optim=OptimConfig(name="adamw", lr=1e-3, weight_decay=0.05, decayed="matrices"),
         schedule=ScheduleConfig(kind="cosine", per="epoch", warmup=10, warmup_from=0.01),
-        train=dataclasses.replace(train, precision="bf16"),
+        train=replace(train, precision="bf16"),
     )
 
 
@@ -145,7 +144,6 @@ def _detr(
     return Recipe(
         name=name,
         summary=f"{where}, {TITLES[kind]} with BatchFormerV2 after the first encoder layer",
-        table=NOT_IN_THE_PAPER,
         task="detection",
         data=data,
         model="resnet50.tv_in1k",
@@ -180,8 +178,7 @@ def my_boxes() -> Recipe:
     measured yet.
     """
     base = _detr("my_boxes", "deformable", DetectionConfig(), 8, 1, 100)
-    return dataclasses.replace(
-        base,
+    return base.changed(
         summary="your own images with boxes, Deformable DETR with BatchFormerV2",
         data=DetectionConfig(
             trained_on=("2007/trainval",),

@@ -12,14 +12,13 @@ have.
 
 from __future__ import annotations
 
-import dataclasses
+from dataclasses import replace
 from typing import Any, Literal
 
 from batchformer.lab.config.data import DomainConfig
 from batchformer.lab.config.methods import MethodConfig, MethodName, ModuleConfig
 from batchformer.lab.config.recipe import NOT_IN_THE_PAPER, Recipe
 from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainConfig
-from batchformer.lab.recipes.paper import numbers_for
 from batchformer.lab.recipes.shared import recipe_table
 
 DataName = Literal["pacs", "vlcs", "office_home", "terra_incognita"]
@@ -51,7 +50,6 @@ def _recipe(
         model=f"{network}.tv_in1k",
         weights="timm",
         method=method,
-        paper=numbers_for(name),
         **{"module": MODULE, **settings},
     )
 
@@ -100,7 +98,7 @@ def _library(name: str, data: DataName, method: MethodName, network: str, table:
     """
     title, rate, domains, hyper = _OF_THE_LIBRARY[method]
     if data == "pacs":
-        hyper = dataclasses.replace(hyper, frozen_norm=True, feature_dropout=0.1)
+        hyper = replace(hyper, frozen_norm=True, feature_dropout=0.1)
     by_domain = {"sampler": "domains", "domains_in_batch": domains, "epoch": _EPOCH}
     return _recipe(
         name,
@@ -157,14 +155,12 @@ def my_domains() -> Recipe:
     32 images of each of the others, however many these are.
     """
     base = _swad("pacs_swad_resnet50", "pacs", "resnet50", "T6b")
-    return dataclasses.replace(
-        base,
+    return base.changed(
         name="my_domains",
         summary="your own tree of domains and classes, SWAD, any network of timm's",
         table=NOT_IN_THE_PAPER,
-        data=base.data_with(name="tree", scored_on="all"),
-        train=dataclasses.replace(base.train, batch_size=0),
-        paper={},
+        data={"name": "tree", "scored_on": "all"},
+        train={"batch_size": 0},
     )
 
 
@@ -211,7 +207,6 @@ def visda_mdd() -> Recipe:
         name="visda_mdd",
         summary="VisDA-2017, synthetic to real, MDD, ResNet-101",
         table="VisDA-2017 MDD",
-        paper=numbers_for("visda_mdd"),
     )
 
 

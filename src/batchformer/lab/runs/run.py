@@ -5,7 +5,6 @@ With several ranks, rank 0 reads and writes the folder and tells the others what
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -112,7 +111,7 @@ class Run:
     def settled(self) -> Recipe:
         """The recipe as this arm trains it, with the stride of its initial weights."""
         stride = on_rank_zero(lambda: self._settled().stride)
-        return dataclasses.replace(self.trained, stride=stride)
+        return self.trained.changed(stride=stride)
 
     def _settled(self) -> Recipe:
         trained = self.trained
@@ -127,7 +126,7 @@ class Run:
             before = read_config(self.folder)
             if before is None:
                 raise
-            return dataclasses.replace(trained, stride=recipe_from_json(before["trained"]).stride)
+            return trained.changed(stride=recipe_from_json(before["trained"]).stride)
 
     @property
     def finished(self) -> bool:

@@ -62,7 +62,7 @@ def combine(run: Run) -> bool:
 
 def _part(run: Run, name: str, recipe: Recipe, **data: Any) -> Run:
     """One training of a run. The arm changes its recipe as it changes that of the run."""
-    recipe = dataclasses.replace(recipe, data=recipe.data_with(**data))
+    recipe = recipe.changed(data=data)
     return dataclasses.replace(run, recipe=recipe, folder=run.folder / name, part=name)
 
 
@@ -88,8 +88,7 @@ def epoch_parts(run: Run) -> tuple[Run, ...]:
     if not choose.finished:
         return (choose,)
     epoch, _ = on_rank_zero(lambda: best(read_records(choose.folder / "metrics.jsonl")))
-    length = dataclasses.replace(run.recipe.train, epochs=epoch, eval_epochs=epoch)
-    recipe = dataclasses.replace(run.recipe, train=length)
+    recipe = run.recipe.changed(train={"epochs": epoch, "eval_epochs": epoch})
     return choose, _part(run, TRAIN, recipe, choose=False)
 
 
@@ -144,9 +143,7 @@ def by_target(recipe: Recipe) -> dict[str, Recipe]:
     from batchformer.lab.tasks.domains import read_domains  # late: few runs have domains
 
     domains = read_domains(data.name, data.root, data.lists, data.memory).domains
-    return {
-        name: dataclasses.replace(recipe, data=recipe.data_with(target=name)) for name in domains
-    }
+    return {name: recipe.changed(data={"target": name}) for name in domains}
 
 
 def domain_parts(run: Run) -> tuple[Run, ...]:
