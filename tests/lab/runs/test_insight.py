@@ -24,7 +24,7 @@ from batchformer.lab.report.results.configuration import one_group
 from batchformer.lab.report.results.runs import find_runs
 from batchformer.lab.runs.build import build, load_task
 from batchformer.lab.runs.compare import run
-from batchformer.lab.runs.insight import cam_of, insight_arrays, insight_of, save_insight
+from batchformer.lab.runs.insight import cam_of, insight_of, save_insight, shown_images
 from lab_runs import config_of, metrics_of
 
 CPU = torch.device("cpu")
@@ -193,7 +193,7 @@ def test_a_failure_is_one_line_and_no_file(
         raise RuntimeError("out of memory\nand much more")
 
     assert not save_insight(lambda: None, tmp_path, "nothing to see")
-    assert insight_arrays(Method(), None, 0) is None
+    assert shown_images(load_task(demo().data, CPU), Method(), demo()) is None
     assert not save_insight(fails, tmp_path, "a run")
     said = capsys.readouterr().err
     assert said == "a run: no figures of relations: RuntimeError: out of memory\n"
