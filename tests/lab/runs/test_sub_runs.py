@@ -20,12 +20,12 @@ from batchformer.lab.recipes.zero_shot import cub_ce_gzsl
 from batchformer.lab.runs import sub_runs
 from batchformer.lab.runs.run import Run
 from batchformer.lab.runs.sub_runs import (
-    by_target,
     combine,
     joined_figures,
     mean_records,
     mean_scores,
     parts_of,
+    targets_of,
 )
 
 pytestmark = pytest.mark.usefixtures("three_angles")
@@ -89,13 +89,12 @@ def test_every_target_is_left_out_once(tmp_path: Path) -> None:
     recipe = find_recipe("rotated_digits_erm").changed(start="other/baseline")
     run = of(recipe, tmp_path / "rotated_digits_erm/batchformer/seed2")
     found = parts_of(run)
-    assert [part.part for part in found] == list(ANGLES) == list(by_target(recipe))
+    assert [part.part for part in found] == list(ANGLES) == list(targets_of(recipe))
     assert run.sources == {"start": tmp_path / "other/baseline/seed2"}
     for part in found:
         assert part.folder == run.folder / part.part
         assert part.title == f"rotated_digits_erm batchformer seed 2 {part.part}"
-        assert part.recipe.data == recipe.changed(data={"target": part.part}).data
-        assert by_target(recipe)[part.part] == part.recipe
+        assert part.recipe == recipe.changed(data={"target": part.part})
         assert (part.arm, part.seed) == ("batchformer", 2)
         assert part.sources == {"start": tmp_path / f"other/baseline/seed2/{part.part}"}
         assert parts_of(part) == (part,), "a part has no parts"
