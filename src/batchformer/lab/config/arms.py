@@ -114,25 +114,25 @@ class Arm:
         purpose: what it is for, in a line.
         colour: in figures and pages; at least 3:1 against the light and against the dark page.
         fits: whether it means something for a method.
-        of_others: why it means nothing for others; ``{method}`` stands for their name.
+        why_not: why it means nothing for others; ``{method}`` stands for their name.
     """
 
     change: Change
     purpose: str
     colour: str
     fits: Callable[[MethodEntry], bool] = lambda entry: True
-    of_others: str = ""
+    why_not: str = ""
 
 
 def _reads(settings: type[Any], why_not: str) -> dict[str, Any]:
     """An arm for methods that read these settings."""
-    return {"fits": lambda entry: settings in entry.settings, "of_others": why_not}
+    return {"fits": lambda entry: settings in entry.settings, "why_not": why_not}
 
 
 def _sample_loss(what: str) -> dict[str, Any]:
     """An arm for methods whose loss is a mean over samples."""
     why_not = f"{what}, and the loss of {{method}} is no mean over samples with soft labels"
-    return {"fits": lambda entry: entry.sample_loss, "of_others": why_not}
+    return {"fits": lambda entry: entry.sample_loss, "why_not": why_not}
 
 
 _MIXED = "has BatchFormer on some classes, as a first stage of ride may, and {method} on all"
@@ -301,7 +301,7 @@ def _require_fitting(recipe: Recipe, arm: str) -> None:
     fitting = methods_that(ARMS[arm].fits)
     require(
         recipe.method in fitting,
-        f"{arm} {ARMS[arm].of_others.format(method=recipe.method)}; leave this arm out, or set "
+        f"{arm} {ARMS[arm].why_not.format(method=recipe.method)}; leave this arm out, or set "
         f"--method {' or '.join(fitting)}",
     )
 

@@ -20,7 +20,7 @@ from batchformer.lab.config.methods import MethodConfig, MethodName, ModuleConfi
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainConfig
 from batchformer.lab.recipes.recognition import deit
-from batchformer.lab.recipes.shared import IMAGES, in_epochs, recipe_table
+from batchformer.lab.recipes.shared import IMAGES, in_epochs, named
 
 #: After block 8 of 12, counted from 0: the authors' place on ImageNet.
 AFTER_BLOCK_8 = ModuleConfig(at=("blocks.9",), lr_factor=0.5)
@@ -197,24 +197,18 @@ def my_boxes() -> Recipe:
     )
 
 
-_LONG_TAILED = {
-    "cifar100_lt_deit_balanced_softmax": (_long_tailed, "balanced_softmax", "Balanced Softmax"),
-    "cifar100_lt_deit_cross_entropy": (_long_tailed, "cross_entropy", "cross-entropy"),
-}
-#: Images of an update, parts that attend among themselves, and queries: the authors' on COCO.
-_DETR = {
-    "voc_deformable_detr": (_detr, "deformable", DetectionConfig(), 16, 1, 100),
-    "coco_detr": (_detr, "detr", COCO, 8, 4, 100),
-    "coco_conditional_detr": (_detr, "conditional", COCO, 8, 4, 300),
-    "coco_deformable_detr": (_detr, "deformable", COCO, 24, 8, 300),
-}
 #: In the order of `batchformer list`.
 RECIPES = (
-    *recipe_table(
-        {f"imagenet_deit_{size}_v2": (_imagenet, size) for size in ("tiny", "small", "base")}
-    ),
+    *(named(f"imagenet_deit_{size}_v2", _imagenet, size) for size in ("tiny", "small", "base")),
     cifar100_deit,
-    *recipe_table(_LONG_TAILED),
+    named(
+        "cifar100_lt_deit_balanced_softmax", _long_tailed, "balanced_softmax", "Balanced Softmax"
+    ),
+    named("cifar100_lt_deit_cross_entropy", _long_tailed, "cross_entropy", "cross-entropy"),
     my_boxes,
-    *recipe_table(_DETR),
+    # Images of an update, parts that attend among themselves, and queries: the authors' on COCO.
+    named("voc_deformable_detr", _detr, "deformable", DetectionConfig(), 16, 1, 100),
+    named("coco_detr", _detr, "detr", COCO, 8, 4, 100),
+    named("coco_conditional_detr", _detr, "conditional", COCO, 8, 4, 300),
+    named("coco_deformable_detr", _detr, "deformable", COCO, 24, 8, 300),
 )

@@ -22,7 +22,7 @@ from batchformer.lab.config.data import ContrastConfig, LongTailConfig
 from batchformer.lab.config.methods import MethodConfig, MethodName, ModuleConfig
 from batchformer.lab.config.recipe import NOT_IN_THE_PAPER, Recipe
 from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainConfig
-from batchformer.lab.recipes.shared import Make, recipe_table
+from batchformer.lab.recipes.shared import Make, named
 
 #: Training images of ImageNet.
 IMAGES = 1_281_167
@@ -228,9 +228,9 @@ def _on_features_of(learnt: Recipe, data: LongTailConfig, method: MethodName, ti
 RECIPES = (
     imagenet_moco_v2,
     imagenet_moco_v2_probe,
-    *recipe_table({"imagenet_moco_v2_knn": (_knn, imagenet_moco_v2, PLAIN)}),
+    named("imagenet_moco_v2_knn", _knn, imagenet_moco_v2, PLAIN),
     imagenet_moco_v3,
     imagenet_moco_v3_probe,
-    *recipe_table({"imagenet_moco_v3_knn": (_knn, imagenet_moco_v3, ASYMMETRIC)}),
+    named("imagenet_moco_v3_knn", _knn, imagenet_moco_v3, ASYMMETRIC),
     imagenet_moco_v3_vit_small,
 )

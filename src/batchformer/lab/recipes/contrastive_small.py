@@ -27,7 +27,7 @@ from batchformer.lab.config.methods import MethodConfig
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainConfig
 from batchformer.lab.recipes.contrastive import MODULE, neighbours_of, probe_of
-from batchformer.lab.recipes.shared import IMAGES, Make, recipe_table
+from batchformer.lab.recipes.shared import IMAGES, Make, named
 
 CIFAR_LT = ContrastConfig(name="cifar100", ratio=100.0, views="moco_v2")
 DIGITS = ContrastConfig(name="digits", ratio=10.0, views="byol")
@@ -218,32 +218,22 @@ def _lars(lr: float) -> OptimConfig:
     )
 
 
-#: Probes with rate, batch, epochs and where the rate drops, neighbours with their number. Drops and
-#: lengths are those of MoCo on ImageNet. Above them, ours: the baseline and with BatchFormer, on
-#: CIFAR-100-LT after 100 epochs of MoCo.
-_OF_MOCO_V2: dict[str, tuple[Any, ...]] = {
-    # 25.96 -> 23.01, 18.18 -> 16.06
-    "cifar100_lt_moco_v2_probe": (_probe, cifar100_lt_moco_v2, 10.0, 256, 100, (60, 80)),
-    "cifar100_lt_moco_v2_knn": (_knn, cifar100_lt_moco_v2),
-}
-_OF_MOCO_V3: dict[str, tuple[Any, ...]] = {
-    # 29.71 -> 23.81, 21.72 -> 16.68
-    "cifar100_lt_moco_v3_probe": (_probe, cifar100_lt_moco_v3, 10.0, 256, 90),
-    "cifar100_lt_moco_v3_knn": (_knn, cifar100_lt_moco_v3),
-}
-_OF_DIGITS: dict[str, tuple[Any, ...]] = {
-    # 90.50 -> 90.93, 91.03 -> 90.40
-    "digits_moco_v3_probe": (_probe, digits_moco_v3, 3.0, 64, 60),
-    "digits_moco_v3_knn": (_knn, digits_moco_v3, 10),
-}
-#: In the order of `batchformer list`.
+#: In the order of `batchformer list`. Probes with rate, batch, epochs and where the rate drops,
+#: neighbours with their number. Drops and lengths are those of MoCo on ImageNet. Above them, ours:
+#: the baseline and with BatchFormer, on CIFAR-100-LT after 100 epochs of MoCo.
 RECIPES = (
     cifar100_lt_moco_v2,
-    *recipe_table(_OF_MOCO_V2),
+    # 25.96 -> 23.01, 18.18 -> 16.06
+    named("cifar100_lt_moco_v2_probe", _probe, cifar100_lt_moco_v2, 10.0, 256, 100, (60, 80)),
+    named("cifar100_lt_moco_v2_knn", _knn, cifar100_lt_moco_v2),
     cifar100_lt_moco_v3,
-    *recipe_table(_OF_MOCO_V3),
+    # 29.71 -> 23.81, 21.72 -> 16.68
+    named("cifar100_lt_moco_v3_probe", _probe, cifar100_lt_moco_v3, 10.0, 256, 90),
+    named("cifar100_lt_moco_v3_knn", _knn, cifar100_lt_moco_v3),
     digits_moco_v3,
-    *recipe_table(_OF_DIGITS),
+    # 90.50 -> 90.93, 91.03 -> 90.40
+    named("digits_moco_v3_probe", _probe, digits_moco_v3, 3.0, 64, 60),
+    named("digits_moco_v3_knn", _knn, digits_moco_v3, 10),
     my_folder_moco_v3,
     my_folder_probe,
     my_folder_knn,

@@ -11,7 +11,6 @@ does not shuffle, and a part already finds the keys of the parts before it in th
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from batchformer.lab.config.data import LongTailConfig
 from batchformer.lab.config.methods import MethodConfig, ModuleConfig
@@ -19,7 +18,7 @@ from batchformer.lab.config.recipe import NOT_IN_THE_PAPER, Recipe
 from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainConfig
 from batchformer.lab.data.sets.image_layouts import ANNOTATED
 from batchformer.lab.recipes.cifar_lt import PACO_MODULE
-from batchformer.lab.recipes.shared import in_epochs, recipe_table, warm_up_and_drop
+from batchformer.lab.recipes.shared import in_epochs, named, warm_up_and_drop
 
 # ImageNet-LT: table 2, ResNet-10 and ResNet-50, and ResNeXt-50 beside them
 
@@ -354,23 +353,19 @@ def places_lt_paco() -> Recipe:
     )
 
 
-#: ImageNet-LT by name: what makes the recipe, and its network.
-_ROWS: dict[str, tuple[Any, ...]] = {
-    "imagenet_lt_balanced_softmax_resnet10": (_balanced_softmax, "resnet10"),
-    "imagenet_lt_balanced_softmax_resnet50": (_balanced_softmax, "resnet50"),
-    "imagenet_lt_ride_resnet10": (_ride, "resnet10"),
-    "imagenet_lt_ride_resnet50": (_ride, "resnet50"),
-    "imagenet_lt_ride_resnext50": (_ride, "resnext50"),
-    "imagenet_lt_ride_resnet10_two_stage": (_two_stages, "resnet10"),
-    "imagenet_lt_ride_resnet50_two_stage": (_two_stages, "resnet50"),
-    "imagenet_lt_ride_resnet10_6experts": (_six_experts, "resnet10"),
-    "imagenet_lt_ride_resnet50_6experts": (_six_experts, "resnet50"),
-    "imagenet_lt_ride_resnet10_distilled": (_distilled, "resnet10"),
-    "imagenet_lt_ride_resnet50_distilled": (_distilled, "resnet50"),
-}
 #: In the order of `batchformer list`.
 RECIPES = (
-    *recipe_table(_ROWS),
+    named("imagenet_lt_balanced_softmax_resnet10", _balanced_softmax, "resnet10"),
+    named("imagenet_lt_balanced_softmax_resnet50", _balanced_softmax, "resnet50"),
+    named("imagenet_lt_ride_resnet10", _ride, "resnet10"),
+    named("imagenet_lt_ride_resnet50", _ride, "resnet50"),
+    named("imagenet_lt_ride_resnext50", _ride, "resnext50"),
+    named("imagenet_lt_ride_resnet10_two_stage", _two_stages, "resnet10"),
+    named("imagenet_lt_ride_resnet50_two_stage", _two_stages, "resnet50"),
+    named("imagenet_lt_ride_resnet10_6experts", _six_experts, "resnet10"),
+    named("imagenet_lt_ride_resnet50_6experts", _six_experts, "resnet50"),
+    named("imagenet_lt_ride_resnet10_distilled", _distilled, "resnet10"),
+    named("imagenet_lt_ride_resnet50_distilled", _distilled, "resnet50"),
     imagenet_lt_paco,
     inaturalist18_ride,
     inaturalist18_cross_entropy,

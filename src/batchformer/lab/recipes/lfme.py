@@ -16,7 +16,7 @@ from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainConfig
 from batchformer.lab.recipes.image_files_lt import DATA
 from batchformer.lab.recipes.image_files_lt import IMAGES as FILES
-from batchformer.lab.recipes.shared import IMAGES, in_epochs, recipe_table
+from batchformer.lab.recipes.shared import IMAGES, in_epochs, named
 
 SGD = OptimConfig(name="sgd", lr=0.1, momentum=0.9, weight_decay=5e-4)
 CIFAR_DATA = LongTailConfig(name="cifar100", ratio=100.0, augment="standard")
@@ -99,7 +99,10 @@ def cifar100_lt_lfme() -> Recipe:
     )
 
 
-_CIFAR = {f"cifar100_lt_lfme_{g}": (_expert, g, CIFAR_DATA, "cifar100-LT", 200) for g in GROUPS}
-_IMAGENET = {f"imagenet_lt_lfme_{g}": (_expert, g, DATA, "ImageNet-LT", 120) for g in GROUPS}
 #: In the order of `batchformer list`.
-RECIPES = (*recipe_table(_CIFAR), cifar100_lt_lfme, *recipe_table(_IMAGENET), imagenet_lt_lfme)
+RECIPES = (
+    *(named(f"cifar100_lt_lfme_{g}", _expert, g, CIFAR_DATA, "cifar100-LT", 200) for g in GROUPS),
+    cifar100_lt_lfme,
+    *(named(f"imagenet_lt_lfme_{g}", _expert, g, DATA, "ImageNet-LT", 120) for g in GROUPS),
+    imagenet_lt_lfme,
+)

@@ -16,7 +16,7 @@ from batchformer.lab.config.data import LongTailConfig
 from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainConfig
-from batchformer.lab.recipes.shared import recipe_table
+from batchformer.lab.recipes.shared import named
 
 BATCH = 1024
 #: Resized crop, flip, RandAugment and erasing.
@@ -141,7 +141,7 @@ def digits_recognition() -> Recipe:
 #: In the order of `batchformer list`.
 RECIPES = (
     imagenet_resnet50,
-    *recipe_table({f"imagenet_deit_{size}": (deit, size) for size in ("tiny", "small", "base")}),
+    *(named(f"imagenet_deit_{size}", deit, size) for size in ("tiny", "small", "base")),
     imagenet_vit_small,
     digits_recognition,
 )

@@ -10,13 +10,13 @@ rows, as we do not have the images.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from batchformer.lab.config.data import FeatureConfig, PairConfig
 from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.config.recipe import NOT_IN_THE_PAPER, Recipe
 from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainConfig
-from batchformer.lab.recipes.shared import recipe_table
+from batchformer.lab.recipes.shared import named
 
 # Compositional: CGE and CompCos
 
@@ -244,21 +244,18 @@ def my_features_ce_gzsl() -> Recipe:
     )
 
 
-#: CGE: epochs, batch size, channels of the embedding. CompCos: channels of the embedding, factor on
-#: cosines; in an open world also the largest margin, and epochs until it is reached.
-_ROWS: dict[str, tuple[Any, ...]] = {
-    "mit_states_cge": (_cge, "mit_states", 100, 128, 0),
-    "mit_states_compcos": (_compcos, "mit_states", 600, 20.0),
-    "mit_states_compcos_open": (_opened, "mit_states", 600, 20.0, 0.4, 15),
-    "ut_zappos_cge": (_cge, "ut_zappos", 100, 128, 300),
-    "ut_zappos_compcos": (_compcos, "ut_zappos", 300, 50.0),
-    "ut_zappos_compcos_open": (_opened, "ut_zappos", 300, 50.0, 1.0, 100),
-    "c_gqa_cge": (_cge, "c_gqa", 200, 256, 0),
-    "c_gqa_compcos": (_compcos, "c_gqa", 300, 100.0),
-}
-#: In the order of `batchformer list`.
+#: In the order of `batchformer list`. CGE: epochs, batch size, channels of the embedding. CompCos:
+#: channels of the embedding, factor on cosines; in an open world also the largest margin, and the
+#: epochs until it is reached.
 RECIPES = (
-    *recipe_table(_ROWS),
+    named("mit_states_cge", _cge, "mit_states", 100, 128, 0),
+    named("mit_states_compcos", _compcos, "mit_states", 600, 20.0),
+    named("mit_states_compcos_open", _opened, "mit_states", 600, 20.0, 0.4, 15),
+    named("ut_zappos_cge", _cge, "ut_zappos", 100, 128, 300),
+    named("ut_zappos_compcos", _compcos, "ut_zappos", 300, 50.0),
+    named("ut_zappos_compcos_open", _opened, "ut_zappos", 300, 50.0, 1.0, 100),
+    named("c_gqa_cge", _cge, "c_gqa", 200, 256, 0),
+    named("c_gqa_compcos", _compcos, "c_gqa", 300, 100.0),
     my_pairs_cge,
     my_pairs_compcos,
     cub_izf,
