@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import sys
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from torch import nn
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.data.feeds.memory import close
 from batchformer.lab.engine.checkpoint import load_newest
+from batchformer.lab.engine.log import read_records
 from batchformer.lab.recipes import find_recipe
 from batchformer.lab.recipes.small import demo
 from batchformer.lab.runs.folder import recipe_to_json, write_json
@@ -26,7 +26,7 @@ def short(recipe: Recipe | None = None, **train: Any) -> Recipe:
     """The demonstration, or another recipe, in six updates without figures, or as `train` says."""
     recipe = recipe or demo()
     options = {"updates": 6, "eval_every": 3, "log_every": 5, "figures": False, **train}
-    return dataclasses.replace(recipe, train=dataclasses.replace(recipe.train, **options))
+    return recipe.changed(train=options)
 
 
 def config_of(folder: Path) -> dict[str, Any]:
@@ -45,6 +45,12 @@ def metrics_of(folder: Path) -> dict[str, float]:
     """The scores of a finished run."""
     metrics: dict[str, float] = result_of(folder)["metrics"]
     return metrics
+
+
+def records_of(folder: Path) -> list[dict[str, Any]]:
+    """What a run logged, without its speed."""
+    found = read_records(folder / "metrics.jsonl")
+    return [{k: v for k, v in r.items() if k != "samples_per_s"} for r in found]
 
 
 def contents(folder: Path) -> tuple[object, dict[str, bytes], dict[str, bytes]]:
@@ -69,7 +75,7 @@ def bottlenecks(num_classes: int) -> nn.Module:
 def configuration(**train: Any) -> dict[str, Any]:
     """What ``config.json`` would hold of a run of ``pacs_coral``."""
     recipe = find_recipe("pacs_coral")
-    changed = dataclasses.replace(recipe, train=dataclasses.replace(recipe.train, **train))
+    changed = recipe.changed(train=train)
     return {"arm": "baseline", "seed": 0, "trained": recipe_to_json(changed)}
 
 

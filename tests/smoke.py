@@ -43,10 +43,9 @@ def tiny(
     smaller = SMALLER.get(recipe.model, recipe.model)
     at = tuple(re.sub(r"^blocks\.\d+$", "blocks.4", place) for place in recipe.module.at)
     module = recipe.module if smaller == recipe.model else dataclasses.replace(recipe.module, at=at)
-    return dataclasses.replace(
-        recipe,
-        data=recipe.data_with(**data),
-        train=dataclasses.replace(recipe.train, workers=0, figures=False, **train),
+    return recipe.changed(
+        data=data,
+        train={"workers": 0, "figures": False, **train},
         model=smaller,
         module=module,
         weights=weights,

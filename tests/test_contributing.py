@@ -44,7 +44,6 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
         elif name == SMALL:
             put(path, "#: In the order of", f"{code}\n\n")
             put(path, "    my_folder,\n", "    demo_focal,\n")
-            put(path, "from batchformer.lab.config.data", "from dataclasses import replace\n\n")
         else:
             assert not path.exists()
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 import pytest
 
+from batchformer.cli import main as cli
+
 #: Calls commands one after the other in a process that has loaded nothing before.
 CALLS = """
 import contextlib, io, json, sys, time, traceback
@@ -67,6 +69,20 @@ def ask(calls: Sequence[Sequence[str]], before: str = "", data: Path | None = No
     command = [sys.executable, "-c", before + CALLS, json.dumps(list(calls))]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=env, cwd=data)
     return [Answer(*answer) for answer in json.loads(done.stdout)]
+
+
+@pytest.fixture
+def failing(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
+    """Calls a command that fails; gives its exit code and its words."""
+
+    def call(*arguments: str) -> tuple[int, str]:
+        with pytest.raises(SystemExit) as stop:
+            cli.main(arguments)
+        seen = capsys.readouterr()
+        assert "Traceback" not in seen.err
+        return int(stop.value.code or 0), " ".join((seen.err + seen.out).replace("│", " ").split())
+
+    return call
 
 
 @pytest.fixture(scope="session")

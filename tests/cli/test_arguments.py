@@ -49,7 +49,7 @@ def test_data_is_short_for_its_root(name: str, given: list[str]) -> None:
         words = [*given, "--model", "resnet50"]
         options = parse(kind, words, "any", **Settings.fields_of(recipe))
         assert (options.data.root, options.model) == ("photos", "resnet50")
-        assert options.data == recipe.data_with(root="photos")
+        assert options.data == recipe.changed(data={"root": "photos"}).data
     with pytest.raises(SystemExit):
         parse(DemoOptions, given, "demo")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,20 +12,14 @@ from torch import nn
 from batchformer.cli import main as cli
 from batchformer.lab.models.build import build_model
 from batchformer.lab.runs.load_run import restore
+from lab_runs import config_of, metrics_of, result_of
 
 CPU = torch.device("cpu")
 QUICK = ["--quiet", "--device", "cpu", "--train.batch-size", "20"]
 
 
-def failing(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
-    with pytest.raises(SystemExit) as stop:
-        cli.main(arguments)
-    seen = capsys.readouterr()
-    return int(stop.value.code or 0), " ".join((seen.err + seen.out).replace("│", " ").split())
-
-
 def test_every_target_is_compared_and_its_parts_evaluated(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], failing: Any
 ) -> None:
     arguments = ["compare", "rotated_digits_erm", "--seeds", "1", "--runs", str(tmp_path)]
     arguments += ["--arms", "batchformer", "--train.updates", "2", "--train.eval-every", "2"]
@@ -35,10 +28,10 @@ def test_every_target_is_compared_and_its_parts_evaluated(
     shown = {line.split()[0] for line in out.splitlines() if line.strip()}
     assert {"Average", "r0", "r15", "r30", "r45", "r60", "r75"} <= shown
     folder = tmp_path / "rotated_digits_erm/batchformer/seed0"
-    metrics = json.loads((folder / "result.json").read_text())["metrics"]
+    metrics = metrics_of(folder)
     cli.main(["evaluate", str(folder / "r30"), "--device", "cpu"])
     assert f"{folder / 'r30'}: r30 {metrics['r30']:.2f} val" in capsys.readouterr().out
-    code, seen = failing(capsys, "evaluate", str(folder), "--device", "cpu")
+    code, seen = failing("evaluate", str(folder), "--device", "cpu")
     assert code == 1 and "r0, r15, r30, r45, r60, r75. Name the folder of one of them" in seen
 
 
@@ -72,27 +65,25 @@ def test_mistakes_are_answered_with_what_to_do(
     words: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    failing: Any,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    code, seen = failing(capsys, *arguments)
+    code, seen = failing(*arguments)
     assert code in (1, 2) and words in seen
     assert not list(tmp_path.rglob("result.json"))
 
 
-def test_a_try_that_failed_before_training_is_in_nobodys_way(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_try_that_failed_before_training_is_in_nobodys_way(tmp_path: Path, failing: Any) -> None:
     arguments = ["train", "rotated_digits_coral", "--data.target", "r45", "--quiet"]
     arguments += ["--device", "cpu", "--train.updates", "2", "--runs", str(tmp_path)]
-    code, seen = failing(capsys, *arguments, "--train.batch-size", "61")
+    code, seen = failing(*arguments, "--train.batch-size", "61")
     assert code == 1 and "set train.batch-size to a multiple of 5, or to 0" in seen
     folder = tmp_path / "rotated_digits_coral/batchformer/seed0"
     assert (folder / "config.json").exists()
     cli.main([*arguments, "--train.batch-size", "60"])
-    recorded = json.loads((folder / "config.json").read_text())
+    recorded = config_of(folder)
     assert recorded["trained"]["train"]["batch_size"] == 60
-    code, seen = failing(capsys, *arguments, "--train.batch-size", "20")
+    code, seen = failing(*arguments, "--train.batch-size", "20")
     assert code == 1 and "train.batch_size was 60, is 20" in seen
 
 
@@ -114,7 +105,7 @@ def test_epochs_of_a_shuffled_order_follow_from_the_data(tmp_path: Path) -> None
     arguments = ["train", "rotated_digits_mdd", "--train.epochs", "2", "--train.eval-every", "0"]
     cli.main([*arguments, "--runs", str(tmp_path), "--quiet", "--device", "cpu"])
     folder = tmp_path / "rotated_digits_mdd/batchformer/seed0"
-    result = json.loads((folder / "result.json").read_text())
+    result = result_of(folder)
     assert result["updates"] == 2 * (300 // 36)
     assert list(result["metrics"]) == ["r45", "mean_class"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 from pathlib import Path
@@ -18,14 +17,14 @@ from batchformer.lab.recipes.small import demo
 from batchformer.lab.runs.compare import run as train
 from batchformer.lab.runs.compare import runs_of_comparison
 from batchformer.lab.runs.launch import RECORD
+from lab_runs import metrics_of
 from soak.processes import finish, start
 
 CPU = torch.device("cpu")
 
 
 def short() -> Recipe:
-    settings = dataclasses.replace(demo().train, updates=4, eval_every=4, figures=False)
-    return dataclasses.replace(demo(), train=settings)
+    return demo().changed(train={"updates": 4, "eval_every": 4, "figures": False})
 
 
 @pytest.fixture(scope="module")
@@ -85,9 +84,8 @@ def test_a_report_of_nothing_yet(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 def test_evaluate_scores_a_run_again(half: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = half / "demo/batchformer/seed0"
-    metrics = json.loads((folder / "result.json").read_text())["metrics"]
     results.evaluate([str(folder), "--device", "cpu"])
-    assert f"{folder}: all {metrics['all']:.2f}" in capsys.readouterr().out
+    assert f"{folder}: all {metrics_of(folder)['all']:.2f}" in capsys.readouterr().out
 
 
 def test_export_writes_the_plain_network(

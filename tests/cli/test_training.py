@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -168,8 +167,7 @@ def test_the_demo_proves_says_a_line_a_run_and_what_comes_next(
     quiet: list[str],
 ) -> None:
     demo = training.find_recipe("demo")
-    train = dataclasses.replace(demo.train, updates=4, eval_every=1)
-    short = dataclasses.replace(demo, train=train)
+    short = demo.changed(train={"updates": 4, "eval_every": 1})
     monkeypatch.setattr(training, "find_recipe", lambda name: short)
     # As after `make demo`: an environment whose commands are not on the path.
     (tmp_path / "bin").mkdir()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from PIL import Image
 from batchformer.cli import main as cli
 from batchformer.lab.data.sets.known_pairs import METADATA
 from batchformer.lab.runs.build import load_task
+from lab_runs import config_of
 
 DOMAINS, CLASSES, EACH = ("photo", "sketch", "toon"), ("cat", "dog", "guitar", "horse"), 5
 PHASES = ("train", "val", "test")
@@ -64,14 +64,6 @@ def compared(table: Path, tree: Path, vectors: Path, *more: str) -> list[str]:
     command += ["--weights", "", "--hyper.graph-hidden", "16", "--seeds", "1"]
     command += ["--train.batch-size", "6", "--train.updates", "2", "--train.eval-every", "1"]
     return [*command, "--train.workers", "0", "--quiet", "--device", "cpu", *more]
-
-
-def failing(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
-    with pytest.raises(SystemExit) as stop:
-        cli.main(arguments)
-    seen = capsys.readouterr()
-    assert "Traceback" not in seen.err
-    return int(stop.value.code or 0), " ".join((seen.err + seen.out).replace("│", " ").split())
 
 
 def test_pairs_are_made_of_a_tree(
@@ -130,12 +122,12 @@ def test_check_on_features(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 
 
 def test_an_arm_that_cannot_be_is_refused_before_the_first_is_trained(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, failing: Any
 ) -> None:
     file = make_features(tmp_path / "mine.npz")
     command = ["compare", "cub_eszsl", "--data.name", "npz", "--data.root", str(file), "--seeds"]
     command += ["1", "--runs", str(tmp_path), "--device", "cpu", "--quiet"]
-    code, words = failing(capsys, *command, "--arms", "baseline", "batchformer")
+    code, words = failing(*command, "--arms", "baseline", "batchformer")
     assert code == 1 and "eszsl is a closed form" in words and "--arms baseline" in words
     assert not list(tmp_path.rglob("metrics.jsonl"))
     cli.main(command)
@@ -146,7 +138,9 @@ def entry(image: str, attribute: str, split: str) -> dict[str, Any]:
     return {"image": image, "attr": attribute, "obj": "dog", "set": split}
 
 
-def test_metadata_becomes_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_metadata_becomes_a_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], failing: Any
+) -> None:
     file, made = tmp_path / METADATA, tmp_path / "made.csv"
     kept = [entry("wet dog/1.jpg", "wet", "train"), entry("old dog/2.jpg", "old", "test")]
     torch.save([*kept, entry("3.jpg", "NA", "train"), entry("4.jpg", "wet", "NA")], file)
@@ -162,13 +156,11 @@ def test_metadata_becomes_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[
     cli.main(["data", "convert-pairs", str(file), "--to", str(made)])
     assert capsys.readouterr().out == f"{made}: 2 images written\n"
     images = ["--images", str(tmp_path)]
-    code, words = failing(capsys, "data", "convert-pairs", str(file), "--to", str(made), *images)
+    code, words = failing("data", "convert-pairs", str(file), "--to", str(made), *images)
     assert code == 1 and "none of the 2 images looked for" in words
 
 
-def test_files_to_convert_that_are_not_there(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_files_to_convert_that_are_not_there(tmp_path: Path, failing: Any) -> None:
     file = tmp_path / "a.t7"
     file.write_bytes(b"no list")
     for paths, said in (
@@ -177,7 +169,7 @@ def test_files_to_convert_that_are_not_there(
         ([file, file], "takes one file"),
         ([tmp_path], "takes one file"),
     ):
-        code, words = failing(capsys, "data", "convert-pairs", *map(str, paths))
+        code, words = failing("data", "convert-pairs", *map(str, paths))
         assert code == 1 and said in words
 
 
@@ -187,6 +179,7 @@ def test_words_and_files_that_are_missing(
     vectors: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
+    failing: Any,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("BATCHFORMER_DATA", str(tmp_path))
@@ -203,14 +196,14 @@ def test_words_and_files_that_are_missing(
         (nothing, "by --data.vectors FILE"),
         (compared(table, tmp_path / "elsewhere", vectors), "elsewhere, does not exist"),
     ):
-        code, words = failing(capsys, *arguments)
+        code, words = failing(*arguments)
         assert code == 1 and said in words
     assert not list(tmp_path.rglob("result.json"))
 
     more = ["--data.replacements", "toon=drawing", "--data.missing-words", "random"]
     more += ["--arms", "baseline"]
     cli.main([*command, *more, "--runs", str(tmp_path)])
-    config = json.loads((tmp_path / "my_pairs_cge/baseline/seed0/config.json").read_text())
+    config = config_of(tmp_path / "my_pairs_cge/baseline/seed0")
     assert config["data"]["random_vectors"] == ["cat"]
     line = f"{table.stem}: no word vector, and a random one drawn: cat"
     assert line not in capsys.readouterr().err, "it was to be quiet"

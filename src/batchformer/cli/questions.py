@@ -35,11 +35,12 @@ def check(arguments: list[str]) -> None:
     require_training(recipe.method, recipe.module)
     ensure_data(recipe)
     from batchformer.lab.runs.build import build, load_task, pick_device
-    from batchformer.lab.runs.sub_runs import by_target
+    from batchformer.lab.runs.sub_runs import targets_of
     from batchformer.plug.check import check as look
 
     device = pick_device(options.device)
-    recipe = next(iter(by_target(recipe).values()))
+    if targets := targets_of(recipe):
+        recipe = recipe.changed(data={"target": targets[0]})
     task = load_task(recipe.data, device)
     method = build(recipe, 0, task).to(device)
     batch = task.feed(recipe.train, 0).batch(0)

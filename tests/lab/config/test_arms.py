@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 
 from batchformer.lab.config.arms import ARMS, usual_arms, with_arm
@@ -60,7 +58,7 @@ def fits(name: str, arm: str) -> bool:
 def test_what_an_arm_changes(arm: str) -> None:
     weights = "trained.pth" if arm == "random_weights" else ""
     name = INSIDE if arm == "batchformer_identity" else next(n for n in RECIPES if fits(n, arm))
-    recipe = dataclasses.replace(find_recipe(name), weights=weights)
+    recipe = find_recipe(name).changed(weights=weights)
     changed = changed_settings(recipe, with_arm(recipe, arm))
     assert {key: new for key, (_, new) in changed.items()} == CHANGED[arm]
 
@@ -150,12 +148,12 @@ def test_an_arm_without_sense_is_refused_and_the_others_are_not(name: str) -> No
 @pytest.mark.parametrize("arm", ["mates", "baseline_mates"])
 def test_mates_are_for_a_shuffled_order_and_for_even_batches(arm: str) -> None:
     recipe = find_recipe("demo")
-    balanced = dataclasses.replace(recipe, data=recipe.data_with(sampler="class_balanced"))
+    balanced = recipe.changed(data={"sampler": "class_balanced"})
     for other in (balanced, find_recipe("pacs_erm"), with_arm(recipe, arm)):
         words = rf"{arm} gives a mate.*{other.name} has data.sampler {other.data.sampler};"
         with pytest.raises(ValueError, match=words):
             with_arm(other, arm)
-    odd = dataclasses.replace(recipe, train=dataclasses.replace(recipe.train, batch_size=33))
+    odd = recipe.changed(train={"batch_size": 33})
     with pytest.raises(ValueError, match=r"puts pairs into a batch; set train\.batch-size to a"):
         with_arm(odd, arm)
     for name in ("cifar100_lt_balanced_softmax", "cifar100_lt_cross_entropy", "my_folder"):
@@ -171,7 +169,7 @@ def test_what_trains_nothing_needs_runs_with_batchformer_to_start_from() -> None
     assert with_arm(find_recipe("cifar100_lt_tau_norm"), "batchformer").module.enabled
     routed = find_recipe("cifar100_lt_ride_assignment")
     assert with_arm(routed, "batchformer").module.enabled
-    named = dataclasses.replace(routed, start="cifar100_lt_ride/baseline")
+    named = routed.changed(start="cifar100_lt_ride/baseline")
     with pytest.raises(ValueError, match="the arm batchformer would be the baseline"):
         with_arm(named, "batchformer")
     assert with_arm(find_recipe("places_lt_balms"), "batchformer").module.enabled
@@ -179,7 +177,7 @@ def test_what_trains_nothing_needs_runs_with_batchformer_to_start_from() -> None
 
 @pytest.mark.parametrize("name", ["my_voc", "voc_moco_v3", "digits_moco_v3_probe", "my_folder_knn"])
 def test_where_all_arms_begin_alike_batchformer_is_none(name: str) -> None:
-    recipe = dataclasses.replace(find_recipe(name), start="", weights="trained.pth")
+    recipe = find_recipe(name).changed(start="", weights="trained.pth")
     assert usual_arms(recipe) == ("baseline",)
     for arm in ("baseline", "random_weights"):
         with_arm(recipe, arm)
@@ -187,7 +185,7 @@ def test_where_all_arms_begin_alike_batchformer_is_none(name: str) -> None:
         words = f"no part in {recipe.method}, and {name} begins with the same.*the arm {arm} would"
         with pytest.raises(ValueError, match=words):
             with_arm(recipe, arm)
-    started = dataclasses.replace(recipe, start="imagenet_moco_v3", weights="")
+    started = recipe.changed(start="imagenet_moco_v3", weights="")
     assert usual_arms(started) == ("baseline", "batchformer")
     assert with_arm(started, "batchformer").start == "imagenet_moco_v3"
 
@@ -209,7 +207,7 @@ def test_usual_arms_are_none_that_the_recipe_refuses(name: str) -> None:
 
 
 def test_arms_that_begin_with_one_named_arm_are_alike() -> None:
-    recipe = dataclasses.replace(find_recipe("digits_moco_v3_knn"), start="digits_moco_v3/baseline")
+    recipe = find_recipe("digits_moco_v3_knn").changed(start="digits_moco_v3/baseline")
     assert usual_arms(recipe) == ("baseline",)
     with pytest.raises(ValueError, match="the baseline under another name"):
         with_arm(recipe, "batchformer")
@@ -221,16 +219,16 @@ def test_random_weights_are_no_arm_of_what_begins_with_them(name: str) -> None:
     recipe = find_recipe(name)
     with pytest.raises(ValueError, match=f"{name} begins with random weights in every arm"):
         with_arm(recipe, "random_weights")
-    with_arm(dataclasses.replace(recipe, weights="timm"), "random_weights")
+    with_arm(recipe.changed(weights="timm"), "random_weights")
     with_arm(recipe, "baseline")
 
 
 @pytest.mark.parametrize("name", ["digits_moco_v3_probe", "digits_moco_v3_knn"])
 def test_only_random_weights_are_measured_where_nothing_was_learnt(name: str) -> None:
-    recipe = dataclasses.replace(find_recipe(name), start="")
+    recipe = find_recipe(name).changed(start="")
     without = {"random_weights", "batchformer_official_loss", "batchformer_identity"}
     for arm in set(ARMS) - without - OF_SOME:
         with pytest.raises(ValueError, match=f"the arm {arm} would be an untrained network"):
             with_arm(recipe, arm)
     assert with_arm(recipe, "random_weights").start == ""
-    with_arm(dataclasses.replace(recipe, weights="timm"), "baseline")
+    with_arm(recipe.changed(weights="timm"), "baseline")

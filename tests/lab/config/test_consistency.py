@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import pytest
@@ -36,53 +35,48 @@ VAL: dict[str, Any] = {"name": "imagenet_lt", "augment": "jitter", "meta_from": 
 )
 def test_recipes_that_cannot_be_are_refused(name: str, change: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        dataclasses.replace(find_recipe(name), **change)
+        find_recipe(name).changed(**change)
 
 
 def test_weights_are_of_a_file_or_of_a_run() -> None:
-    from_a_file = dataclasses.replace(find_recipe("cifar100_lt_crt"), start="", weights="w.pth")
+    from_a_file = find_recipe("cifar100_lt_crt").changed(start="", weights="w.pth")
     assert from_a_file.method == "crt"
     with pytest.raises(ValueError, match="not both"):
-        dataclasses.replace(from_a_file, start="cifar100_lt_cross_entropy")
+        from_a_file.changed(start="cifar100_lt_cross_entropy")
 
 
 @pytest.mark.parametrize("select_on", ["val", "test"])
 def test_an_epoch_is_chosen_in_one_way(select_on: str) -> None:
     """Else the other would have no effect, and nobody would say so."""
     recipe = find_recipe("cub_ce_gzsl")
-    train = dataclasses.replace(recipe.train, select_on=select_on)  # type: ignore[arg-type]
-    with pytest.raises(
-        ValueError, match=rf"select-on {select_on} has no effect.*--data\.no-choose"
-    ):
-        dataclasses.replace(recipe, train=train)
-    theirs = dataclasses.replace(recipe, train=train, data=recipe.data_with(choose=False))
-    assert theirs.train.select_on == select_on
+    train = {"select_on": select_on}
+    with pytest.raises(ValueError, match=rf"select-on {select_on} has no.*--data\.no-choose"):
+        recipe.changed(train=train)
+    recipe.changed(train=train, data={"choose": False})
 
 
 def test_swad_needs_images_that_are_held_out() -> None:
     """Else it is found out when the first evaluation is through."""
     for name in ("demo", "cifar100_lt_moco_v3", "ut_zappos_cge"):
         recipe = find_recipe(name)
-        swad = dataclasses.replace(recipe.hyper, swad=True)
         with pytest.raises(ValueError, match=rf"data\.held-out.*{recipe.task}; leave hyper\.swad"):
-            dataclasses.replace(recipe, hyper=swad)
+            recipe.changed(hyper={"swad": True})
     recipe = find_recipe("pacs_swad")
     with pytest.raises(ValueError, match=r"data\.held-out is 0; set data\.held-out"):
-        dataclasses.replace(recipe, data=recipe.data_with(held_out=0.0))
-    dataclasses.replace(recipe, data=recipe.data_with(held_out=0.1))
+        recipe.changed(data={"held_out": 0.0})
+    recipe.changed(data={"held_out": 0.1})
 
 
 def test_mixing_needs_a_method_with_soft_targets() -> None:
     cut = find_recipe("cifar100_lt_balanced_softmax_cutmix")
     with pytest.raises(ValueError, match=r"ldam does not support that; leave both at 0, or set"):
-        dataclasses.replace(cut, method="ldam")
+        cut.changed(method="ldam")
     with pytest.raises(ValueError, match=r"hyper\.mix-prob 0\.5.*nothing mixes it"):
-        dataclasses.replace(cut, hyper=dataclasses.replace(cut.hyper, cutmix=0.0))
+        cut.changed(hyper={"cutmix": 0.0})
 
 
 def test_a_batch_of_no_size_needs_domains() -> None:
     for name in ("demo", "pacs_erm"):
         recipe = find_recipe(name)
-        train = dataclasses.replace(recipe.train, batch_size=0)
         with pytest.raises(ValueError, match=r"data\.sampler domains gives; set train\.batch-size"):
-            dataclasses.replace(recipe, train=train)
+            recipe.changed(train={"batch_size": 0})

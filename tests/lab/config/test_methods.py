@@ -43,7 +43,7 @@ def test_an_unknown_method_is_answered_with_all() -> None:
     with pytest.raises(ValueError, match="no method 'focl'; there are cross_entropy, balanced"):
         find_method("focl")
     with pytest.raises(ValueError, match="no method 'focl'"):
-        dataclasses.replace(find_recipe("demo"), method="focl")
+        find_recipe("demo").changed(method="focl")
 
 
 @pytest.mark.parametrize(
@@ -62,4 +62,4 @@ def test_a_method_is_refused_for_tasks_that_it_does_not_fit(
     recipe: str, method: str, words: str
 ) -> None:
     with pytest.raises(ValueError, match=words):
-        dataclasses.replace(find_recipe(recipe), method=method)
+        find_recipe(recipe).changed(method=method)

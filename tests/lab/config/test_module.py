@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import pytest
@@ -110,11 +109,8 @@ def test_moco_refuses_with_batchformer_alone(
         require_contrast_sense("moco_v2", ModuleConfig(**module), settings)
     require_contrast_sense("moco_v2", ModuleConfig(**module, enabled=False), settings)
     recipe = find_recipe("cifar100_lt_moco_v2")
-    changed = dataclasses.replace(recipe.module, **module)
     with pytest.raises(ValueError, match=words):
-        dataclasses.replace(
-            recipe, module=changed, hyper=dataclasses.replace(recipe.hyper, **hyper)
-        )
+        recipe.changed(module=module, hyper=hyper)
 
 
 def test_lists_of_moco_v3_are_its_own() -> None:

@@ -31,7 +31,9 @@ def test_no_recipe_is_left_out_of_the_list_of_its_family() -> None:
             public = make.__module__ == family.__name__ and not name.startswith("_")
             signature = inspect.signature(make)
             if public and not signature.parameters and signature.return_annotation == "Recipe":
-                assert RECIPES.get(name) is make, f"{name} is in no RECIPES of {found.name}.py"
+                assert inspect.unwrap(RECIPES[name]) is make, (
+                    f"{name} is in no RECIPES of {found.name}.py"
+                )
     assert list(RECIPES)[:3] == ["demo", "my_folder", "cifar100_lt_balanced_softmax"]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import multiprocessing
 import shutil
 from pathlib import Path
@@ -15,14 +14,13 @@ from PIL import Image
 
 from batchformer.cli import main as cli
 from batchformer.lab.config.recipe import Recipe
-from batchformer.lab.engine.log import read_records
 from batchformer.lab.models.build import build_model
 from batchformer.lab.recipes.small import my_folder
 from batchformer.lab.runs import run as runs
 from batchformer.lab.runs.build import load_task
 from batchformer.lab.runs.compare import compare, run
 from batchformer.lab.runs.load_run import restore
-from lab_runs import StopsAt, config_of, metrics_of, short
+from lab_runs import StopsAt, config_of, metrics_of, records_of, short
 
 pytestmark = pytest.mark.usefixtures("one_block")
 CPU = torch.device("cpu")
@@ -44,8 +42,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def small(root: Path, weights: str = "", **train: Any) -> Recipe:
     options = {"batch_size": 4, "updates": 4, "eval_every": 2, "workers": 0, **train}
     recipe = short(my_folder(), **options)
-    data = recipe.data_with(root=str(root), size=32)
-    return dataclasses.replace(recipe, data=data, model="resnet32", weights=weights)
+    data = {"root": str(root), "size": 32}
+    return recipe.changed(data=data, model="resnet32", weights=weights)
 
 
 def test_resumed_on_files_equals_unbroken_and_workers_end_on_errors(
@@ -61,11 +59,7 @@ def test_resumed_on_files_equals_unbroken_and_workers_end_on_errors(
     assert not multiprocessing.active_children(), "workers end with the run that fails"
     # The number of workers changes no result, so a run may go on with another.
     resumed = run(small(root), "batchformer", 0, root=tmp_path / "b", device=CPU, quiet=True)
-    records = [
-        [{k: v for k, v in r.items() if k != "samples_per_s"} for r in read_records(f)]
-        for f in (whole / "metrics.jsonl", resumed / "metrics.jsonl")
-    ]
-    assert records[0] == records[1]
+    assert records_of(whole) == records_of(resumed)
     states = [restore(folder, CPU)[0].state_dict() for folder in (whole, resumed)]
     assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])
 
@@ -111,7 +105,7 @@ def test_a_run_begins_with_a_file_of_weights(
     file = tmp_path / "w.pth"
     torch.save(other.state_dict(), file)
     frozen = small(root, str(file), updates=1, eval_every=0)
-    frozen = dataclasses.replace(frozen, optim=dataclasses.replace(frozen.optim, lr=1e-12))
+    frozen = frozen.changed(optim={"lr": 1e-12})
     folder = run(frozen, "baseline", 0, root=tmp_path / "runs", device=CPU)
     assert "without its classifier (fc.weight is (10, 64) there and (3, 64) here" in (
         capsys.readouterr().err

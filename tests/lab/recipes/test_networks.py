@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -25,7 +24,7 @@ def test_a_network_of_recipes(
     recipe = find_recipe(FIRST[model])
     channels, side = SIDES.get(model, (3, 32))
     if "patch" in model:
-        recipe = dataclasses.replace(recipe, data=recipe.data_with(size=side))
+        recipe = recipe.changed(data={"size": side})
     with only_built(), torch.no_grad():
         network: Any = build_network(recipe, 5).eval()
         logits = network(torch.zeros(2, channels, side, side))

@@ -181,6 +181,11 @@ def test_rows_with_a_recipe_carry_its_numbers() -> None:
         assert family.get(task, task) == row.task, name(row)
 
 
+def test_the_released_schedule_is_of_the_same_row() -> None:
+    released = find_recipe("cifar100_lt_balanced_softmax_released")
+    assert released.paper == find_recipe("cifar100_lt_balanced_softmax").paper != {}
+
+
 def test_rows_for_a_recipe() -> None:
     rows = rows_for("cifar100_lt_balanced_softmax_r200")
     assert [row.arm for row in rows] == ["baseline", "batchformer"]

@@ -219,10 +219,10 @@ def test_what_is_measured_on_features(name: str, start: str) -> None:
 
 
 def test_weights_of_a_file_in_the_place_of_a_run() -> None:
-    recipe = dataclasses.replace(KNOWN["my_folder_probe"], start="", weights="timm")
+    recipe = KNOWN["my_folder_probe"].changed(start="", weights="timm")
     assert with_arm(recipe, "baseline").weights == "timm"
     with pytest.raises(ValueError, match=r"of a run .* or of a file"):
-        dataclasses.replace(KNOWN["my_folder_probe"], weights="timm")
+        KNOWN["my_folder_probe"].changed(weights="timm")
 
 
 @pytest.mark.parametrize(
@@ -236,11 +236,9 @@ def test_weights_of_a_file_in_the_place_of_a_run() -> None:
 )
 def test_batches_that_have_no_parts_are_refused(changes: dict[str, Any], words: str) -> None:
     recipe = KNOWN["cifar100_lt_moco_v2"]
-    train = dataclasses.replace(recipe.train, **changes)
     with pytest.raises(ValueError, match=words):
-        dataclasses.replace(recipe, train=train)
-    one_part = dataclasses.replace(recipe.hyper, norm_parts=1)
-    dataclasses.replace(recipe, hyper=one_part, train=train)
+        recipe.changed(train=changes)
+    recipe.changed(hyper={"norm_parts": 1}, train=changes)
 
 
 # Families
@@ -269,9 +267,9 @@ def test_features_beside_the_data_are_found(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BATCHFORMER_DATA", str(tmp_path / "elsewhere"))
-    recipe = dataclasses.replace(KNOWN[name], data=KNOWN[name].data_with(root=str(tmp_path)))
+    recipe = KNOWN[name].changed(data={"root": str(tmp_path)})
     with pytest.raises(FileNotFoundError, match=r"--weights FILE.*--weights timm"):
         given_weights(recipe)
     (tmp_path / "resnet152_uniform.pth").touch()
     assert given_weights(recipe) == tmp_path / "resnet152_uniform.pth"
-    assert given_weights(dataclasses.replace(recipe, weights="timm")) is None
+    assert given_weights(recipe.changed(weights="timm")) is None

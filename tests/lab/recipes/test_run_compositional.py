@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import dataclasses
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -67,17 +66,14 @@ def root(table: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One seed of both arms, evaluated after each of five updates."""
     place, recipe = tmp_path_factory.mktemp("runs"), find_recipe(RECIPE)
     vectors = (str(table.parent / "vectors.txt"),)
-    tiny = dataclasses.replace(
-        recipe,
-        data=recipe.data_with(table=str(table), vectors=vectors, size=SIDE),
+    tiny = recipe.changed(
+        data={"table": str(table), "vectors": vectors, "size": SIDE},
         # A small network: each checkpoint of the recipe's has hundreds of megabytes.
         model="resnet32",
         weights="",
-        hyper=dataclasses.replace(recipe.hyper, graph_hidden=16, backbone_lr_factor=1.0),
-        optim=dataclasses.replace(recipe.optim, lr=1e-2),
-        train=dataclasses.replace(
-            recipe.train, batch_size=8, updates=5, eval_every=1, workers=0, log_every=1
-        ),
+        hyper={"graph_hidden": 16, "backbone_lr_factor": 1.0},
+        optim={"lr": 1e-2},
+        train={"batch_size": 8, "updates": 5, "eval_every": 1, "workers": 0, "log_every": 1},
     )
     folders = list(compare(tiny, ARMS, [0], root=place, device=CPU, quiet=True))
     assert folders == [place / RECIPE / arm / "seed0" for arm in ARMS]

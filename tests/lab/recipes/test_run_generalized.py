@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,14 +68,11 @@ def small() -> Iterator[None]:
 def tiny(features: Path) -> Recipe:
     recipe = find_recipe(RECIPE)
     sizes = {"noise": 4, "gan_hidden": 128, "synthetic": 9, "classifier_epochs": 100}
-    return dataclasses.replace(
-        recipe,
-        data=recipe.data_with(root=str(features), batches=2),
-        hyper=dataclasses.replace(recipe.hyper, critic_steps=2, contrast=0.1, **sizes),  # type: ignore[arg-type]
-        optim=dataclasses.replace(recipe.optim, lr=1e-2),
-        train=dataclasses.replace(
-            recipe.train, batch_size=16, epochs=6, eval_epochs=1, figures=False
-        ),
+    return recipe.changed(
+        data={"root": str(features), "batches": 2},
+        hyper={"critic_steps": 2, "contrast": 0.1, **sizes},
+        optim={"lr": 1e-2},
+        train={"batch_size": 16, "epochs": 6, "eval_epochs": 1, "figures": False},
     )
 
 

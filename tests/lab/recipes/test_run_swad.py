@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import shutil
 from pathlib import Path
 from typing import Any
@@ -39,11 +38,10 @@ def short(swad: bool = True, target: str = "each", **changes: Any) -> Recipe:
     recipe = find_recipe(RECIPE)
     train = {"batch_size": 8, "updates": 8, "eval_every": 2, "select_on": "last"}
     train["figures"] = False
-    return dataclasses.replace(
-        recipe,
-        data=recipe.data_with(target=target),
-        hyper=dataclasses.replace(recipe.hyper, swad=swad, swad_converge=2, swad_tolerance=2),
-        train=dataclasses.replace(recipe.train, **train),  # type: ignore[arg-type]
+    return recipe.changed(
+        data={"target": target},
+        hyper={"swad": swad, "swad_converge": 2, "swad_tolerance": 2},
+        train=train,
         **changes,
     )
 
@@ -171,10 +169,9 @@ def test_export_writes_the_averaged_network(
 def started(**changes: Any) -> Recipe:
     """Runs that take the networks of others and leave them as they are."""
     recipe = short(swad=False, name="second", start=RECIPE, **changes)
-    return dataclasses.replace(
-        recipe,
-        optim=dataclasses.replace(recipe.optim, lr=1e-30, weight_decay=0.0),
-        train=dataclasses.replace(recipe.train, updates=1),
+    return recipe.changed(
+        optim={"lr": 1e-30, "weight_decay": 0.0},
+        train={"updates": 1},
     )
 
 
@@ -190,8 +187,7 @@ def test_runs_start_from_the_averaged_network_of_the_same_target(
 
 
 def test_one_target_does_not_start_from_a_run_over_all(root: Path) -> None:
-    recipe = started(target="r45")
-    recipe = dataclasses.replace(recipe, name="third")
+    recipe = started(target="r45").changed(name="third")
     with pytest.raises(ValueError, match=r"r0, r45, r75\. .* Set --data.target each"):
         run(recipe, "batchformer", 0, root=root / "True", **OPTIONS)
 

@@ -66,8 +66,11 @@ def small(name: str, root: Path) -> Recipe:
     # The last maps of a ResNet are 1 x 1 here, and two rows are too few to normalise them by.
     parts = 1 if place in TREES else min(2, recipe.hyper.norm_parts)
     hidden = min(64, recipe.hyper.projection_hidden)
-    hyper = dataclasses.replace(recipe.hyper, norm_parts=parts, projection_hidden=hidden)
-    return tiny(dataclasses.replace(recipe, hyper=hyper), data, {"batch_size": 4})
+    return tiny(
+        recipe.changed(hyper={"norm_parts": parts, "projection_hidden": hidden}),
+        data,
+        {"batch_size": 4},
+    )
 
 
 def fewer(task: Any) -> Any:
@@ -146,9 +149,7 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
             if name in LEARN and arm == "random_weights":
                 continue  # there is nothing to learn for it
             recipe = find_recipe(name)
-            recipe = dataclasses.replace(
-                recipe, train=dataclasses.replace(recipe.train, **changes, figures=False)
-            )
+            recipe = recipe.changed(train={**changes, "figures": False})
             run(recipe, arm, 0, root=place, device=CPU, quiet=True)
     return place
 

@@ -6,10 +6,7 @@ one that test_networks.py builds; of the regions that a detector proposes, a few
 
 from __future__ import annotations
 
-import dataclasses
-import json
-import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +18,14 @@ from PIL import Image
 from batchformer.cli import main as cli
 from batchformer.lab.config.arms import with_arm
 from batchformer.lab.config.recipe import Recipe
-from batchformer.lab.data.feeds.memory import close
-from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.recipes import RECIPES, find_recipe
 from batchformer.lab.runs.build import build, load_task
 from batchformer.lab.runs.compare import run
 from batchformer.lab.runs.load_run import restore
+from lab_runs import config_of, metrics_of
+from smoke import CPU, scores, tiny, two_updates
 
 pytestmark = pytest.mark.usefixtures("few_regions")
-CPU = torch.device("cpu")
 #: voc_moco_v3 differs from voc_moco_v2 in what it starts from.
 NAMES = [
     name for name in RECIPES if find_recipe(name).method == "detector" and name != "voc_moco_v3"
@@ -68,54 +64,38 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     load_task.cache_clear()
 
 
-def tiny(name: str, root: Path) -> Recipe:
+def small(name: str, root: Path) -> Recipe:
     """The recipe on small images, two in a batch, with a small network."""
-    recipe = find_recipe(name)
-    data = recipe.data_with(root=str(root), shorter=(48, 64), shorter_at_test=64, longest=96)
-    data = dataclasses.replace(data, precise_norm=min(1, data.precise_norm))
-    train = dataclasses.replace(
-        recipe.train,
-        batch_size=2,
-        updates=2,
-        eval_every=0,
-        checkpoint_every=1,
-        workers=0,
-        figures=False,
-    )
-    return dataclasses.replace(recipe, data=data, train=train, start="", model="test_resnet")
+    recipe = find_recipe(name).changed(start="")
+    precise = min(1, recipe.data.precise_norm)  # type: ignore[union-attr]
+    sides = {"shorter": (48, 64), "shorter_at_test": 64, "longest": 96}
+    length = {"batch_size": 2, "updates": 2, "eval_every": 0, "checkpoint_every": 1}
+    return tiny(recipe, {"root": str(root), "precise_norm": precise, **sides}, length)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_two_updates(name: str, root: Path) -> None:
-    recipe = with_arm(tiny(name, root), "baseline")
+    recipe: Any = with_arm(small(name, root), "baseline")
     task = load_task(recipe.data, CPU)
-    assert task.facts()["train"] == sum(LISTS[part] for part in recipe.data_with().trained_on)
+    assert task.facts()["train"] == sum(LISTS[part] for part in recipe.data.trained_on)
     method: Any = build(recipe, 0, task)
-    optimizers, optimizer_step = method.optimizers(recipe.optim), OptimizerStep(recipe.train, CPU)
-    before = {key: value.detach().clone() for key, value in method.named_parameters()}
-    feed = task.feed(recipe.train, seed=0)
-    method.train()
-    try:
-        for step in range(2):
-            losses = method.update(feed.batch(step), optimizers, optimizer_step)
-            assert all(math.isfinite(value) for value in losses.values()), losses
-            assert list(losses) == ["loss", "objectness", "proposals", "classes", "boxes"]
-    finally:
-        close(feed)
+
+    def look(step: int, batch: object, losses: Mapping[str, float]) -> None:
+        assert list(losses) == ["loss", "objectness", "proposals", "classes", "boxes"]
+
+    before = two_updates(recipe, task, method, look)
     moved = {k for k, v in method.named_parameters() if not torch.equal(before[k], v)}
     assert {"network.conv1.0.weight", "network.layer4.0.conv1.weight"} <= moved
     assert not any(key.startswith("network.fc") for key in moved)
     assert any(key.startswith("detector.rpn") for key in moved)
     method.detector.roi_heads.score_thresh = 0.0  # so that something is found
-    with torch.no_grad():
-        found = task.evaluate(method.eval(), optimizer_step)
-    assert list(found.metrics)[:4] == ["ap", "ap50", "ap75", "voc07_ap"]
-    assert all(0 <= value <= 100 for value in found.metrics.values())
+    found = scores(method, task, recipe)
+    assert list(found)[:4] == ["ap", "ap50", "ap75", "voc07_ap"]
+    assert all(0 <= value <= 100 for value in found.values())
 
 
 def test_a_stopped_run_goes_on_as_if_it_had_not_been(root: Path, tmp_path: Path) -> None:
-    recipe = tiny("my_voc", root)
-    recipe = dataclasses.replace(recipe, train=dataclasses.replace(recipe.train, precision="fp32"))
+    recipe = small("my_voc", root).changed(train={"precision": "fp32"})
     states = []
     for stopped in (False, True):
         place = tmp_path / str(stopped)
@@ -125,8 +105,7 @@ def test_a_stopped_run_goes_on_as_if_it_had_not_been(root: Path, tmp_path: Path)
             newest.unlink()
             (folder / "result.json").unlink()
             assert run(recipe, "baseline", 0, root=place, device=CPU, quiet=True) == folder
-        result = json.loads((folder / "result.json").read_text())
-        states.append((result["metrics"], restore(folder, CPU)[0].state_dict()))
+        states.append((metrics_of(folder), restore(folder, CPU)[0].state_dict()))
     assert states[0][0] == states[1][0]
     for key, value in states[0][1].items():
         assert torch.equal(value, states[1][1][key]), key
@@ -152,7 +131,7 @@ def test_from_the_command_line(
     assert "BatchFormer takes no part in detector" in capsys.readouterr().err
     cli.main(["train", "my_voc", *given])
     folder = tmp_path / "my_voc" / "baseline" / "seed0"
-    config = json.loads((folder / "config.json").read_text())
+    config = config_of(folder)
     assert config["data"]["classes"] == 20 and config["data"]["train"] == 4
     with np.load(folder / "figures.npz") as figures:
         assert figures["class_ap"].shape == (20,)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +18,7 @@ from batchformer.lab.models import detr
 from batchformer.lab.recipes import RECIPES, find_recipe
 from batchformer.lab.runs.build import build, load_task
 from batchformer.lab.runs.compare import run
+from lab_runs import metrics_of, records_of
 from smoke import CPU, scores, two_updates
 
 pytest.importorskip("transformers")
@@ -68,26 +68,19 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     load_task.cache_clear()
 
 
-def tiny(name: str, root: Path) -> Recipe:
+def of_two(name: str, root: Path) -> Recipe:
     """Two updates of two images, in parts where the recipe has some, on a smaller network."""
-    recipe: Any = find_recipe(name)
+    recipe: Any = find_recipe(name).changed(model="resnet18", weights="", hyper={"queries": 5})
     lists = {"trained_on": ("2007/trainval",)} if recipe.data.name == "voc" else {}
     sides = {"shorter": (48, 64), "shorter_at_test": 64, "longest": 96}
     length = {"batch_size": 2, "accumulate": min(2, recipe.train.accumulate), "updates": 2}
     more = {"epochs": 0, "eval_every": 0, "workers": 0, "figures": False, "precision": "fp32"}
-    return dataclasses.replace(
-        recipe,
-        data=recipe.data_with(root=str(root), **sides, **lists),
-        train=dataclasses.replace(recipe.train, **length, **more),
-        model="resnet18",
-        weights="",
-        hyper=dataclasses.replace(recipe.hyper, queries=5),
-    )
+    return recipe.changed(data={"root": str(root), **sides, **lists}, train={**length, **more})
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_two_updates(name: str, root: Path) -> None:
-    recipe = with_arm(tiny(name, root), "baseline")
+    recipe = with_arm(of_two(name, root), "baseline")
     task = load_task(recipe.data, CPU)
     method = build(recipe, 0, task)
     before = two_updates(recipe, task, method)
@@ -102,7 +95,7 @@ def test_two_updates(name: str, root: Path) -> None:
 @pytest.mark.parametrize("arm", ["batchformer", "batchformer_identity"])
 def test_arms_with_batchformer(arm: str, root: Path, tmp_path: Path) -> None:
     """Weights, loss and scores of a whole run."""
-    folder = run(tiny("my_boxes", root), arm, 0, root=tmp_path, device=CPU, quiet=True)
-    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    assert all(np.isfinite(record["loss"]) for record in records if record["kind"] == "train")
-    assert json.loads((folder / "result.json").read_text())["metrics"]["ap"] >= 0
+    folder = run(of_two("my_boxes", root), arm, 0, root=tmp_path, device=CPU, quiet=True)
+    trained = [record for record in records_of(folder) if record["kind"] == "train"]
+    assert trained and all(np.isfinite(record["loss"]) for record in trained)
+    assert metrics_of(folder)["ap"] >= 0

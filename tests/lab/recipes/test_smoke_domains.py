@@ -6,7 +6,6 @@ samplers are the recipes' own.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -22,7 +21,7 @@ from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.engine.method import Method
 from batchformer.lab.recipes import RECIPES, find_recipe
 from batchformer.lab.runs.build import build, load_task
-from batchformer.lab.runs.sub_runs import by_target
+from batchformer.lab.runs.sub_runs import targets_of
 from batchformer.lab.tasks.base import Task
 from batchformer.lab.tasks.domains import read_domains
 from smoke import CPU, moved_parts, parts_of, save_noise, scores, tiny, two_updates
@@ -115,8 +114,7 @@ def small(name: str, trees: Path, target: str | None = None) -> Recipe:
     size = 10 if data.name == "rotated_digits" else 6
     recipe = tiny(recipe, changes, {"batch_size": size, "updates": 2, "epochs": 0, "eval_every": 0})
     # Without its weights a network with frozen normalisation diverges at the recipe's rate.
-    optim = dataclasses.replace(recipe.optim, lr=recipe.optim.lr / 100)
-    return dataclasses.replace(recipe, optim=optim)
+    return recipe.changed(optim={"lr": recipe.optim.lr / 100})
 
 
 def metric_names(recipe: Recipe) -> list[str]:
@@ -179,4 +177,4 @@ def test_an_encoder_that_is_frozen_stays(name: str, trees: Path) -> None:
 )
 def test_columns_of_the_paper_are_targets_of_a_run(name: str, trees: Path) -> None:
     recipe = small(name, trees, target="each")
-    assert set(recipe.paper["baseline"]) == {"average", *by_target(recipe)}
+    assert set(recipe.paper["baseline"]) == {"average", *targets_of(recipe)}

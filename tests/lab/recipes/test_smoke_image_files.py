@@ -81,9 +81,8 @@ def test_two_updates(name: str, root: Path) -> None:
     # Four parts would have one row each, which has no statistics.
     parts = min(2, recipe.hyper.norm_parts)
     small = {"norm_parts": parts, "attention_side": 1, "expert_cuts": (5, 3)}
-    hyper = dataclasses.replace(recipe.hyper, **small)
     data = {"root": place, "size": 32, "meta_batch": meta}
-    recipe = dataclasses.replace(recipe, hyper=hyper)
+    recipe = recipe.changed(hyper=small)
     recipe = tiny(recipe, data, {"batch_size": 4}, recipe.weights)
     untrained = recipe.method == "tau_norm"
     recipe = with_arm(recipe, "baseline" if untrained else "batchformer")

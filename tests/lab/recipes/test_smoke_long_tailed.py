@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 from pathlib import Path
@@ -85,9 +84,7 @@ def test_its_check_passes(name: str, streams: str, root: Path) -> None:
     if streams == "mixed_only":
         if name == "paco":
             pytest.skip("PaCo needs both")
-        recipe = dataclasses.replace(
-            recipe, module=dataclasses.replace(recipe.module, streams="mixed_only")
-        )
+        recipe = recipe.changed(module={"streams": "mixed_only"})
     task = load_task(recipe.data, CPU)
     images = task.feed(recipe.train, 0).batch(0)["x"]
     method = build(with_arm(recipe, "batchformer"), 0, task)

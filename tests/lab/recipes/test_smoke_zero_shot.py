@@ -166,8 +166,7 @@ def tiny_pairs(name: str, place: Path) -> Recipe:
 
 def tiny_features(name: str, root: Path) -> Recipe:
     recipe = tiny(find_recipe(name), {"root": str(root)}, {"batch_size": 12})
-    hyper = dataclasses.replace(recipe.hyper, **SMALL)  # type: ignore[arg-type]
-    return dataclasses.replace(recipe, hyper=hyper)
+    return recipe.changed(hyper=SMALL)
 
 
 def updated(recipe: Recipe, task: Task, method: Method) -> set[str]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 
 import pytest
 
-from batchformer.lab.config.recipe import Recipe, changed_settings
+from batchformer.lab.config.recipe import Recipe, changed_settings, with_settings
 from batchformer.lab.config.training import ScheduleConfig
 from batchformer.lab.recipes import find_recipe
 from batchformer.lab.recipes.paper import ROWS
@@ -18,15 +17,13 @@ from batchformer.lab.recipes.sweeps import (
     Sweep,
     find_sweep,
     training_images,
-    unchanged,
     with_batch_size,
-    with_settings,
     without_paco_loss,
 )
 
 ONE, TWO = (
-    Level(name="1", change=unchanged),
-    Level(name="2", change=with_settings("module", layers=2), row="cifar100_lt_balanced_softmax"),
+    Level(name="1"),
+    Level(name="2", change=with_settings(module={"layers": 2}), row="cifar100_lt_balanced_softmax"),
 )
 
 
@@ -36,7 +33,7 @@ def depth(**changes: object) -> Sweep:
 
 
 def test_a_level_is_the_base_with_its_change_and_words_of_its_own() -> None:
-    base = dataclasses.replace(demo(), train=dataclasses.replace(demo().train, updates=7))
+    base = demo().changed(train={"updates": 7})
     recipe = depth().recipe("2", base)
     assert recipe.name == "depth/2" and "layers: 2" in recipe.summary
     assert changed_settings(base, recipe) == {"module.layers": (1, 2)}
@@ -45,7 +42,7 @@ def test_a_level_is_the_base_with_its_change_and_words_of_its_own() -> None:
 
 
 def test_the_reference_has_the_papers_numbers_of_the_base_and_others_their_own() -> None:
-    base = dataclasses.replace(demo(), paper={"baseline": {"all": 3.0}})
+    base = demo().changed(paper={"baseline": {"all": 3.0}})
     assert depth().recipe("1", base).paper == {"baseline": {"all": 3.0}}
     paper = depth().recipe("2", base).paper
     assert (paper["baseline"]["all"], paper["batchformer"]["all"]) == (50.7, 51.7)
@@ -105,38 +102,36 @@ def test_another_batch_size_keeps_the_epochs_and_scales_the_rate(name: str, size
 
 def test_milestones_in_updates_move_with_the_epochs() -> None:
     drops = ScheduleConfig(kind="multistep", per="update", milestones=(2200, 4400), ahead=22)
-    base = dataclasses.replace(find_recipe(CIFAR), schedule=drops)
+    base = find_recipe(CIFAR).changed(schedule=drops)
     changed = with_batch_size(256)(base)  # 43 updates an epoch instead of 22
     assert changed.schedule.milestones == (4300, 8600) and changed.schedule.ahead == 43
 
 
 def test_the_same_size_changes_nothing() -> None:
     base = find_recipe(CIFAR)
-    assert with_batch_size(512)(base) == base == unchanged(base)
+    assert with_batch_size(512)(base) == base == ONE.change(base)
 
 
 def test_images_that_are_not_known_are_refused() -> None:
     base = find_recipe(CIFAR)
-    data = dataclasses.replace(base.data, ratio=37.0)
     with pytest.raises(ValueError, match="cifar100 with ratio 37, exponential, are not known"):
-        with_batch_size(256)(dataclasses.replace(base, data=data))
+        with_batch_size(256)(base.changed(data={"ratio": 37.0}))
     assert training_images(base) == 10_847
     files = find_recipe("imagenet_lt_balanced_softmax_resnet10")
     assert training_images(files) == 115_846
-    own = dataclasses.replace(files.data, train_list="mine.txt", test_list="test.txt")
     with pytest.raises(ValueError, match="imagenet_lt with ratio 100, exponential, are not known"):
-        training_images(dataclasses.replace(files, data=own))
+        training_images(files.changed(data={"train_list": "mine.txt", "test_list": "test.txt"}))
 
 
 @pytest.mark.parametrize("suffix", ["", "_r200"])
 def test_paco_without_its_loss_is_the_recipe_of_that_name(suffix: str) -> None:
     changed = without_paco_loss(find_recipe(f"cifar100_lt_paco{suffix}"))
     named = find_recipe(f"cifar100_lt_without_paco_loss{suffix}")
-    assert changed_settings(changed, dataclasses.replace(named, task=changed.task)) == {}
+    assert changed_settings(changed, named.changed(task=changed.task)) == {}
 
 
 def test_a_rate_that_was_chosen_stays_without_pacos_loss() -> None:
-    chosen = with_settings("module", lr_factor=0.5)(find_recipe("cifar100_lt_paco"))
+    chosen = find_recipe("cifar100_lt_paco").changed(module={"lr_factor": 0.5})
     assert without_paco_loss(chosen).module == chosen.module
 
 
@@ -249,11 +244,11 @@ def test_other_data_or_another_network_has_no_numbers_of_the_paper() -> None:
     base = sweep.base_recipe()
     assert sweep.recipe("shared", base).paper and sweep.paper("mixed_only", base)
     for other in (
-        dataclasses.replace(base, model="resnet18"),
-        dataclasses.replace(base, data=base.data_with(name="folder")),
+        base.changed(model="resnet18"),
+        base.changed(data={"name": "folder"}),
     ):
         made = sweep.recipe("shared", other)
         assert (made.paper, made.table) == ({}, "not in the paper")
         assert sweep.paper("mixed_only", other) == {}
-    longer = dataclasses.replace(base, train=dataclasses.replace(base.train, epochs=7))
+    longer = base.changed(train={"epochs": 7})
     assert sweep.recipe("shared", longer).paper

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -34,7 +33,7 @@ from lab_runs import bottlenecks
 
 def test_experts_and_scale() -> None:
     recipe = find_recipe("cifar100_lt_ride")
-    recipe = dataclasses.replace(recipe, hyper=dataclasses.replace(recipe.hyper, scale=7.0))
+    recipe = recipe.changed(hyper={"scale": 7.0})
     network, larger = build_network(recipe, 4), build_network(recipe, 4, experts=5)
     assert isinstance(network, RideNetwork) and isinstance(larger, RideNetwork)
     assert (network.experts, larger.experts, network.classifiers[0].scale) == (3, 5, 7.0)
@@ -43,8 +42,7 @@ def test_experts_and_scale() -> None:
 @pytest.mark.parametrize("zero", [False, True])
 def test_the_last_normalisation_of_timms_resnets(zero: bool) -> None:
     recipe = find_recipe("demo")
-    hyper = dataclasses.replace(recipe.hyper, zero_init_last=zero)
-    network = build_network(dataclasses.replace(recipe, model="resnet18", hyper=hyper), 3)
+    network = build_network(recipe.changed(model="resnet18", hyper={"zero_init_last": zero}), 3)
     weight = network.layer1[0].bn2.weight  # type: ignore[union-attr,index]
     assert torch.equal(weight, torch.zeros(64) if zero else torch.ones(64))  # type: ignore[arg-type]
 
@@ -69,7 +67,7 @@ def test_another_number_of_experts_is_told() -> None:
 
 
 def test_convolutions_that_are_left_as_they_are() -> None:
-    recipe = dataclasses.replace(find_recipe("demo"), model="resnet18", convolutions="last_block")
+    recipe = find_recipe("demo").changed(model="resnet18", convolutions="last_block")
     network = build_network(recipe, 3)
     assert not network.conv1.weight.requires_grad and network.fc.weight.requires_grad  # type: ignore[union-attr]
 
@@ -83,34 +81,33 @@ def test_weights_that_a_recipe_names(tmp_path: Path) -> None:
     assert given_weights(recipe) is None and not said
     file = tmp_path / "w.pth"
     torch.save(build_model("digits_net", 5).state_dict(), file)
-    named = dataclasses.replace(recipe, weights=str(file))
+    named = recipe.changed(weights=str(file))
     assert given_weights(named) == file
     take_given_weights(network, named, said.append)
     assert len(said) == 1 and "without its classifier" in said[0]
     key = next(iter(before))
     assert not torch.equal(before[key], network.state_dict()[key])
-    needy = dataclasses.replace(named, method="tau_norm")
+    needy = named.changed(method="tau_norm")
     with pytest.raises(ValueError, match="tau_norm works on a trained classifier"):
         take_given_weights(network, needy, said.append)
-    assert given_weights(dataclasses.replace(recipe, weights="timm")) is None
+    assert given_weights(recipe.changed(weights="timm")) is None
 
 
 def test_weights_below_and_with_a_feature_layer(tmp_path: Path) -> None:
     """Weights of the network as it is elsewhere go below the layer; its own go everywhere."""
     recipe, said = find_recipe("demo"), []
-    hyper = dataclasses.replace(recipe.hyper, feature_layer=7)
     plain, layered = tmp_path / "plain.pth", tmp_path / "layered.pth"
     torch.save(build_model("digits_net", 5).state_dict(), plain)
-    named = dataclasses.replace(recipe, hyper=hyper, weights=str(plain))
+    named = recipe.changed(hyper={"feature_layer": 7}, weights=str(plain))
     network = build_network(named, 3)
     take_given_weights(network, named, said.append)
     stored = torch.load(plain)
     assert torch.equal(network.state_dict()["body.conv1.weight"], stored["conv1.weight"])
     assert said == [f"begins with the weights of {plain}."]
     with pytest.raises(ValueError, match="tau_norm works on a trained classifier"):
-        take_given_weights(network, dataclasses.replace(named, method="tau_norm"), said.append)
+        take_given_weights(network, named.changed(method="tau_norm"), said.append)
     torch.save(network.state_dict(), layered)
-    again, whole = build_network(named, 3), dataclasses.replace(named, weights=str(layered))
+    again, whole = build_network(named, 3), named.changed(weights=str(layered))
     take_given_weights(again, whole, said.append)
     assert all(torch.equal(again.state_dict()[k], v) for k, v in network.state_dict().items())
 
@@ -118,7 +115,7 @@ def test_weights_below_and_with_a_feature_layer(tmp_path: Path) -> None:
 def test_the_network_that_a_file_is_of_is_named(tmp_path: Path) -> None:
     torch.save(build_model("resnet34", 7).state_dict(), tmp_path / "w.pth")
     recipe = find_recipe("my_folder")
-    recipe = dataclasses.replace(recipe, model="resnet18", weights=str(tmp_path / "w.pth"))
+    recipe = recipe.changed(model="resnet18", weights=str(tmp_path / "w.pth"))
     with pytest.raises(ValueError, match=r"larger network.* It fits --model resnet34\."):
         take_given_weights(build_network(recipe, 3), recipe, print)
 
@@ -140,25 +137,25 @@ def first_strides(network: Any) -> set[tuple[int, int]]:
 
 
 def test_a_network_without_bottlenecks_strides_as_it_does() -> None:
-    plain = dataclasses.replace(find_recipe("demo"), stride="3x3")
+    plain = find_recipe("demo").changed(stride="3x3")
     assert isinstance(build_network(plain, 10), nn.Module), "it has no bottlenecks, none are moved"
     with pytest.raises(ValueError, match="DigitsNet has no bottlenecks"):
-        build_network(dataclasses.replace(plain, stride="1x1"), 10)
+        build_network(plain.changed(stride="1x1"), 10)
 
 
 def test_weights_bring_their_stride_along(of_the_first_layout: Path) -> None:
     file = of_the_first_layout
-    recipe = dataclasses.replace(find_recipe("demo"), model="bottlenecks", weights=str(file))
+    recipe = find_recipe("demo").changed(model="bottlenecks", weights=str(file))
     assert given_stride(recipe) == {str(file): "1x1"}
     for stride in ("auto", "1x1"):
         said: list[str] = []
-        asked = dataclasses.replace(recipe, stride=stride)
+        asked = recipe.changed(stride=stride)
         network = build_network(asked, 10)
         take_given_weights(network, asked, said.append)
         assert first_strides(network) == {(2, 2)}
         (line,) = said
         assert line.endswith("stride in their first 1x1 convolution, as its metadata says.")
-    refused = dataclasses.replace(recipe, stride="3x3")
+    refused = recipe.changed(stride="3x3")
     network = build_network(refused, 10)
     with pytest.raises(
         ValueError, match=r"w\.safetensors says 1x1, the recipe says 3x3.*stride auto"
@@ -171,13 +168,11 @@ def test_weights_that_do_not_say_stride_as_the_recipe_does(
     of_the_first_layout: Path, tmp_path: Path
 ) -> None:
     torch.save(bottlenecks(10).state_dict(), tmp_path / "w.pth")
-    recipe = dataclasses.replace(
-        find_recipe("demo"), model="bottlenecks", weights=str(tmp_path / "w.pth")
-    )
+    recipe = find_recipe("demo").changed(model="bottlenecks", weights=str(tmp_path / "w.pth"))
     assert given_stride(recipe) == {}
     for stride, first in (("auto", (1, 1)), ("3x3", (1, 1)), ("1x1", (2, 2))):
         said: list[str] = []
-        asked = dataclasses.replace(recipe, stride=stride)  # type: ignore[arg-type]
+        asked = recipe.changed(stride=stride)
         network = build_network(asked, 10)
         take_given_weights(network, asked, said.append)
         assert first_strides(network) == {first}
@@ -191,10 +186,10 @@ def test_a_layout_that_is_not_known_is_left_to_the_recipe(
 
     file = tmp_path / "other.safetensors"
     save_file(bottlenecks(10).state_dict(), file, metadata={"layout": "1x1"})
-    recipe = dataclasses.replace(find_recipe("demo"), model="bottlenecks", weights=str(file))
+    recipe = find_recipe("demo").changed(model="bottlenecks", weights=str(file))
     with pytest.raises(ValueError, match="layout '1x1'"):
         given_stride(recipe)
-    asked = dataclasses.replace(recipe, stride="1x1")
+    asked = recipe.changed(stride="1x1")
     assert given_stride(asked) == {}
     network = build_network(asked, 10)
     take_given_weights(network, asked, lambda _: None)
@@ -206,12 +201,12 @@ def test_a_stride_is_settled_by_all_that_know() -> None:
     assert settle_stride(recipe, {}) is recipe
     assert settle_stride(recipe, {"a": "3x3", "b": "3x3"}) is recipe
     assert settle_stride(recipe, {"a": "1x1"}).stride == "1x1"
-    first = dataclasses.replace(recipe, stride="1x1")
+    first = recipe.changed(stride="1x1")
     assert settle_stride(first, {"a": "1x1"}) == settle_stride(first, {}) == first
     for asked, said in ((recipe, {"a": "1x1", "b": "3x3"}), (first, {"a": "3x3"})):
         with pytest.raises(ValueError, match="stride in the same convolution"):
             settle_stride(asked, said)  # type: ignore[arg-type]
-    timms = dataclasses.replace(recipe, model="resnet50", weights="timm")
+    timms = recipe.changed(model="resnet50", weights="timm")
     assert given_stride(recipe) == {} and given_stride(timms) == {"timm's resnet50": "3x3"}
 
 
@@ -222,17 +217,17 @@ def test_blocks_are_left_out_at_random_where_timm_has_them() -> None:
         for block in build_network(recipe, 3).blocks  # type: ignore[union-attr]
     ]
     assert rates == pytest.approx([0.1 * k / 11 for k in range(12)])
-    none = dataclasses.replace(recipe, hyper=dataclasses.replace(recipe.hyper, drop_path=0.0))
+    none = recipe.changed(hyper={"drop_path": 0.0})
     blocks: Any = build_network(none, 3).blocks
     assert not any(hasattr(block.drop_path1, "drop_prob") for block in blocks)
     with pytest.raises(ValueError, match="resnet32 has no blocks to leave out"):
-        build_network(dataclasses.replace(recipe, model="resnet32"), 3)
+        build_network(recipe.changed(model="resnet32"), 3)
 
 
 def test_transformers_are_made_for_the_size_of_the_images() -> None:
     recipe = find_recipe("imagenet_deit_tiny")
     for size, places in ((224, 1 + 14 * 14), (32, 1 + 2 * 2)):
-        small = dataclasses.replace(recipe, data=recipe.data_with(size=size))
+        small = recipe.changed(data={"size": size})
         network = build_network(small, 3)
         assert network.pos_embed.shape == (1, places, 192)
 
@@ -267,7 +262,7 @@ def test_data_is_read_once() -> None:
 def test_what_a_run_records_of_its_data_builds_the_same_network_without_it(name: str) -> None:
     recipe = with_arm(find_recipe(name), "baseline")
     if isinstance(recipe.data, DomainConfig):
-        recipe = dataclasses.replace(recipe, data=recipe.data_with(target="r0"))
+        recipe = recipe.changed(data={"target": "r0"})
     task = load_task(recipe.data, CPU)
     record = json.loads(json.dumps(recordable(task)))
     with_data = build(recipe, 3, task)

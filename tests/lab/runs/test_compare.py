@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from pathlib import Path
 from typing import Any
@@ -70,7 +69,7 @@ def test_finished_runs_take_no_place_beside_the_others(
 
 def test_groups_share_their_data(tmp_path: Path) -> None:
     """First what has finished, all at once; then so many at a time, none with other data."""
-    other = dataclasses.replace(demo(), data=demo().data_with(ratio=20.0))
+    other = demo().changed(data={"ratio": 20.0})
     runs = [
         Run(recipe, "baseline", number, tmp_path / f"{number}", CPU)
         for number, recipe in enumerate((demo(), other, demo(), demo(), other, demo()))
@@ -120,7 +119,7 @@ def test_arms_that_were_stopped_at_different_updates_read_their_batches_together
 
 
 def steeper(recipe: Recipe) -> Recipe:
-    return dataclasses.replace(recipe, data=recipe.data_with(ratio=20.0))
+    return recipe.changed(data={"ratio": 20.0})
 
 
 def test_an_arm_trains_on_the_data_that_it_asks_for(
@@ -159,7 +158,7 @@ def test_runs_that_came_to_their_end_are_given_and_others_named(
 
 
 def test_one_run_that_diverges_raises(tmp_path: Path) -> None:
-    wild = dataclasses.replace(short(), optim=dataclasses.replace(demo().optim, lr=1e30))
+    wild = short().changed(optim={"lr": 1e30})
     with pytest.raises(DivergedError, match="The 'loss' part of the loss became"):
         run(wild, "baseline", 0, root=tmp_path, device=CPU, quiet=True)
     assert not (tmp_path / "demo/baseline/seed0/result.json").exists()
@@ -185,7 +184,7 @@ def test_an_arm_that_is_not_possible_is_refused_before_another_trains(
 
 def begun(root: Path, arm: str, ratio: float, *remarks: str) -> Run:
     """A run whose folder says what was found of its data."""
-    recipe = dataclasses.replace(demo(), data=demo().data_with(ratio=ratio))
+    recipe = demo().changed(data={"ratio": ratio})
     run = Run.below(root / f"{ratio:g}", recipe, arm, 0, CPU)
     facts = {"name": f"digits {ratio:g}", "remarks": list(remarks)}
     write_json(run.folder / "config.json", {"trained": {}, "data": facts})

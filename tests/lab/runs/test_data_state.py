@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import socket
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
@@ -81,7 +80,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def of(called: str, /, **data: Any) -> Recipe:
     recipe = find_recipe(called)
-    return dataclasses.replace(recipe, data=recipe.data_with(**data))
+    return recipe.changed(data=data)
 
 
 def by_data() -> dict[str, list[Recipe]]:
@@ -183,7 +182,7 @@ def test_lists_of_image_files_may_lie_elsewhere_and_be_of_validation(root: Path)
 
 def test_boxes_are_there_when_every_list_is(root: Path) -> None:
     recipe = next(r for r in by_data()["voc"] if data_state(r) == "absent")
-    only = dataclasses.replace(recipe, data=recipe.data_with(trained_on=("2007/trainval",)))
+    only = recipe.changed(data={"trained_on": ("2007/trainval",)})
     touch(root, (LAYOUTS["voc"][0], LAYOUTS["voc"][2]))
     assert (data_state(recipe), data_state(only)) == ("absent", "present")
     ensure_data(only)
@@ -210,7 +209,7 @@ def test_what_can_be_downloaded_is_absent_but_not_refused(
 def test_a_table_of_your_own_is_to_be_there(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(root))
     base = next(r for r in by_data()["mit_states"] if data_state(r) != "yours")
-    mine = dataclasses.replace(base, data=base.data_with(name="table", table="~/pairs.csv"))
+    mine = base.changed(data={"name": "table", "table": "~/pairs.csv"})
     assert data_state(mine) == "yours"
     with pytest.raises(FileNotFoundError, match=r"no table ~/pairs\.csv.*batchformer data pairs"):
         ensure_data(mine)
@@ -237,7 +236,7 @@ def test_data_without_labels_is_where_the_same_data_with_labels_is(root: Path) -
     touch(root, ("cifar100_lt.npz",))
     assert data_state(recipe) == "present"
     ensure_data(recipe)
-    embedded = dataclasses.replace(recipe, data=recipe.data_with(name="digits"))
+    embedded = recipe.changed(data={"name": "digits"})
     assert data_state(embedded) == "embedded"
     ensure_data(embedded)
 
@@ -245,8 +244,8 @@ def test_data_without_labels_is_where_the_same_data_with_labels_is(root: Path) -
 def test_the_data_in_a_few_words() -> None:
     adapted = next(r for r in by_data()["visda"] if r.data.adapt)  # type: ignore[union-attr]
     pairs = find_recipe(by_data()["mit_states"][0].name)
-    opened = dataclasses.replace(pairs, data=pairs.data_with(world="open"))
-    closed = dataclasses.replace(pairs, data=pairs.data_with(world="closed"))
+    opened = pairs.changed(data={"world": "open"})
+    closed = pairs.changed(data={"world": "closed"})
     assert adapted.data.words() == "visda synthetic to real"
     assert opened.data.words() == "mit_states, open world" and closed.data.words() == "mit_states"
     assert of("cifar100_lt_balanced_softmax", ratio=200.0).data.words() == "cifar100 r=200"

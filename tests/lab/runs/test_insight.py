@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from batchformer.lab.report.results.configuration import one_group
 from batchformer.lab.report.results.runs import find_runs
 from batchformer.lab.runs.build import build, load_task
 from batchformer.lab.runs.compare import run
-from batchformer.lab.runs.insight import cam_of, insight_arrays, insight_of, save_insight
+from batchformer.lab.runs.insight import cam_of, insight_of, save_insight, shown_images
 from lab_runs import config_of, metrics_of
 
 CPU = torch.device("cpu")
@@ -52,9 +51,7 @@ def demos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_run_keeps_it_and_a_folder_gives_it_again(tmp_path: Path) -> None:
     """Of the mean of weights, which is what is scored; its loss changes with the epoch."""
-    recipe = dataclasses.replace(
-        demo(), method="ldam", hyper=dataclasses.replace(demo().hyper, reweight_epoch=0)
-    )
+    recipe = demo().changed(method="ldam", hyper={"reweight_epoch": 0})
     folder = run(short(recipe, ema=0.5), "batchformer", 2, root=tmp_path, device=CPU, quiet=True)
     file = folder / "insight.npz"
     kept = arrays(file)
@@ -196,7 +193,7 @@ def test_a_failure_is_one_line_and_no_file(
         raise RuntimeError("out of memory\nand much more")
 
     assert not save_insight(lambda: None, tmp_path, "nothing to see")
-    assert insight_arrays(Method(), None, 0) is None
+    assert shown_images(load_task(demo().data, CPU), Method(), demo()) is None
     assert not save_insight(fails, tmp_path, "a run")
     said = capsys.readouterr().err
     assert said == "a run: no figures of relations: RuntimeError: out of memory\n"

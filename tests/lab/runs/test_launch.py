@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import signal
@@ -26,7 +25,7 @@ from batchformer.lab.runs.launch import (
     visible_devices,
 )
 from batchformer.lab.runs.sweep import SWEEP_FILE, describe, runs_of_sweep
-from lab_runs import contents
+from lab_runs import config_of, contents
 
 UPDATES = 30
 LENGTH = {"updates": UPDATES, "eval-every": UPDATES, "checkpoint-every": 4}
@@ -90,7 +89,7 @@ def test_jobs_give_what_one_process_gives_though_one_is_killed(
 
     cli.main(command)  # goes on with that one
     assert (root / other / "result.json").stat().st_mtime_ns == done
-    config = json.loads((root / killed / "config.json").read_text())
+    config = config_of(root / killed)
     assert config["provenance"]["command"] == shlex.join(["batchformer", *command])
 
     written = {path: path.stat().st_mtime_ns for path in (root / "demo").rglob("*.*")}

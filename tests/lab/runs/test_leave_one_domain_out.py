@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import shutil
 from pathlib import Path
@@ -20,7 +19,7 @@ from batchformer.lab.report.results.runs import find_runs
 from batchformer.lab.runs import run as runs
 from batchformer.lab.runs.compare import compare, run
 from batchformer.lab.runs.run import Run
-from lab_runs import StopsAt, config_of, metrics_of, result_of
+from lab_runs import StopsAt, config_of, metrics_of, records_of, result_of
 
 pytestmark = pytest.mark.usefixtures("three_angles")
 
@@ -52,16 +51,12 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
-def untimed(path: Path) -> list[dict[str, Any]]:
-    return [{k: v for k, v in r.items() if k != "samples_per_s"} for r in read_records(path)]
-
-
 def same_results(one: Path, other: Path) -> None:
     """Scores, records and figures of a run and of all its parts are equal."""
     for name in ("", *ANGLES):
         a, b = one / name, other / name
         assert metrics_of(a) == metrics_of(b)
-        assert untimed(a / "metrics.jsonl") == untimed(b / "metrics.jsonl")
+        assert records_of(a) == records_of(b)
         with np.load(a / "figures.npz") as mine, np.load(b / "figures.npz") as others:
             assert set(mine.files) == set(others.files)
             for key in mine.files:
@@ -194,7 +189,7 @@ def test_side_by_side_gives_the_results_of_one_after_the_other(
 def test_the_only_part_of_a_single_target_has_the_scores_of_the_part(
     compared: Path, tmp_path: Path
 ) -> None:
-    single = dataclasses.replace(short(), data=short().data_with(target="r45"))
+    single = short().changed(data={"target": "r45"})
     folder = run(single, "baseline", 0, root=tmp_path, **OPTIONS)
     assert list(metrics_of(folder)) == ["r45", "val", "val_loss"]
     assert metrics_of(folder) == metrics_of(compared / "rotated_digits_erm/baseline/seed0/r45")

@@ -21,6 +21,7 @@ from batchformer.lab.recipes.small import demo
 from batchformer.lab.runs.build import build, load_task
 from batchformer.lab.runs.load_run import restore
 from batchformer.lab.runs.run import Run
+from lab_runs import config_of
 
 CPU = torch.device("cpu")
 State = dict[str, Tensor]
@@ -58,7 +59,7 @@ def test_the_trained_method_predicts_as_it_was_saved(tmp_path: Path) -> None:
     method, task, config = restore(tmp_path, CPU)
     assert same(dict(method.state_dict()), state) and not same(state, weights(1, run))
     assert not method.training and task.num_classes == 10
-    assert config == json.loads((tmp_path / "config.json").read_text())
+    assert config == config_of(tmp_path)
     x = torch.rand(6, 1, 8, 8, generator=torch.Generator().manual_seed(0))
     expected = build(with_arm(demo(), "batchformer"), 1, task)
     expected.load_state_dict(state)
@@ -76,8 +77,8 @@ def test_the_mean_of_the_weights_comes_before_the_weights(tmp_path: Path) -> Non
 
 def test_the_best_comes_before_the_last_and_swad_before_both(tmp_path: Path) -> None:
     without = find_recipe("rotated_digits_erm")
-    without = dataclasses.replace(without, data=without.data_with(target="r0"))
-    recipe = dataclasses.replace(without, hyper=dataclasses.replace(without.hyper, swad=True))
+    without = without.changed(data={"target": "r0"})
+    recipe = without.changed(hyper={"swad": True})
     run = begun(tmp_path, recipe)
     plain = dataclasses.replace(run, recipe=without)
     last, best, mean = (weights(number, plain) for number in (2, 3, 4))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import shutil
@@ -22,7 +21,6 @@ from batchformer.lab.config.arms import ARMS, with_arm
 from batchformer.lab.config.methods import find_method
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.engine.interrupt import StopRequest
-from batchformer.lab.engine.log import read_records
 from batchformer.lab.engine.loop import Evaluation
 from batchformer.lab.models.build import OWN
 from batchformer.lab.models.networks import DigitsNet
@@ -33,7 +31,7 @@ from batchformer.lab.runs.build import build, load_task
 from batchformer.lab.runs.compare import run
 from batchformer.lab.runs.load_run import restore
 from batchformer.lab.runs.run import Run
-from lab_runs import bottlenecks, config_of, metrics_of, result_of, short
+from lab_runs import bottlenecks, config_of, metrics_of, records_of, result_of, short
 from soak.processes import finish, start
 
 CPU = torch.device("cpu")
@@ -80,7 +78,7 @@ def test_a_batch_of_one_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(OWN, "normalised", Normalised)
     words = r"given a single image.*--train\.batch-size.*--train\.drop-last.*\[1, 64\]"
     with pytest.raises(ValueError, match=words):
-        other = dataclasses.replace(one, name="other", model="normalised")
+        other = one.changed(name="other", model="normalised")
         run(other, "baseline", 0, root=tmp_path, **OPTIONS)
 
 
@@ -123,7 +121,7 @@ def first_layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recipe:
         halves = {k: v.half() for k, v in bottlenecks(10).state_dict().items()}
     save_file(halves, file, metadata={"layout": "stride_in_1x1"})
     recipe = short(updates=2, eval_every=2, checkpoint_every=1)
-    return dataclasses.replace(recipe, model="bottlenecks", weights=str(file))
+    return recipe.changed(model="bottlenecks", weights=str(file))
 
 
 def images() -> Tensor:
@@ -206,7 +204,7 @@ def test_random_weights_are_of_the_network_that_the_file_is_of(
 
 def started_from(recipe: Recipe) -> Recipe:
     changes: dict[str, Any] = {"name": "second", "method": "crt", "start": "demo/baseline"}
-    return dataclasses.replace(recipe, weights="", **changes)
+    return recipe.changed(weights="", **changes)
 
 
 def test_runs_that_start_from_a_run_stride_as_it_does(tmp_path: Path, first_layout: Recipe) -> None:
@@ -222,8 +220,8 @@ def test_runs_that_start_from_a_run_stride_as_it_does(tmp_path: Path, first_layo
 
 
 def test_a_start_of_another_stride_is_refused(tmp_path: Path, first_layout: Recipe) -> None:
-    run(dataclasses.replace(first_layout, weights=""), "baseline", 0, root=tmp_path, **OPTIONS)
-    second = dataclasses.replace(started_from(first_layout), stride="1x1")
+    run(first_layout.changed(weights=""), "baseline", 0, root=tmp_path, **OPTIONS)
+    second = started_from(first_layout).changed(stride="1x1")
     with pytest.raises(ValueError, match="seed0 says 3x3, the recipe says 1x1"):
         run(second, "baseline", 0, root=tmp_path, **OPTIONS)
 
@@ -258,7 +256,7 @@ def trained(run: Run) -> Evaluation:
 def test_what_was_measured_is_kept(tmp_path: Path) -> None:
     one = Run.below(tmp_path, short(select_on="test"), "batchformer", 0, CPU)
     evaluation = trained(one)
-    result = json.loads((one.folder / "result.json").read_text())
+    result = result_of(one.folder)
     assert result.pop("minutes") > 0
     assert result == {"metrics": evaluation.metrics, "updates": 6, "selected": "test"}
     assert (one.folder / "figures.npz").exists() and one.finished
@@ -296,11 +294,6 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place / "demo/batchformer/seed0"
 
 
-def records(folder: Path) -> list[dict[str, Any]]:
-    found = read_records(folder / "metrics.jsonl")
-    return [{k: v for k, v in r.items() if k != "samples_per_s"} for r in found]
-
-
 # SIGKILL at random moments, inside writes too, is in tests/reliability.
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_killed_process_resumed_equals_an_unbroken_one(
@@ -321,7 +314,7 @@ def test_a_killed_process_resumed_equals_an_unbroken_one(
     assert code in (-number, 128 + number) and not (folder / "result.json").exists()
 
     assert finish(start(command, tmp_path / "log")) == 0
-    assert records(folder) == records(unbroken)
+    assert records_of(folder) == records_of(unbroken)
     assert metrics_of(folder) == metrics_of(unbroken)
     states = [restore(one, CPU)[0].state_dict() for one in (folder, unbroken)]
     assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])
@@ -331,7 +324,7 @@ def test_a_re_weighting_that_will_never_come_is_told_before_training(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for method, told in (("balanced_softmax", False), ("ldam", True)):
-        changed = dataclasses.replace(short(), method=method)  # type: ignore[arg-type]
+        changed = short().changed(method=method)
         one = Run.below(tmp_path / method, changed, "baseline", 0, CPU)
         one.begin()
         options: dict[str, Any] = {"quiet": False, "wandb": None, "alone": True}

@@ -127,7 +127,7 @@ def test_nothing_is_submitted_where_all_have_finished(
 def test_what_cannot_be_trained_is_refused_before_it_is_queued(
     cluster: Path, tmp_path: Path
 ) -> None:
-    started = dataclasses.replace(short(), start="digits_recognition/baseline")
+    started = short().changed(start="digits_recognition/baseline")
     runs = runs_of_comparison(started, ARMS, SEEDS, tmp_path)
     words = r"needs the network of (digits_recognition)/baseline seed0.*batchformer train \1 --arm"
     with pytest.raises(FileNotFoundError, match=words):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +25,13 @@ OPTIONS: dict[str, Any] = {"device": CPU, "quiet": True}
 
 
 def first(**train: Any) -> Recipe:
-    return dataclasses.replace(
-        demo(), train=TrainConfig(batch_size=64, updates=8, figures=False, **train)
-    )
+    return demo().changed(train=TrainConfig(batch_size=64, updates=8, figures=False, **train))
 
 
 def second(method: str, start: str = "demo", **changes: Any) -> Recipe:
     train = TrainConfig(batch_size=64, updates=6, figures=False)
     fields = {"name": f"demo_{method}", "method": method, "start": start, "train": train}
-    return dataclasses.replace(demo(), **{**fields, **changes})  # type: ignore[arg-type]
+    return demo().changed(**{**fields, **changes})
 
 
 def test_a_run_starts_from_the_network_of_the_same_arm_and_seed(tmp_path: Path) -> None:
@@ -57,7 +54,7 @@ def test_a_run_starts_from_the_network_of_the_same_arm_and_seed(tmp_path: Path) 
 def test_what_starts_from_batchformer_inside_a_network_gets_the_plain_network(
     tmp_path: Path,
 ) -> None:
-    inside = dataclasses.replace(first(ema=0.5), module=ModuleConfig(at=("hidden",)))
+    inside = first(ema=0.5).changed(module=ModuleConfig(at=("hidden",)))
     source = run(inside, "batchformer", 0, root=tmp_path, **OPTIONS)
     start, plain = trained_network(source), digits_net(10)
     assert start.keys() == plain.state_dict().keys()
@@ -108,7 +105,7 @@ def test_another_training_set_is_refused(tmp_path: Path) -> None:
     folder = run(first(), "baseline", 0, root=tmp_path, **OPTIONS)
     with pytest.raises(ValueError, match="another training set"):
         require_finished(folder, "0" * 64)
-    other = second("crt", data=dataclasses.replace(demo().data, ratio=20.0))
+    other = second("crt", data={"ratio": 20.0})
     with pytest.raises(ValueError, match="another training set"):
         run(other, "baseline", 0, root=tmp_path, **OPTIONS)
 
@@ -128,10 +125,10 @@ def test_a_finished_run_without_checkpoints_is_named(tmp_path: Path) -> None:
 
 
 def test_a_run_does_not_start_from_itself(tmp_path: Path) -> None:
-    recipe = dataclasses.replace(first(), start="demo/baseline")
+    recipe = first().changed(start="demo/baseline")
     with pytest.raises(ValueError, match="would start from itself"):
         run(recipe, "baseline", 0, root=tmp_path, **OPTIONS)
-    taught = dataclasses.replace(first(), method="ride", teacher="demo")
+    taught = first().changed(method="ride", teacher="demo")
     with pytest.raises(ValueError, match=r"would be its own teacher: .* by --teacher") as refused:
         run(taught, "baseline", 0, root=tmp_path, **OPTIONS)
     assert "--weights" not in str(refused.value), "no file takes the place of a teacher"
@@ -143,7 +140,7 @@ def test_two_stages_of_one_recipe_are_told_what_works(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=refusal):
         run(second("crt", name="demo"), "baseline", 0, root=tmp_path, **OPTIONS)
     run(first(), "baseline", 0, root=tmp_path, **OPTIONS)
-    other = dataclasses.replace(second("crt"), name="cifar100_lt_crt")
+    other = second("crt", name="cifar100_lt_crt")
     run(other, "baseline", 0, root=tmp_path, **OPTIONS)
     exported = tmp_path / "demo.pth"
     torch.save(dict(trained_network(tmp_path / "demo/baseline/seed0")), exported)
@@ -174,7 +171,7 @@ def test_names_that_nothing_has_are_answered_with_near_ones(
 
 
 def test_runs_under_names_of_their_own_can_be_started_from(tmp_path: Path) -> None:
-    run(dataclasses.replace(first(), name="mine"), "baseline", 0, root=tmp_path, **OPTIONS)
+    run(first().changed(name="mine"), "baseline", 0, root=tmp_path, **OPTIONS)
     folder = run(second("crt", start="mine"), "baseline", 0, root=tmp_path, **OPTIONS)
     assert (folder / "result.json").exists()
     with pytest.raises(FileNotFoundError, match="batchformer train mine --arm baseline --seed 1"):
@@ -182,7 +179,7 @@ def test_runs_under_names_of_their_own_can_be_started_from(tmp_path: Path) -> No
 
 
 def test_sources(tmp_path: Path) -> None:
-    recipe = dataclasses.replace(demo(), method="ride", start="a", teacher="b/baseline")
+    recipe = demo().changed(method="ride", start="a", teacher="b/baseline")
     one = Run(recipe, "batchformer", 2, tmp_path / "demo/batchformer/seed2", CPU)
     assert one.sources == {
         "start": tmp_path / "a/batchformer/seed2",

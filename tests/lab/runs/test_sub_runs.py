@@ -20,13 +20,14 @@ from batchformer.lab.recipes.zero_shot import cub_ce_gzsl
 from batchformer.lab.runs import sub_runs
 from batchformer.lab.runs.run import Run
 from batchformer.lab.runs.sub_runs import (
-    by_target,
     combine,
     joined_figures,
     mean_records,
     mean_scores,
     parts_of,
+    targets_of,
 )
+from lab_runs import result_of
 
 pytestmark = pytest.mark.usefixtures("three_angles")
 
@@ -34,7 +35,7 @@ ANGLES = ("r0", "r45", "r75")
 
 
 def of(recipe: Recipe, folder: Path, **data: Any) -> Run:
-    recipe = dataclasses.replace(recipe, data=recipe.data_with(**data)) if data else recipe
+    recipe = recipe.changed(data=data) if data else recipe
     return Run(recipe, "batchformer", 2, folder, torch.device("cpu"))
 
 
@@ -56,11 +57,6 @@ def finish(part: Run, metrics: dict[str, float], evaluated: list[dict[str, Any]]
     (part.folder / "result.json").write_text(json.dumps(result))
 
 
-def written(run: Run) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((run.folder / "result.json").read_text())
-    return found
-
-
 def test_most_runs_are_their_own_training(tmp_path: Path) -> None:
     for run in (
         of(demo(), tmp_path),
@@ -73,7 +69,7 @@ def test_most_runs_are_their_own_training(tmp_path: Path) -> None:
 
 def test_the_data_of_the_arm_decide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def one_target(recipe: Recipe) -> Recipe:
-        return dataclasses.replace(recipe, data=recipe.data_with(target="r45"))
+        return recipe.changed(data={"target": "r45"})
 
     monkeypatch.setitem(ARMS, "one_target", Arm(one_target, "one domain is left out", "#555555"))
     run = of(find_recipe("rotated_digits_erm"), tmp_path)
@@ -86,16 +82,15 @@ def test_the_data_of_the_arm_decide(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_every_target_is_left_out_once(tmp_path: Path) -> None:
-    recipe = dataclasses.replace(find_recipe("rotated_digits_erm"), start="other/baseline")
+    recipe = find_recipe("rotated_digits_erm").changed(start="other/baseline")
     run = of(recipe, tmp_path / "rotated_digits_erm/batchformer/seed2")
     found = parts_of(run)
-    assert [part.part for part in found] == list(ANGLES) == list(by_target(recipe))
+    assert [part.part for part in found] == list(ANGLES) == list(targets_of(recipe))
     assert run.sources == {"start": tmp_path / "other/baseline/seed2"}
     for part in found:
         assert part.folder == run.folder / part.part
         assert part.title == f"rotated_digits_erm batchformer seed 2 {part.part}"
-        assert part.recipe.data == recipe.data_with(target=part.part)
-        assert by_target(recipe)[part.part] == part.recipe
+        assert part.recipe == recipe.changed(data={"target": part.part})
         assert (part.arm, part.seed) == ("batchformer", 2)
         assert part.sources == {"start": tmp_path / f"other/baseline/seed2/{part.part}"}
         assert parts_of(part) == (part,), "a part has no parts"
@@ -110,7 +105,7 @@ def test_targets_are_combined_when_the_last_has_finished(tmp_path: Path) -> None
         metrics = {name: scores[name], "val": scores[name] + 5}
         finish(part, metrics, [{"epoch": 0, "step": 10, **metrics}])
     assert combine(run) and run.finished
-    assert written(run) == {
+    assert result_of(run.folder) == {
         "metrics": {"average": 60.0, **scores, "val": 65.0},
         "minutes": 1.5,
         "updates": 30,
@@ -130,7 +125,12 @@ def test_a_score_that_a_part_could_not_measure_is_null_in_the_mean(tmp_path: Pat
     path = tmp_path / "r45/result.json"
     path.write_text(path.read_text().replace("50.0", "null"))
     assert combine(run)
-    assert written(run)["metrics"] == {"average": None, "r0": 50.0, "r45": None, "r75": 50.0}
+    assert result_of(run.folder)["metrics"] == {
+        "average": None,
+        "r0": 50.0,
+        "r45": None,
+        "r75": 50.0,
+    }
 
 
 def test_mean_scores_by_hand() -> None:
@@ -222,20 +222,20 @@ def test_joined_figures_by_hand(tmp_path: Path) -> None:
 def test_the_second_training_has_the_length_that_was_best_in_the_first(tmp_path: Path) -> None:
     run = of(cub_ce_gzsl(), tmp_path)
     (choose,) = parts_of(run)
-    assert choose.recipe.data == run.recipe.data_with(choose=False, unseen="val")
+    assert choose.recipe == run.recipe.changed(data={"choose": False, "unseen": "val"})
     assert choose.recipe.train == run.recipe.train and not combine(run)
     scores = ((50, 40.0), (100, 44.0), (150, 44.0))
     finish(choose, {"hm": 44.0}, [{"epoch": e, "step": 4 * e, "hm": hm} for e, hm in scores])
     again, train = parts_of(run)
     assert again == choose and not combine(run) and not run.finished
     assert (choose.folder, train.folder) == (tmp_path / "choose", tmp_path / "train")
-    assert train.recipe.data == run.recipe.data_with(choose=False)
+    assert train.recipe.data == run.recipe.changed(data={"choose": False}).data
     assert (train.recipe.train.epochs, train.recipe.train.eval_epochs) == (100, 100)
     assert parts_of(choose) == (choose,) and parts_of(train) == (train,), "a part has no parts"
 
     finish(train, {"hm": 52.0, "seen": 53.0}, [{"epoch": 100, "step": 400, "hm": 52.0}])
     assert combine(run)
-    assert written(run) == {
+    assert result_of(run.folder) == {
         "metrics": {"hm": 52.0, "seen": 53.0, "val": 44.0},
         "minutes": 1.0,
         "updates": 20,

@@ -13,7 +13,7 @@ import torch
 
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.models.build import build_model
-from batchformer.lab.recipes.sweeps import SWEEPS, Level, Sweep, unchanged
+from batchformer.lab.recipes.sweeps import SWEEPS, Level, Sweep
 from batchformer.lab.runs import sweep as sweep_run
 from batchformer.lab.runs.compare import compare, run
 from batchformer.lab.runs.folder import RECORD
@@ -80,9 +80,9 @@ def test_a_diverged_level_does_not_stop_the_others(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def wild(recipe: Recipe) -> Recipe:
-        return dataclasses.replace(recipe, optim=dataclasses.replace(recipe.optim, lr=1e30))
+        return recipe.changed(optim={"lr": 1e30})
 
-    levels = (Level(name="wild", change=wild), Level(name="tame", change=unchanged))
+    levels = (Level(name="wild", change=wild), Level(name="tame"))
     options: dict[str, Any] = {"base": "demo", "factor": "rate", "reference": "tame"}
     sweep = Sweep(name="rates", levels=levels, baseline="each", **options)
     folders = train(tmp_path, sweep=sweep, seeds=[0], together=4)
@@ -152,7 +152,7 @@ def test_runs_from_a_relative_file_of_weights_are_taken_over(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     torch.save(build_model("digits_net", 10).state_dict(), "digits.pth")
-    base = dataclasses.replace(short(), weights="digits.pth")
+    base = short().changed(weights="digits.pth")
     run(base, "baseline", 0, root=tmp_path, device=CPU, quiet=True)
     train(tmp_path, base, arms=["baseline"], levels=["1"], seeds=[0])
     assert trained == ["demo baseline seed 0"]

@@ -98,10 +98,8 @@ def test_neighbours_report_what_the_training_reports(name: str, root: Path) -> N
         changes: dict[str, Any] = {"root": str(root), "size": 32}
         small: dict[str, Any] = {"model": "test_resnet"}
         small["hyper"] = dataclasses.replace(learnt.hyper, projection_hidden=16, dim=4)
-        learnt = dataclasses.replace(learnt, data=learnt.data_with(**changes), **small)
-        compared = dataclasses.replace(
-            compared, data=compared.data_with(**changes), model=small["model"]
-        )
+        learnt = learnt.changed(data=changes, **small)
+        compared = compared.changed(data=changes, model=small["model"])
     task = ContrastiveTask.load(learnt.data, CPU)  # type: ignore[arg-type]
     method: Any = build(with_arm(learnt, "baseline"), 0, task).eval()
     other_task = load(compared.data, CPU)
@@ -118,4 +116,4 @@ def test_neighbours_report_what_the_training_reports(name: str, root: Path) -> N
 def test_other_methods_are_not_asked() -> None:
     recipe = find_recipe("digits_moco_v3_probe")
     with pytest.raises(ValueError, match=r"data\.views byol is for the method knn"):
-        dataclasses.replace(recipe, data=recipe.data_with(views="byol"))
+        recipe.changed(data={"views": "byol"})

@@ -15,7 +15,7 @@ from batchformer.lab.config.methods import (
     require_training,
     without_batchformer,
 )
-from batchformer.lab.config.recipe import Recipe
+from batchformer.lab.config.recipe import Change, Recipe, with_settings
 from batchformer.lab.config.settings import Grouping, MethodConfig, MixedClasses
 from batchformer.lab.config.training import ScheduleConfig, TrainConfig, require
 
@@ -24,26 +24,13 @@ S = TypeVar("S", MethodConfig, ScheduleConfig, TrainConfig)
 _EPOCHS = ("epochs", "eval_epochs")
 
 
-def _module(**changes: Any) -> Callable[[Recipe], Recipe]:
+_baseline = with_settings(module={"enabled": False})
+
+
+def _baseline_with_loss(factor: float) -> Change:
     def change(recipe: Recipe) -> Recipe:
-        return dataclasses.replace(recipe, module=dataclasses.replace(recipe.module, **changes))
-
-    return change
-
-
-def _hyper(**changes: Any) -> Callable[[Recipe], Recipe]:
-    def change(recipe: Recipe) -> Recipe:
-        return dataclasses.replace(recipe, hyper=dataclasses.replace(recipe.hyper, **changes))
-
-    return change
-
-
-def _baseline(loss_multiplier: float = 1.0) -> Callable[[Recipe], Recipe]:
-    def change(recipe: Recipe) -> Recipe:
-        module = dataclasses.replace(recipe.module, enabled=False)
-        factor = recipe.train.loss_multiplier * loss_multiplier
-        train = dataclasses.replace(recipe.train, loss_multiplier=factor)
-        return dataclasses.replace(recipe, module=module, train=train)
+        loss = {"loss_multiplier": recipe.train.loss_multiplier * factor}
+        return _baseline(recipe).changed(train=loss)
 
     return change
 
@@ -76,7 +63,7 @@ def _over_twice_the_epochs(recipe: Recipe, train: TrainConfig, schedule: Schedul
     """The baseline with these settings; what its method counts in epochs takes twice as many."""
     own = (f for kind in find_method(recipe.method).settings for f in dataclasses.fields(kind))
     hyper = _doubled(recipe.hyper, *(f.name for f in own if f.metadata.get("epochs")))
-    return dataclasses.replace(_baseline()(recipe), hyper=hyper, train=train, schedule=schedule)
+    return _baseline(recipe).changed(hyper=hyper, train=train, schedule=schedule)
 
 
 def _require_one_loss(recipe: Recipe, arm: str) -> None:
@@ -101,7 +88,7 @@ def _doubled(settings: S, *names: str) -> S:
     return dataclasses.replace(settings, **changes)
 
 
-def _with_mates(arm: str, enabled: bool) -> Callable[[Recipe], Recipe]:
+def _with_mates(arm: str, enabled: bool) -> Change:
     """With or without BatchFormer, on batches in which every image has another of its class."""
 
     def change(recipe: Recipe) -> Recipe:
@@ -112,19 +99,10 @@ def _with_mates(arm: str, enabled: bool) -> Callable[[Recipe], Recipe]:
             f"{recipe.name} has data.sampler {sampler}; leave this arm out, or set data.sampler "
             "shuffle where the data has classes of one domain",
         )
-        changed = recipe if enabled else _baseline()(recipe)
-        return dataclasses.replace(changed, data=recipe.data_with(sampler="mates"))
+        side = recipe if enabled else _baseline(recipe)
+        return side.changed(data={"sampler": "mates"})
 
     return change
-
-
-def _baseline_dropout(recipe: Recipe) -> Recipe:
-    return _hyper(feature_dropout=0.5)(_baseline()(recipe))
-
-
-def _random_weights(recipe: Recipe) -> Recipe:
-    """Without BatchFormer, and without the weights that the recipe begins with."""
-    return dataclasses.replace(_baseline()(recipe), start="", weights="")
 
 
 @dataclass(frozen=True)
@@ -136,25 +114,25 @@ class Arm:
         purpose: what it is for, in a line.
         colour: in figures and pages; at least 3:1 against the light and against the dark page.
         fits: whether it means something for a method.
-        of_others: why it means nothing for others; ``{method}`` stands for their name.
+        why_not: why it means nothing for others; ``{method}`` stands for their name.
     """
 
-    change: Callable[[Recipe], Recipe]
+    change: Change
     purpose: str
     colour: str
     fits: Callable[[MethodEntry], bool] = lambda entry: True
-    of_others: str = ""
+    why_not: str = ""
 
 
 def _reads(settings: type[Any], why_not: str) -> dict[str, Any]:
     """An arm for methods that read these settings."""
-    return {"fits": lambda entry: settings in entry.settings, "of_others": why_not}
+    return {"fits": lambda entry: settings in entry.settings, "why_not": why_not}
 
 
 def _sample_loss(what: str) -> dict[str, Any]:
     """An arm for methods whose loss is a mean over samples."""
     why_not = f"{what}, and the loss of {{method}} is no mean over samples with soft labels"
-    return {"fits": lambda entry: entry.sample_loss, "of_others": why_not}
+    return {"fits": lambda entry: entry.sample_loss, "why_not": why_not}
 
 
 _MIXED = "has BatchFormer on some classes, as a first stage of ride may, and {method} on all"
@@ -163,27 +141,31 @@ _LABELS = "gives mixed rows labels of other samples"
 _PAIRS = "puts pairs of one class into a batch"
 #: Every arm by its name, in the order in which arms are shown.
 ARMS: dict[str, Arm] = {
-    "baseline": Arm(_baseline(), "the network alone, without BatchFormer", "#7a7f87"),
-    "batchformer": Arm(_module(), "BatchFormer as in the paper", "#1f7ac4"),
+    "baseline": Arm(_baseline, "the network alone, without BatchFormer", "#7a7f87"),
+    "batchformer": Arm(with_settings(), "BatchFormer as in the paper", "#1f7ac4"),
     "batchformer_self": Arm(
-        _module(attend="self"), "control: attention masked to the diagonal", "#d55e00"
+        with_settings(module={"attend": "self"}),
+        "control: attention masked to the diagonal",
+        "#d55e00",
     ),
     "batchformer_frozen": Arm(
-        _module(trained=False), "control: the encoder stays untrained", "#0c9268"
+        with_settings(module={"trained": False}), "control: the encoder stays untrained", "#0c9268"
     ),
     "batchformer_mixed_only": Arm(
-        _module(streams="mixed_only"), "ablation: no shared classifier", "#c0609a"
+        with_settings(module={"streams": "mixed_only"}), "ablation: no shared classifier", "#c0609a"
     ),
     "batchformer_identity": Arm(
-        _module(encoder="none"), "control: two streams inside the network, no encoder", "#2f8f9d"
+        with_settings(module={"encoder": "none"}),
+        "control: two streams inside the network, no encoder",
+        "#2f8f9d",
     ),
     "batchformer_official_loss": Arm(
-        _module(loss_scale="official"),
+        with_settings(module={"loss_scale": "official"}),
         "the released code's loss: both halves and their mean, three times the paper's",
         "#c24a4a",
     ),
     "batchformer_official_grouping": Arm(
-        _hyper(irm_grouping="official"),
+        with_settings(hyper={"irm_grouping": "official"}),
         "irm: the released code's parts of a batch, which mix domains",
         "#4f7f3a",
         **_reads(
@@ -193,25 +175,25 @@ ARMS: dict[str, Arm] = {
         ),
     ),
     "batchformer_many": Arm(
-        _hyper(mixed_classes="many"),
+        with_settings(hyper={"mixed_classes": "many"}),
         "ride: a first stage of two, with BatchFormer on many-shot classes alone",
         "#a3553d",
         **_reads(MixedClasses, _MIXED),
     ),
     "batchformer_not_many": Arm(
-        _hyper(mixed_classes="not_many"),
+        with_settings(hyper={"mixed_classes": "not_many"}),
         "ride: a first stage of two, with BatchFormer on all but many-shot classes",
         "#2f8a9c",
         **_reads(MixedClasses, _MIXED),
     ),
     "class_context": Arm(
-        _module(context="classes"),
+        with_settings(module={"context": "classes"}),
         "running means of all classes join the batch as rows that samples attend to",
         "#3f8f6a",
         **_sample_loss(_CLASSES),
     ),
     "class_context_self": Arm(
-        _module(context="classes", attend="self"),
+        with_settings(module={"context": "classes", "attend": "self"}),
         "control: class_context with attention masked to the diagonal",
         "#b5651d",
         **_sample_loss(_CLASSES),
@@ -223,39 +205,39 @@ ARMS: dict[str, Arm] = {
         **_sample_loss(_PAIRS),
     ),
     "attention_labels": Arm(
-        _module(mixed_labels="attention"),
+        with_settings(module={"mixed_labels": "attention"}),
         "a mixed row has the labels of the samples that it attends to, by its attention",
         "#a8518a",
         **_sample_loss(_LABELS),
     ),
     "attention_labels_random": Arm(
-        _module(mixed_labels="random"),
+        with_settings(module={"mixed_labels": "random"}),
         "control: attention_labels with the weights of other samples permuted",
         "#8c7a2e",
         **_sample_loss(_LABELS),
     ),
     "views": Arm(
-        _module(attend="self", views=4),
+        with_settings(module={"attend": "self", "views": 4}),
         "four noisy passes of batchformer_self, which weigh as one mixed stream",
         "#b0487a",
         **_sample_loss("has four mixed streams"),
     ),
     "dropout_stream": Arm(
-        _module(encoder="dropout"),
+        with_settings(module={"encoder": "dropout"}),
         "control: no encoder; the mixed stream is the plain features after dropout",
         "#5b8c3a",
         **_sample_loss("has dropout in place of the encoder"),
     ),
     "random_weights": Arm(
-        _random_weights,
+        with_settings(module={"enabled": False}, start="", weights=""),
         "control: features of an untrained network, for probes of trained ones",
         "#5f6fb5",
     ),
     "baseline_loss1.5x": Arm(
-        _baseline(1.5), "control: the baseline with 1.5 times its loss", "#8a6bd1"
+        _baseline_with_loss(1.5), "control: the baseline with 1.5 times its loss", "#8a6bd1"
     ),
     "baseline_loss3x": Arm(
-        _baseline(3.0), "control: the baseline with 3 times its loss", "#9a7200"
+        _baseline_with_loss(3.0), "control: the baseline with 3 times its loss", "#9a7200"
     ),
     "baseline_batch2x": Arm(
         _twice_the_batch, "control: the baseline with twice the images in each update", "#a0522d"
@@ -270,7 +252,7 @@ ARMS: dict[str, Arm] = {
         **_sample_loss(_PAIRS),
     ),
     "baseline_dropout": Arm(
-        _baseline_dropout,
+        with_settings(module={"enabled": False}, hyper={"feature_dropout": 0.5}),
         "control: the baseline with dropout 0.5 before the classifier",
         "#7b68c8",
         **_sample_loss("has dropout before the classifier"),
@@ -319,7 +301,7 @@ def _require_fitting(recipe: Recipe, arm: str) -> None:
     fitting = methods_that(ARMS[arm].fits)
     require(
         recipe.method in fitting,
-        f"{arm} {ARMS[arm].of_others.format(method=recipe.method)}; leave this arm out, or set "
+        f"{arm} {ARMS[arm].why_not.format(method=recipe.method)}; leave this arm out, or set "
         f"--method {' or '.join(fitting)}",
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from batchformer.lab.config.training import require
+from batchformer.lab.config.training import at_least, below_one, require, require_limits
 
 #: Data sets that are read from image files.
 FILES = ("imagenet", "imagenet_lt", "inaturalist18", "places_lt", "folder")
@@ -66,7 +66,7 @@ class LongTailConfig(_Data):
         "folder",
     ] = "cifar100"
     """Which images; "folder" is your own, in folders of classes or by lists."""
-    ratio: float = 100.0
+    ratio: float = at_least(1, 100.0)
     """Images of the largest class over those of the smallest, where the tail is drawn here."""
     profile: Literal["exponential", "step"] = "exponential"
     """How class sizes fall."""
@@ -81,15 +81,15 @@ class LongTailConfig(_Data):
     columns; paths are relative to data.root."""
     test_list: str | None = None
     """Image files: list of the test images."""
-    per_class: int = 0
+    per_class: int = at_least(0, 0)
     """Image files: train on at most this many images of each class. They are the first of an order
     drawn by data.seed, so that a smaller set is contained in a larger one. 0: all images."""
-    min_images: int = 0
+    min_images: int = at_least(0, 0)
     """Train and score only classes with at least this many training images, numbered anew in their
     order; the experts of lfme have classes of similar size."""
     max_images: int = 0
     """The same for classes with at most this many; 0: no bound."""
-    size: int = 224
+    size: int = at_least(1, 224)
     """Image files: side of the square crop; at test the centre of an image of 8/7 that side."""
     scored_on: Literal["test", "val"] = "test"
     """imagenet_lt, places_lt: which of the published lists is scored."""
@@ -107,7 +107,7 @@ class LongTailConfig(_Data):
     """shuffle: every image once an epoch; class_balanced: every class equally often; repeated: a
     third of the images three times (DeiT); mates: half of the images of shuffle, each followed by
     another image of its class, and every image twice in two epochs."""
-    per_turn: int = 1
+    per_turn: int = at_least(1, 1)
     """data.sampler class_balanced: images that a class gives one after the other; with 4, a batch
     of 128 has 32 classes (OLTR, LFME)."""
     scores: Literal["shots", "top", "both"] = "shots"
@@ -115,7 +115,7 @@ class LongTailConfig(_Data):
     views: Literal["none", "moco_v2", "byol"] = "none"
     """knn: the two views of test images that alignment is measured on, beside uniformity and
     feature_std; choose data.views of the run that learnt the features."""
-    meta_batch: int = 0
+    meta_batch: int = at_least(0, 0)
     """balms: samples of the second, class-balanced batch of each update; 0: none."""
     meta_from: Literal["train", "val"] = "train"
     """balms: where the second batch comes from. lfme: images that say how far the student is. "val"
@@ -151,20 +151,15 @@ class LongTailConfig(_Data):
         return idle
 
     def __post_init__(self) -> None:
-        require(self.ratio >= 1, f"data.ratio is {self.ratio}, below 1")
-        require(self.meta_batch >= 0, f"data.meta-batch is {self.meta_batch}, below 0")
+        require_limits(self, "data")
         require(
             not self.meta_batch or self.paired == "none",
             "data.meta-batch and data.paired are two kinds of a second batch; set one of them",
         )
-        require(self.size >= 1, f"data.size is {self.size}, below 1")
-        require(self.per_class >= 0, f"data.per-class is {self.per_class}, below 0")
-        require(self.min_images >= 0, f"data.min-images is {self.min_images}, below 0")
         require(
             self.max_images == 0 or self.max_images >= max(self.min_images, 1),
             f"data.max-images is {self.max_images}, below data.min-images {self.min_images}",
         )
-        require(self.per_turn >= 1, f"data.per-turn is {self.per_turn}, below 1")
         require(
             self.per_turn == 1 or self.sampler == "class_balanced",
             f"data.per-turn {self.per_turn} is for data.sampler class_balanced, and it is "
@@ -174,6 +169,7 @@ class LongTailConfig(_Data):
             self.of_files or not self.per_class,
             f"data.per-class is for image files; {self.name} is shortened by data.ratio",
         )
+        no_lists = self.train_list is None and self.test_list is None
         if self.name == "digits":
             require(self.root is None, "data.root is for files; the digits are embedded")
             require(self.profile == "exponential", "the digits have the exponential profile only")
@@ -184,12 +180,10 @@ class LongTailConfig(_Data):
             right = self.augment in OF_FILES
             require(right, f"{self.name} has data.augment {known}, not {self.augment}")
         else:
-            right = self.augment not in ("jitter", "resized", "simclr", "deit")
+            right = self.augment not in OF_FILES or self.augment == "paco"
             require(right, f"data.augment {self.augment} is for image files, not {self.name}")
-            lists = self.train_list is None and self.test_list is None
-            require(lists, f"{self.name} has no lists; data.train-list is for image files")
-        lists = self.train_list is None and self.test_list is None
-        require(lists or self.name != "imagenet", "imagenet has no lists; use the name folder")
+            require(no_lists, f"{self.name} has no lists; data.train-list is for image files")
+        require(no_lists or self.name != "imagenet", "imagenet has no lists; use the name folder")
         val = "val" in (self.scored_on, self.meta_from)
         require(
             self.name in WITH_VAL_LIST or not val,
@@ -210,7 +204,7 @@ class ContrastConfig(_Data):
 
     name: Literal["cifar10", "cifar100", "digits", "imagenet", "imagenet_lt", "folder"] = "cifar100"
     """Which images; "folder" is your own, in folders of classes or by lists."""
-    ratio: float = 100.0
+    ratio: float = at_least(1, 100.0)
     """Images of the largest class over those of the smallest, where the tail is drawn here; 1: all
     images."""
     seed: int = 0
@@ -222,7 +216,7 @@ class ContrastConfig(_Data):
     columns; paths are relative to data.root."""
     test_list: str | None = None
     """Image files: list of the test images."""
-    size: int = 224
+    size: int = at_least(1, 224)
     """Image files: side of the square crop."""
     views: Literal["moco_v2", "byol"] = "moco_v2"
     """moco_v2: both views by the same augmentation; byol (MoCo-v3): the first is always blurred,
@@ -244,20 +238,9 @@ class ContrastConfig(_Data):
         Args:
             changes: settings of the labelled data that differ.
         """
-        require(self.ratio >= 1, f"data.ratio is {self.ratio}, below 1")
-        return LongTailConfig(
-            **{
-                "name": self.name,
-                "ratio": self.ratio,
-                "seed": self.seed,
-                "root": self.root,
-                "train_list": self.train_list,
-                "test_list": self.test_list,
-                "size": self.size,
-                "augment": "resized" if self.name in FILES else "autoaugment",
-                **changes,
-            }
-        )
+        shared = {name: value for name, value in vars(self).items() if name != "views"}
+        augment = "resized" if self.name in FILES else "autoaugment"
+        return LongTailConfig(**{**shared, "augment": augment, **changes})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -284,7 +267,7 @@ class DetectionConfig(_Data):
     """Largest length of the longer side."""
     difficult: bool = True
     """Train on objects that are marked as difficult; they are never scored."""
-    precise_norm: int = 0
+    precise_norm: int = at_least(0, 0)
     """Training batches over which batch-norm statistics are measured again before every scoring
     (detectron2's precise-BN); 0: keep the running statistics."""
 
@@ -292,7 +275,7 @@ class DetectionConfig(_Data):
         return {"difficult"} if self.name == "coco" else set()
 
     def __post_init__(self) -> None:
-        require(self.precise_norm >= 0, f"data.precise-norm is {self.precise_norm}, below 0")
+        require_limits(self, "data")
         require(bool(self.trained_on) and bool(self.scored_on), "data names no list of images")
         example, parts = ("2007/trainval", 2) if self.name == "voc" else ("train2017", 1)
         for name in (*self.trained_on, *self.scored_on):
@@ -322,18 +305,18 @@ class DomainConfig(_Data):
     """The domain that is left out and scored; "each": one run for every domain, and their mean."""
     source: str = ""
     """The one domain that is trained on. Empty: all but the target."""
-    size: int = 224
+    size: int = at_least(1, 224)
     """Side of the square crop."""
-    held_out: float = 0.2
+    held_out: float = below_one(0.2)
     """Share of each domain that is held out for validation, drawn by the seed of the run."""
     scored_on: Literal["all", "in"] = "all"
     """All images of the target, or those not held out, as in the code of SWAD and DomainBed."""
     sampler: Literal["shuffle", "domains"] = "shuffle"
     """shuffle: every image of the sources once an epoch; domains: the same number of each domain in
     a batch, one domain after the other."""
-    domains_in_batch: int = 0
+    domains_in_batch: int = at_least(0, 0)
     """data.sampler domains: how many domains a batch has, drawn for each batch; 0: all sources."""
-    epoch: int = 0
+    epoch: int = at_least(0, 0)
     """data.sampler domains: updates of an epoch; 0: one pass over the largest source."""
     adapt: bool = False
     """mdd: add images of the target, without their labels, to every batch: domain adaptation."""
@@ -358,13 +341,9 @@ class DomainConfig(_Data):
         return set() if self.of_files else {"root", "lists", "memory"}
 
     def __post_init__(self) -> None:
-        require(self.size >= 1, f"data.size is {self.size}, below 1")
-        require(0 <= self.held_out < 1, f"data.held-out is {self.held_out}, outside [0, 1)")
-        require(self.domains_in_batch >= 0, "data.domains-in-batch is below 0")
-        require(self.epoch >= 0, f"data.epoch is {self.epoch}, below 0")
-        by_domain = self.sampler == "domains"
+        require_limits(self, "data")
         require(
-            by_domain or not (self.domains_in_batch or self.epoch),
+            self.sampler == "domains" or not (self.domains_in_batch or self.epoch),
             "data.domains-in-batch and data.epoch are for data.sampler domains",
         )
         require(
@@ -399,7 +378,7 @@ class FeatureConfig(_Data):
     choose: bool = True
     """Train twice: first with the classes of validation left out, then on all seen classes. The
     best epoch of the first training is reported of the second."""
-    batches: int = 5
+    batches: int = at_least(1, 5)
     """Random batches of an update, one for each step of the critic."""
 
     @property
@@ -407,7 +386,7 @@ class FeatureConfig(_Data):
         return "epochs" if self.choose else ""
 
     def __post_init__(self) -> None:
-        require(self.batches >= 1, f"data.batches is {self.batches}, below 1")
+        require_limits(self, "data")
         both = self.unseen == "val" and self.choose
         require(not both, "data.choose trains with the classes of validation unseen by itself")
 
@@ -438,7 +417,7 @@ class PairConfig(_Data):
     """Words that take the vector of another word, as WORD=OTHER."""
     missing_words: Literal["raise", "random"] = "raise"
     """For names of which no part has a vector. raise: stop and list them; random: draw a vector."""
-    size: int = 224
+    size: int = at_least(1, 224)
     """Side of the square crop; at test the centre of an image of 8/7 that side."""
     augment: Literal["resized", "none"] = "resized"
     """resized: resized crop and flip; none: as at test, so that a frozen network runs only once."""
@@ -452,7 +431,7 @@ class PairConfig(_Data):
         return set() if self.name == "table" else {"table"}
 
     def __post_init__(self) -> None:
-        require(self.size >= 1, f"data.size is {self.size}, below 1")
+        require_limits(self, "data")
         own = self.name == "table"
         require(not own or bool(self.table), "your own pairs are in a table; name it: data.table")
         require(own or self.table is None, f"data.table is for your own images, not {self.name}")

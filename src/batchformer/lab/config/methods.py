@@ -67,31 +67,9 @@ class MethodEntry:
     teacher_classes: Callable[[MethodConfig, Sequence[int]], Sequence[int]] | None = None
 
 
-def _without_domains(data: Any) -> str:
-    if data.sampler == "domains" and data.domains_in_batch != 1:
-        return ""
-    return "compares the domains of a batch; set data.sampler domains"
-
-
-def _without_views(data: Any) -> str:
-    two = data.augment in ("paco", "simclr")
-    return "" if two else "compares two views of each image; set data.augment paco"
-
-
-def _without_meta_batch(data: Any) -> str:
-    if data.meta_batch > 0:
-        return ""
-    return "judges its sampling by a balanced batch; set data.meta-batch, for example 512"
-
-
-def _without_target(data: Any) -> str:
-    return "" if data.adapt else "adapts to a target; set data.adapt, and name data.target"
-
-
-def _without_pairs(data: Any) -> str:
-    if data.paired != "none":
-        return ""
-    return "trains a second branch on images of rare classes; set data.paired reversed"
+def _needs(condition: Callable[[Any], bool], otherwise: str) -> Callable[[Any], str]:
+    """A `refuse_data` that says why, and what to set, where the condition does not hold."""
+    return lambda data: "" if condition(data) else otherwise
 
 
 def _expert_classes(hyper: MethodConfig, counts: Sequence[int]) -> list[int]:
@@ -101,7 +79,10 @@ def _expert_classes(hyper: MethodConfig, counts: Sequence[int]) -> list[int]:
 _OF_DOMAINS: dict[str, Any] = {
     "tasks": ("domains",),
     "needs": "images of several domains",
-    "refuse_data": _without_domains,
+    "refuse_data": _needs(
+        lambda data: data.sampler == "domains" and data.domains_in_batch != 1,
+        "compares the domains of a batch; set data.sampler domains",
+    ),
 }
 _OF_PAIRS: dict[str, Any] = {
     "tasks": ("compositional",),
@@ -189,7 +170,10 @@ METHODS: dict[str, MethodEntry] = {
             "in PaCo both streams are contrasted with each other, so the mixed one has no weight "
             "of its own; leave module.mixed-weight at 1"
         ),
-        refuse_data=_without_views,
+        refuse_data=_needs(
+            lambda data: data.augment in ("paco", "simclr"),
+            "compares two views of each image; set data.augment paco",
+        ),
     ),
     "crt": MethodEntry(
         path="two_stage:RetrainedClassifier", settings=(settings.FrozenFeatures,), given="network"
@@ -211,14 +195,20 @@ METHODS: dict[str, MethodEntry] = {
         settings=(settings.MetaSampler, settings.FrozenFeatures),
         reads=("data.meta_batch", "data.meta_from"),
         given="network",
-        refuse_data=_without_meta_batch,
+        refuse_data=_needs(
+            lambda data: data.meta_batch > 0,
+            "judges its sampling by a balanced batch; set data.meta-batch, for example 512",
+        ),
     ),
     "bbn": MethodEntry(
         path="bbn:Bbn",
         settings=(settings.CumulativeLearning,),
         reads=("data.paired",),
         own_classifier=True,
-        refuse_data=_without_pairs,
+        refuse_data=_needs(
+            lambda data: data.paired != "none",
+            "trains a second branch on images of rare classes; set data.paired reversed",
+        ),
     ),
     "oltr_plain": MethodEntry(path="oltr:PlainStage", settings=(settings.BackboneRate,)),
     "oltr": MethodEntry(
@@ -258,7 +248,9 @@ METHODS: dict[str, MethodEntry] = {
         settings=(settings.Penalty, settings.Disparity, settings.BackboneRate),
         reads=("data.adapt",),
         own_classifier=True,
-        refuse_data=_without_target,
+        refuse_data=_needs(
+            lambda data: data.adapt, "adapts to a target; set data.adapt, and name data.target"
+        ),
     ),
     "cge": MethodEntry(
         path="compositional:Cge",

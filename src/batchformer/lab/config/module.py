@@ -5,7 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from batchformer.lab.config.training import require
+from batchformer.lab.config.training import (
+    at_least,
+    below_one,
+    require,
+    require_limits,
+    zero_to_one,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,24 +31,24 @@ class ModuleConfig:
     """"none", with module.at: two streams without an encoder, the control in which only the
     doubling is left: the streams differ by dropout and drop path alone. "dropout", without
     module.at: the mixed rows are the plain features after module.dropout."""
-    heads: int = 4
+    heads: int = at_least(1, 4)
     """Attention heads."""
-    layers: int = 1
+    layers: int = at_least(1, 1)
     """Encoder layers."""
     copy_layers: bool = False
     """Start all encoder layers from the same weights, as the released code does."""
-    dropout: float = 0.5
+    dropout: float = below_one(0.5)
     """Dropout inside the encoder."""
     attend: Literal["batch", "self"] = "batch"
     """"self" masks attention to the diagonal: the control in which no sample sees another."""
-    views: int = 1
+    views: int = at_least(1, 1)
     """cross_entropy, balanced_softmax: mixed streams, each a pass of the encoder with dropout of
     its own. Their mean loss has the weight of one."""
     mixed_labels: Literal["own", "attention", "random"] = "own"
     """cross_entropy, balanced_softmax: the target of a mixed row. "attention": the labels of the
     batch, weighted as the row attends to them (last layer, mean over heads, before dropout).
     "random": the same weights, permuted at random among the other samples."""
-    label_share: float = 1.0
+    label_share: float = zero_to_one(1.0)
     """With module.mixed-labels attention or random: share of these labels in the target; the rest
     is the sample's own label."""
     exchange: bool = False
@@ -55,40 +61,25 @@ class ModuleConfig:
     RIDE on ImageNet-LT and iNaturalist."""
     trained: bool = True
     """Whether the encoder is trained (train_module); off: it keeps its random initial weights."""
-    lr_factor: float = 0.1
+    lr_factor: float = at_least(0, 0.1)
     """Learning rate of the encoder as a multiple of the network's."""
     loss_scale: Literal["mean", "sum", "official"] = "mean"
     """"official" is the released code's of Balanced Softmax, three times the paper's mean over 2N
     rows; "sum" adds the two streams, as the released code of RIDE on CIFAR does."""
-    mixed_weight: float = 1.0
+    mixed_weight: float = at_least(0, 1.0)
     """Weight of the mixed stream's loss."""
     context: Literal["none", "classes"] = "none"
     """cross_entropy, balanced_softmax: "classes" adds a running mean of every class's features to
     the rows that samples attend to, so that every class seen so far is in every batch."""
-    context_momentum: float = 0.9
+    context_momentum: float = below_one(0.9)
     """With module.context classes: share of its old value that a running mean keeps at an update
     with images of its class."""
-    context_weight: float = 0.1
+    context_weight: float = at_least(0, 0.1)
     """With module.context classes: weight of the cross-entropy of the mixed class rows."""
 
     def __post_init__(self) -> None:
+        require_limits(self, "module")
         require(
             all(self.at) and len(set(self.at)) == len(self.at),
             f"module.at names a place twice, or none: {', '.join(map(repr, self.at))}",
-        )
-        require(self.heads >= 1, f"module.heads is {self.heads}, below 1")
-        require(self.layers >= 1, f"module.layers is {self.layers}, below 1")
-        require(0 <= self.dropout < 1, f"module.dropout is {self.dropout}, outside [0, 1)")
-        require(self.views >= 1, f"module.views is {self.views}, below 1")
-        require(
-            0 <= self.label_share <= 1, f"module.label-share is {self.label_share}, outside [0, 1]"
-        )
-        require(self.lr_factor >= 0, f"module.lr-factor is {self.lr_factor}, below 0")
-        require(self.mixed_weight >= 0, f"module.mixed-weight is {self.mixed_weight}, below 0")
-        require(
-            0 <= self.context_momentum < 1,
-            f"module.context-momentum is {self.context_momentum}, outside [0, 1)",
-        )
-        require(
-            self.context_weight >= 0, f"module.context-weight is {self.context_weight}, below 0"
         )

@@ -6,7 +6,7 @@ folder, a run that is reused in a sweep, a report that averages runs and a publi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
@@ -30,7 +30,7 @@ class Recipe:
     """What the command line calls it."""
     summary: str
     """One line for the list."""
-    table: str
+    table: str = NOT_IN_THE_PAPER
     """Table and row of the paper."""
     task: Literal[
         "long_tailed",
@@ -76,7 +76,7 @@ class Recipe:
     train: TrainConfig = field(default_factory=TrainConfig)
     """Length and precision of training, and how its updates are made."""
     paper: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """The paper's numbers: arm, then metric."""
+    """The paper's numbers: arm, then metric. They are looked up by the recipe's name."""
 
     def __post_init__(self) -> None:
         require_consistent(self)
@@ -93,9 +93,27 @@ class Recipe:
         starts = [("start", self.start)] if self.start else []
         return [*starts, *(("teacher", name) for name in source_names(self.teacher))]
 
-    def data_with(self, **changes: Any) -> Any:
-        """Its data with other settings."""
-        return replace(self.data, **changes)
+    def changed(self, **changes: Any) -> Recipe:
+        """The recipe with other values; a dict changes some settings of a group and keeps the rest.
+
+        >>> from batchformer.lab.recipes import find_recipe
+        >>> longer = find_recipe("demo").changed(model="resnet32", train={"updates": 900})
+        >>> longer.model, longer.train.updates, longer.train.batch_size
+        ('resnet32', 900, 64)
+        """
+        for name, value in changes.items():
+            if isinstance(value, dict) and name != "paper":
+                changes[name] = replace(getattr(self, name), **value)
+        return replace(self, **changes)
+
+
+#: What makes one recipe of another: an arm, or a level of a sweep.
+Change = Callable[[Recipe], Recipe]
+
+
+def with_settings(**changes: Any) -> Change:
+    """The change that :meth:`Recipe.changed` makes with these values."""
+    return lambda recipe: recipe.changed(**changes)
 
 
 # Which settings decide whether two runs are comparable

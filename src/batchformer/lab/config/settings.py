@@ -7,36 +7,25 @@ so that ``hyper`` of every run has the same keys.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from batchformer.lab.config.training import require
-
-
-def _limited(default: Any, allowed: Callable[[Any], bool], otherwise: str) -> Any:
-    return dataclasses.field(default=default, metadata={"allowed": allowed, "otherwise": otherwise})
-
-
-def at_least(bound: float, default: float) -> Any:
-    """A setting with a least value."""
-    return _limited(default, lambda value: bool(value >= bound), f", below {bound}")
+from batchformer.lab.config.training import (
+    above_zero,
+    at_least,
+    below_one,
+    limited,
+    require,
+    require_limits,
+    zero_to_one,
+)
 
 
 def epochs(bound: int, default: int) -> Any:
     """A number of epochs with a least value; an arm that doubles a training's epochs doubles it."""
-    field = at_least(bound, default)
-    return dataclasses.field(default=default, metadata={**field.metadata, "epochs": True})
-
-
-def above_zero(default: float) -> Any:
-    """A setting that must be above 0."""
-    return _limited(default, lambda value: bool(value > 0), " and must be above 0")
-
-
-def share(default: float) -> Any:
-    """A setting from 0 to 1."""
-    return _limited(default, lambda value: bool(0 <= value <= 1), ", outside [0, 1]")
+    metadata = {**at_least(bound, default).metadata, "epochs": True}
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +104,7 @@ class KeyEncoder:
     """paco, moco_v2: length of the queue of keys; 8192 for ImageNet-LT, 65536 for MoCo-v2."""
     dim: int = at_least(1, 32)
     """paco, moco: channels of the projection; 128 for ImageNet-LT and MoCo-v2, 256 for MoCo-v3."""
-    momentum: float = share(0.999)
+    momentum: float = zero_to_one(0.999)
     """paco, moco: share of its old weights that the key encoder keeps at each update."""
 
 
@@ -210,9 +199,9 @@ class Mixing:
     cutmix: float = at_least(0, 0.0)
     """cross_entropy, balanced_softmax: alpha of CutMix; where both are set, each batch has one of
     the two."""
-    mix_switch: float = share(0.5)
+    mix_switch: float = zero_to_one(0.5)
     """With both hyper.mixup and hyper.cutmix: probability of CutMix."""
-    mix_prob: float = share(1.0)
+    mix_prob: float = zero_to_one(1.0)
     """With hyper.mixup or hyper.cutmix: probability that a batch is mixed."""
 
 
@@ -220,7 +209,7 @@ class Mixing:
 class Smoothing:
     """Label smoothing."""
 
-    smoothing: float = share(0.0)
+    smoothing: float = zero_to_one(0.0)
     """cross_entropy: share of the target that is spread over all classes."""
 
 
@@ -272,7 +261,7 @@ class CumulativeLearning:
 class Network:
     """Networks, whichever method trains them."""
 
-    drop_path: float = share(0.0)
+    drop_path: float = zero_to_one(0.0)
     """Networks of timm's, and deit_cifar: drop path; a sample skips the last block with this
     probability."""
     zero_init_last: bool = False
@@ -286,7 +275,7 @@ class Network:
 class Features:
     """Features that a classifier sees."""
 
-    feature_dropout: float = share(0.0)
+    feature_dropout: float = zero_to_one(0.0)
     """Dropout on the features in front of the classifier, in both streams."""
     feature_layer: int = at_least(0, 0)
     """Channels of a linear layer with ReLU between pooled features and classifier, in front of
@@ -324,7 +313,7 @@ class MixStyle:
 
     mixstyle_after: tuple[str, ...] = ("layer1", "layer2", "layer3")
     """mixstyle: parts of the network after which styles are mixed."""
-    mixstyle_p: float = share(0.5)
+    mixstyle_p: float = zero_to_one(0.5)
     """mixstyle: probability that a batch is mixed."""
     mixstyle_alpha: float = above_zero(0.1)
     """mixstyle: parameter of the Beta distribution that shares are drawn from."""
@@ -360,7 +349,7 @@ class Pairs:
     image_embedding: int = at_least(0, 0)
     """cge: channels of a linear layer with ReLU between image features and pairs; 0: none, so that
     pairs have the features' channels. compcos: channels of the space of images and pairs."""
-    pair_dropout: float = share(0.5)
+    pair_dropout: float = zero_to_one(0.5)
     """cge, compcos: dropout in the layers that make embeddings."""
 
 
@@ -506,10 +495,10 @@ def _falling(cuts: Any) -> bool:
 class SelfPacing:
     """LFME: experts by class size, how they fade, and the curriculum of samples."""
 
-    expert_cuts: tuple[int, int] = _limited((100, 20), _falling, ", not two that fall to 1 at most")
+    expert_cuts: tuple[int, int] = limited((100, 20), _falling, ", not two that fall to 1 at most")
     """lfme: training images of a class that make it one of many, and at most those of few; the
     experts are trained with the same data.min-images and data.max-images."""
-    expert_threshold: float = _limited(0.3, lambda value: 0 <= value < 1, ", outside [0, 1)")
+    expert_threshold: float = below_one(0.3)
     """lfme: an expert begins to fade when the student has this share of its accuracy."""
     expert_temperature: float = above_zero(2.0)
     """lfme: temperature of the distillation."""
@@ -603,8 +592,4 @@ class MethodConfig(
     """
 
     def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):
-            if field.metadata:
-                value, option = getattr(self, field.name), field.name.replace("_", "-")
-                words = f"hyper.{option} is {value}{field.metadata['otherwise']}"
-                require(field.metadata["allowed"](value), words)
+        require_limits(self, "hyper")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 
 def require(condition: bool, what: str) -> None:
@@ -12,41 +14,71 @@ def require(condition: bool, what: str) -> None:
         raise ValueError(f"Not possible: {what}.")
 
 
+# Settings declare their limits
+
+
+def limited(default: Any, allowed: Callable[[Any], bool], otherwise: str) -> Any:
+    """A setting whose other values are refused with these words."""
+    return dataclasses.field(default=default, metadata={"allowed": allowed, "otherwise": otherwise})
+
+
+def at_least(bound: float, default: float | None) -> Any:
+    """A setting with a least value, unless it is None."""
+    return limited(default, lambda v: v is None or bool(v >= bound), f", below {bound}")
+
+
+def above_zero(default: float) -> Any:
+    """A setting that must be above 0."""
+    return limited(default, lambda value: bool(value > 0), " and must be above 0")
+
+
+def zero_to_one(default: float) -> Any:
+    """A setting from 0 to 1."""
+    return limited(default, lambda value: bool(0 <= value <= 1), ", outside [0, 1]")
+
+
+def below_one(default: float) -> Any:
+    """A setting from 0 to 1, without 1."""
+    return limited(default, lambda value: bool(0 <= value < 1), ", outside [0, 1)")
+
+
+def require_limits(settings: Any, group: str) -> None:
+    """Refuse a value outside the declared limits; `group` is as in ``--group.setting``."""
+    for field in dataclasses.fields(settings):
+        if field.metadata:
+            value, option = getattr(settings, field.name), field.name.replace("_", "-")
+            words = f"{group}.{option} is {value}{field.metadata['otherwise']}"
+            require(field.metadata["allowed"](value), words)
+
+
 @dataclass(frozen=True, kw_only=True)
 class OptimConfig:
     """The optimizer."""
 
     name: Literal["sgd", "adam", "adamw", "lars"] = "sgd"
     """Which optimizer."""
-    lr: float = 0.1
+    lr: float = above_zero(0.1)
     """Learning rate of the network; BatchFormer's is this times module.lr-factor."""
-    momentum: float = 0.9
+    momentum: float = below_one(0.9)
     """Momentum of SGD and LARS."""
     nesterov: bool = False
     """Nesterov momentum for SGD."""
     betas: tuple[float, float] = (0.9, 0.999)
     """Moment decay of Adam and AdamW."""
-    weight_decay: float = 5e-4
+    weight_decay: float = at_least(0, 5e-4)
     """Weight decay."""
-    module_weight_decay: float | None = None
+    module_weight_decay: float | None = at_least(0, None)
     """BatchFormer's own; by default that of the network. In a long training at the network's rate,
     decay may shrink the encoder until samples no longer influence one another; the report then says
     so."""
     decayed: Literal["all", "matrices"] = "all"
     """Whether parameters of one dimension, biases and scales of normalisation, are decayed too;
     LARS adapts the rates of those that are decayed."""
-    trust: float = 0.001
+    trust: float = above_zero(0.001)
     """LARS: the trust coefficient."""
 
     def __post_init__(self) -> None:
-        require(self.lr > 0, f"optim.lr is {self.lr} and must be above 0")
-        require(0 <= self.momentum < 1, f"optim.momentum is {self.momentum}, outside [0, 1)")
-        require(self.trust > 0, f"optim.trust is {self.trust} and must be above 0")
-        for option, decay in (
-            ("weight-decay", self.weight_decay),
-            ("module-weight-decay", self.module_weight_decay),
-        ):
-            require(decay is None or decay >= 0, f"optim.{option} is {decay}, below 0")
+        require_limits(self, "optim")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,64 +87,62 @@ class ScheduleConfig:
 
     kind: Literal["constant", "cosine", "multistep", "power"] = "cosine"
     """Shape after the warm-up; cosine falls to the floor, power is (1 + rate t)^-power."""
-    floor: float = 0.0
+    floor: float = zero_to_one(0.0)
     """Multiple at which the cosine ends."""
     per: Literal["update", "epoch"] = "update"
     """Whether time is counted in updates or in epochs (constant within an epoch)."""
-    warmup: int = 0
+    warmup: int = at_least(0, 0)
     """Units (updates or epochs) of linear warm-up."""
     warmup_from: float = 0.0
     """Multiple at which the warm-up starts."""
-    warmup_overshoot: int = 0
+    warmup_overshoot: int = at_least(0, 0)
     """Units for which the warm-up goes on rising past 1; 1 gives PaCo's released code on CIFAR,
     whose eleventh epoch has 1.1 times the rate."""
     milestones: tuple[int, ...] = ()
     """Units after which a multistep schedule drops."""
     gamma: float = 0.1
     """Factor of each drop."""
-    rate: float = 2e-4
+    rate: float = at_least(0, 2e-4)
     """Of the power: how fast time runs."""
     power: float = 0.75
     """Of the power: its exponent."""
     ahead: int = 0
     """Units by which the schedule runs ahead; 1 gives schedulers stepped before the epoch."""
-    restart: int = 0
+    restart: int = at_least(0, 0)
     """Update at which the optimizer forgets its moments and the schedule begins again, over the
     updates that are left: IRM and V-REx, where their penalty sets in. 0: never."""
 
     def __post_init__(self) -> None:
-        require(self.warmup >= 0, f"schedule.warmup is {self.warmup}, below 0")
-        over = self.warmup_overshoot
-        require(over >= 0, f"schedule.warmup-overshoot is {over}, below 0")
-        require(not over or self.warmup > 0, "schedule.warmup-overshoot needs a schedule.warmup")
+        require_limits(self, "schedule")
+        require(
+            not self.warmup_overshoot or self.warmup > 0,
+            "schedule.warmup-overshoot needs a schedule.warmup",
+        )
         rising = list(self.milestones) == sorted(set(self.milestones))
         require(rising, f"schedule.milestones {self.milestones} must rise")
-        require(0 <= self.floor <= 1, f"schedule.floor is {self.floor}, outside [0, 1]")
-        require(self.rate >= 0, f"schedule.rate is {self.rate}, below 0")
-        require(self.restart >= 0, f"schedule.restart is {self.restart}, below 0")
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
     """The length of training, its precision, and how updates are made."""
 
-    batch_size: int = 128
+    batch_size: int = at_least(0, 128)
     """Samples of one update; also the number of samples that attend to one another. 0: 32 of each
     domain, with data.sampler domains."""
-    updates: int = 1000
+    updates: int = at_least(1, 1000)
     """Optimizer steps in all, unless train.epochs says how many."""
-    epochs: int = 0
+    epochs: int = at_least(0, 0)
     """Passes over the training data; 0: as long as train.updates says."""
-    eval_epochs: int = 1
+    eval_epochs: int = at_least(1, 1)
     """With train.epochs: passes between evaluations, unless train.eval-every says otherwise."""
     drop_last: bool = False
     """Leave out the last, smaller batch of an epoch. CGE and CompCos always leave out a last batch
     of a single sample."""
-    eval_every: int = 0
+    eval_every: int = at_least(0, 0)
     """Updates between evaluations; 0 evaluates at the end only."""
-    checkpoint_every: int = 0
+    checkpoint_every: int = at_least(0, 0)
     """Updates between checkpoints; 0 means as often as evaluations."""
-    log_every: int = 50
+    log_every: int = at_least(1, 50)
     """Updates between training records."""
     select_on: Literal["last", "val", "test"] = "last"
     """Which evaluation is reported: the last, the best on validation data where the task has some,
@@ -124,9 +154,9 @@ class TrainConfig:
     results."""
     accumulate: int = 1
     """Parts a batch is split into. The parts do not attend to one another."""
-    clip_norm: float = 0.0
+    clip_norm: float = at_least(0, 0.0)
     """Largest gradient norm; 0 does not clip."""
-    ema: float = 0.0
+    ema: float = below_one(0.0)
     """Decay of the weight average that is evaluated; 0 evaluates the weights themselves."""
     loss_multiplier: float = 1.0
     """Factor on the loss, for the controls of the released code's loss scale."""
@@ -143,7 +173,7 @@ class TrainConfig:
     """Memory format of images and convolutions."""
     deterministic: bool = False
     """Only deterministic kernels."""
-    workers: int | None = None
+    workers: int | None = at_least(0, None)
     """Processes that read image files; 0: the training process. By default one for each core."""
     damaged: Literal["raise", "skip"] = "raise"
     """What a training image file that cannot be read does: end the run, which names it, or give its
@@ -154,19 +184,9 @@ class TrainConfig:
     --compute` measures it later."""
 
     def __post_init__(self) -> None:
-        require(self.batch_size >= 0, f"train.batch-size is {self.batch_size}, below 0")
-        require(self.updates >= 1, f"train.updates is {self.updates}, below 1")
-        require(self.epochs >= 0, f"train.epochs is {self.epochs}, below 0")
-        require(self.eval_epochs >= 1, f"train.eval-epochs is {self.eval_epochs}, below 1")
-        require(self.log_every >= 1, f"train.log-every is {self.log_every}, below 1")
-        require(self.eval_every >= 0, f"train.eval-every is {self.eval_every}, below 0")
-        require(self.checkpoint_every >= 0, "train.checkpoint-every is below 0")
+        require_limits(self, "train")
         most = self.batch_size or self.accumulate
         require(1 <= self.accumulate <= most, "train.accumulate exceeds the batch")
-        require(0 <= self.ema < 1, f"train.ema is {self.ema}, outside [0, 1)")
-        enough = self.workers is None or self.workers >= 0
-        require(enough, f"train.workers is {self.workers}, below 0")
-        require(self.clip_norm >= 0, f"train.clip-norm is {self.clip_norm}, below 0")
 
     def in_updates(self, per_epoch: int) -> TrainConfig:
         """The same length, counted in updates.

@@ -5,9 +5,9 @@ from __future__ import annotations
 import difflib
 import importlib
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache
+from functools import cache, wraps
 
-from batchformer.lab.config.recipe import Recipe
+from batchformer.lab.config.recipe import NOT_IN_THE_PAPER, Recipe
 
 #: In the order of `batchformer list`: the file of each family, and what lists its recipes.
 FAMILIES = (
@@ -31,7 +31,23 @@ FAMILIES = (
 def _family(path: str) -> dict[str, Callable[[], Recipe]]:
     file, _, listed = path.partition(":")
     module = importlib.import_module(f"batchformer.lab.recipes.{file}")
-    return {make.__name__: make for make in getattr(module, listed)}
+    return {make.__name__: _with_numbers(make) for make in getattr(module, listed)}
+
+
+def _with_numbers(make: Callable[[], Recipe]) -> Callable[[], Recipe]:
+    """Makes the recipe with the paper's numbers of its name."""
+
+    @wraps(make)
+    def made() -> Recipe:
+        recipe = make()
+        if recipe.table == NOT_IN_THE_PAPER:
+            return recipe
+        from batchformer.lab.recipes.paper import numbers_for  # late: most commands need no numbers
+
+        # Another schedule, the released one, is of the same row.
+        return recipe.changed(paper=numbers_for(recipe.name.removesuffix("_released")))
+
+    return made
 
 
 class _Recipes(Mapping[str, Callable[[], Recipe]]):

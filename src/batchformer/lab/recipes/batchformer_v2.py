@@ -12,15 +12,15 @@ weight decay is set too. Here rows double and the factor acts.
 
 from __future__ import annotations
 
-import dataclasses
+from dataclasses import replace
 from typing import Literal
 
 from batchformer.lab.config.data import DetectionConfig, LongTailConfig
 from batchformer.lab.config.methods import MethodConfig, MethodName, ModuleConfig
-from batchformer.lab.config.recipe import NOT_IN_THE_PAPER, Recipe
+from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainConfig
 from batchformer.lab.recipes.recognition import deit
-from batchformer.lab.recipes.shared import IMAGES, in_epochs, recipe_table
+from batchformer.lab.recipes.shared import IMAGES, in_epochs, named
 
 #: After block 8 of 12, counted from 0: the authors' place on ImageNet.
 AFTER_BLOCK_8 = ModuleConfig(at=("blocks.9",), lr_factor=0.5)
@@ -39,7 +39,7 @@ def _imagenet(name: str, size: str) -> Recipe:
     ``--train.accumulate`` splits them here. Ours: not measured yet.
     """
     summary = f"ImageNet, DeiT-{size.title()} with BatchFormerV2 after block 8, 300 epochs"
-    return dataclasses.replace(deit(name, size), summary=summary, module=AFTER_BLOCK_8)
+    return deit(name, size).changed(summary=summary, module=AFTER_BLOCK_8)
 
 
 #: Images of the complete training set.
@@ -97,7 +97,6 @@ def _small(
     return Recipe(
         name=name,
         summary=summary,
-        table=NOT_IN_THE_PAPER,
         task="long_tailed" if data.ratio > 1 else "recognition",
         data=data,
         model="deit_cifar",
@@ -106,7 +105,7 @@ def _small(
         module=AFTER_EVERY_BLOCK,
         optim=OptimConfig(name="adamw", lr=1e-3, weight_decay=0.05, decayed="matrices"),
         schedule=ScheduleConfig(kind="cosine", per="epoch", warmup=10, warmup_from=0.01),
-        train=dataclasses.replace(train, precision="bf16"),
+        train=replace(train, precision="bf16"),
     )
 
 
@@ -145,7 +144,6 @@ def _detr(
     return Recipe(
         name=name,
         summary=f"{where}, {TITLES[kind]} with BatchFormerV2 after the first encoder layer",
-        table=NOT_IN_THE_PAPER,
         task="detection",
         data=data,
         model="resnet50.tv_in1k",
@@ -180,8 +178,7 @@ def my_boxes() -> Recipe:
     measured yet.
     """
     base = _detr("my_boxes", "deformable", DetectionConfig(), 8, 1, 100)
-    return dataclasses.replace(
-        base,
+    return base.changed(
         summary="your own images with boxes, Deformable DETR with BatchFormerV2",
         data=DetectionConfig(
             trained_on=("2007/trainval",),
@@ -200,24 +197,18 @@ def my_boxes() -> Recipe:
     )
 
 
-_LONG_TAILED = {
-    "cifar100_lt_deit_balanced_softmax": (_long_tailed, "balanced_softmax", "Balanced Softmax"),
-    "cifar100_lt_deit_cross_entropy": (_long_tailed, "cross_entropy", "cross-entropy"),
-}
-#: Images of an update, parts that attend among themselves, and queries: the authors' on COCO.
-_DETR = {
-    "voc_deformable_detr": (_detr, "deformable", DetectionConfig(), 16, 1, 100),
-    "coco_detr": (_detr, "detr", COCO, 8, 4, 100),
-    "coco_conditional_detr": (_detr, "conditional", COCO, 8, 4, 300),
-    "coco_deformable_detr": (_detr, "deformable", COCO, 24, 8, 300),
-}
 #: In the order of `batchformer list`.
 RECIPES = (
-    *recipe_table(
-        {f"imagenet_deit_{size}_v2": (_imagenet, size) for size in ("tiny", "small", "base")}
-    ),
+    *(named(f"imagenet_deit_{size}_v2", _imagenet, size) for size in ("tiny", "small", "base")),
     cifar100_deit,
-    *recipe_table(_LONG_TAILED),
+    named(
+        "cifar100_lt_deit_balanced_softmax", _long_tailed, "balanced_softmax", "Balanced Softmax"
+    ),
+    named("cifar100_lt_deit_cross_entropy", _long_tailed, "cross_entropy", "cross-entropy"),
     my_boxes,
-    *recipe_table(_DETR),
+    # Images of an update, parts that attend among themselves, and queries: the authors' on COCO.
+    named("voc_deformable_detr", _detr, "deformable", DetectionConfig(), 16, 1, 100),
+    named("coco_detr", _detr, "detr", COCO, 8, 4, 100),
+    named("coco_conditional_detr", _detr, "conditional", COCO, 8, 4, 300),
+    named("coco_deformable_detr", _detr, "deformable", COCO, 24, 8, 300),
 )

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
+from dataclasses import replace
 from typing import Literal
 
 from batchformer.lab.config.data import LongTailConfig
 from batchformer.lab.config.methods import MethodConfig, MethodName, ModuleConfig
 from batchformer.lab.config.recipe import NOT_IN_THE_PAPER, Recipe
 from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainConfig
-from batchformer.lab.recipes.paper import numbers_for
-from batchformer.lab.recipes.shared import IMAGES, in_epochs, recipe_table, warm_up_and_drop
+from batchformer.lab.recipes.shared import IMAGES, in_epochs, named, warm_up_and_drop
 
 # Balanced Softmax: table 1 of the paper (CIFAR-100-LT), and CIFAR-10-LT beside it
 
@@ -34,7 +33,7 @@ def _balanced_softmax(
         per_epoch = -(-IMAGES[data, ratio] // 512)
         epochs, warmup = -(-13_000 // per_epoch), -(-800 // per_epoch)
         full = IMAGES[data, ratio] // 512
-        train = dataclasses.replace(
+        train = replace(
             train,
             updates=epochs * full,
             drop_last=True,
@@ -53,7 +52,6 @@ def _balanced_softmax(
         optim=OptimConfig(name="sgd", lr=0.1, momentum=0.9, weight_decay=5e-4),
         schedule=rate,
         train=train,
-        paper=numbers_for(name.removesuffix("_released")),
     )
 
 
@@ -68,26 +66,22 @@ def cifar100_lt_balanced_softmax_cutmix() -> Recipe:
     it covers. Ours: not measured yet.
     """
     base = _base()
-    return dataclasses.replace(
-        base,
+    return base.changed(
         name="cifar100_lt_balanced_softmax_cutmix",
         summary=f"{base.summary}, CutMix on half of the batches",
         table=NOT_IN_THE_PAPER,
         hyper=MethodConfig(cutmix=1.0, mix_prob=0.5),
-        paper={},
     )
 
 
 def cifar100_lt_cross_entropy() -> Recipe:
     """Cross-entropy with the schedule of table 1; no row of the paper."""
     base = _base()
-    return dataclasses.replace(
-        base,
+    return base.changed(
         name="cifar100_lt_cross_entropy",
         summary="cifar100-LT ratio 100, cross-entropy, ResNet-32",
         table=NOT_IN_THE_PAPER,
         method="cross_entropy",
-        paper={},
     )
 
 
@@ -102,7 +96,6 @@ def cifar100_lt_ldam() -> Recipe:
     return Recipe(
         name="cifar100_lt_ldam",
         summary="cifar100-LT ratio 100, LDAM-DRW, ResNet-32",
-        table=NOT_IN_THE_PAPER,
         task="long_tailed",
         data=LongTailConfig(name="cifar100", ratio=100.0, augment="standard"),
         method="ldam",
@@ -122,7 +115,7 @@ def cifar100_lt_ldam() -> Recipe:
 #: Ten epochs, and the rate of 0.2 at batches of 512, are those of Kang et al. on ImageNet-LT.
 EPOCHS, LR_AT_512 = 10, 0.2
 PLAIN = LongTailConfig(name="cifar100", ratio=100.0)
-BALANCED = dataclasses.replace(PLAIN, sampler="class_balanced")
+BALANCED = replace(PLAIN, sampler="class_balanced")
 
 
 def _on_trained_features(
@@ -137,7 +130,6 @@ def _on_trained_features(
     return Recipe(
         name=name,
         summary=f"cifar100-LT ratio 100, {title}, after cross-entropy",
-        table=NOT_IN_THE_PAPER,
         task="long_tailed",
         data=data,
         method=method,
@@ -159,7 +151,7 @@ def cifar100_lt_tau_norm() -> Recipe:
     base = _on_trained_features(
         "cifar100_lt_tau_norm", "tau_norm", "tau-normalised classifier", PLAIN, hyper
     )
-    return dataclasses.replace(base, train=TrainConfig(batch_size=128, updates=1))
+    return base.changed(train=TrainConfig(batch_size=128, updates=1))
 
 
 def cifar100_lt_balms() -> Recipe:
@@ -172,11 +164,11 @@ def cifar100_lt_balms() -> Recipe:
         "cifar100_lt_balms",
         "balms",
         "Balanced Softmax with the meta sampler",
-        dataclasses.replace(PLAIN, meta_batch=512),
+        replace(PLAIN, meta_batch=512),
         MethodConfig(sampler_power=0.3, sampler_lr=1e-3),
         batch=256,
     )
-    return dataclasses.replace(base, optim=dataclasses.replace(base.optim, lr=0.02))
+    return base.changed(optim={"lr": 0.02})
 
 
 # PaCo: table 1, and the ablation without its loss
@@ -207,7 +199,6 @@ def _paco(name: str, ratio: float) -> Recipe:
         optim=OptimConfig(name="sgd", lr=0.05, momentum=0.9, weight_decay=5e-4),
         schedule=warm_up_and_drop(10, (320, 360), 0.1),
         train=in_epochs(IMAGES["cifar100", ratio], 400, 128, evaluations=10, drop_last=True),
-        paper=numbers_for(name),
     )
 
 
@@ -219,13 +210,12 @@ def _without_paco_loss(name: str, ratio: float) -> Recipe:
     PaCo has here.
     """
     base = _paco(name, ratio)
-    return dataclasses.replace(
-        base,
+    return base.changed(
         summary=f"cifar100-LT ratio {ratio:g}, PaCo's set-up with Balanced Softmax as its loss",
         table=f"Without PaCo loss, CIFAR-100-LT r={ratio:g}",
         task="ablation",
         # The query's view is the only one left.
-        data=base.data_with(augment="autoaugment"),
+        data={"augment": "autoaugment"},
         method="balanced_softmax",
         hyper=MethodConfig(),
         module=BALANCED_SOFTMAX_MODULE,
@@ -289,20 +279,17 @@ def cifar100_lt_ride() -> Recipe:
         optim=OptimConfig(name="sgd", lr=0.1, momentum=0.9, nesterov=True, weight_decay=5e-4),
         schedule=warm_up_and_drop(5, (160, 180), 0.01),
         train=in_epochs(IMAGES["cifar100", 100.0], 200, 128, evaluations=10),
-        paper=numbers_for("cifar100_lt_ride"),
     )
 
 
 def cifar100_lt_ride_6experts() -> Recipe:
     """RIDE with 6 experts, the teacher of the distilled one; no row of the paper."""
     base = cifar100_lt_ride()
-    return dataclasses.replace(
-        base,
+    return base.changed(
         name="cifar100_lt_ride_6experts",
         summary="cifar100-LT ratio 100, RIDE with 6 experts, a teacher",
         table=NOT_IN_THE_PAPER,
-        hyper=dataclasses.replace(base.hyper, experts=6),
-        paper={},
+        hyper={"experts": 6},
     )
 
 
@@ -315,13 +302,11 @@ def cifar100_lt_ride_two_stage() -> Recipe:
     ``--start cifar100_lt_ride/batchformer_many``, or ``/batchformer_not_many``.
     Ours: not measured yet.
     """
-    return dataclasses.replace(
-        cifar100_lt_ride(),
+    return cifar100_lt_ride().changed(
         name="cifar100_lt_ride_two_stage",
         summary="cifar100-LT ratio 100, RIDE started from a trained RIDE",
         table="not in the paper (T2 has it on ImageNet-LT)",
         start="cifar100_lt_ride/baseline",
-        paper={},
     )
 
 
@@ -331,13 +316,11 @@ def cifar100_lt_ride_distilled() -> Recipe:
     The teacher is in eval; ``--hyper.teacher-mode train`` leaves it as the released code does.
     No row of the paper on CIFAR. Ours: not measured yet.
     """
-    return dataclasses.replace(
-        cifar100_lt_ride(),
+    return cifar100_lt_ride().changed(
         name="cifar100_lt_ride_distilled",
         summary="cifar100-LT ratio 100, RIDE with 3 experts distilled from 6",
         table="not in the paper (T2 has it on ImageNet-LT)",
         teacher="cifar100_lt_ride_6experts/baseline",
-        paper={},
     )
 
 
@@ -348,71 +331,55 @@ def cifar100_lt_ride_assignment() -> Recipe:
     Each arm starts from the same arm of RIDE. Ours: not measured yet.
     """
     base = cifar100_lt_ride()
-    return dataclasses.replace(
-        base,
+    return base.changed(
         name="cifar100_lt_ride_assignment",
         summary="cifar100-LT ratio 100, RIDE with experts asked one after the other",
         table=NOT_IN_THE_PAPER,
-        data=base.data_with(sampler="class_balanced"),
+        data={"sampler": "class_balanced"},
         method="ride_assignment",
         start="cifar100_lt_ride",
         module=ModuleConfig(),
-        optim=dataclasses.replace(base.optim, lr=0.01),
+        optim={"lr": 0.01},
         schedule=ScheduleConfig(kind="cosine", per="epoch"),
         train=in_epochs(IMAGES["cifar100", 100.0], 5, 512, evaluations=1),
-        paper={},
     )
 
 
-# Ours below are means with 95% intervals, without BatchFormer and with it, on an H200
-#: Ratio 100: 50.82 [50.51, 51.13] and 51.15 [50.72, 51.58], difference +0.33 [-0.17, +0.83] over 6
-#: paired seeds; bf16, ten runs side by side in 5.5 minutes. Ratio 200: 46.40 [45.97, 46.82] and
-#: 46.33 [45.99, 46.66], 4 seeds. Released: 591 epochs of 21 full batches, not measured yet.
-_BALANCED_SOFTMAX = {
-    "cifar100_lt_balanced_softmax": (_balanced_softmax, "cifar100", 100.0),
-    "cifar100_lt_balanced_softmax_r200": (_balanced_softmax, "cifar100", 200.0),
-    "cifar100_lt_balanced_softmax_released": (_balanced_softmax, "cifar100", 100.0, "released"),
-}
-_CIFAR10 = {
-    "cifar10_lt_balanced_softmax": (_balanced_softmax, "cifar10", 100.0),
-    "cifar10_lt_balanced_softmax_r200": (_balanced_softmax, "cifar10", 200.0),
-}
-#: Ratio 100: 52.36 [51.51, 53.21] and 52.75 [52.13, 53.36]; ratio 200: 47.69 [46.60, 48.79] and
-#: 47.84 [46.56, 49.12]. Without the loss and with ``--module.lr-factor 1``, ratio 100: 52.51
-#: [51.56, 53.46] and 52.68 [52.18, 53.17]; ratio 200: 47.70 [46.76, 48.64] and 47.99 [47.55,
-#: 48.43].
-#: All have 3 seeds and take 4 to 20 minutes for six runs.
-_PACO = {
-    "cifar100_lt_paco": (_paco, 100.0),
-    "cifar100_lt_paco_r200": (_paco, 200.0),
-    "cifar100_lt_without_paco_loss": (_without_paco_loss, 100.0),
-    "cifar100_lt_without_paco_loss_r200": (_without_paco_loss, 200.0),
-}
-#: Not measured yet. A list of published results has 42.56 for BBN at ratio 100.
-_BBN = {
-    "cifar100_lt_bbn": (_bbn, 100.0),
-    "cifar100_lt_bbn_r50": (_bbn, 50.0),
-    "cifar100_lt_bbn_r10": (_bbn, 10.0),
-}
-#: A new classifier, classes balanced; and one learned factor for each class.
-_CRT = {"cifar100_lt_crt": (_on_trained_features, "crt", "cRT")}
-_LWS = {"cifar100_lt_lws": (_on_trained_features, "lws", "LWS")}
-#: In the order of `batchformer list`.
+#: In the order of `batchformer list`. Ours are means with 95% intervals, without BatchFormer and
+#: with it, on an H200.
 RECIPES = (
-    *recipe_table(_BALANCED_SOFTMAX),
+    # Ratio 100: 50.82 [50.51, 51.13] and 51.15 [50.72, 51.58], difference +0.33 [-0.17, +0.83] over
+    # 6 paired seeds; bf16, ten runs side by side in 5.5 minutes. Ratio 200: 46.40 [45.97, 46.82]
+    # and 46.33 [45.99, 46.66], 4 seeds. Released: 591 epochs of 21 full batches, not measured yet.
+    named("cifar100_lt_balanced_softmax", _balanced_softmax, "cifar100", 100.0),
+    named("cifar100_lt_balanced_softmax_r200", _balanced_softmax, "cifar100", 200.0),
+    named(
+        "cifar100_lt_balanced_softmax_released", _balanced_softmax, "cifar100", 100.0, "released"
+    ),
     cifar100_lt_balanced_softmax_cutmix,
     cifar100_lt_cross_entropy,
-    *recipe_table(_CIFAR10),
+    named("cifar10_lt_balanced_softmax", _balanced_softmax, "cifar10", 100.0),
+    named("cifar10_lt_balanced_softmax_r200", _balanced_softmax, "cifar10", 200.0),
     cifar100_lt_ldam,
-    *recipe_table(_BBN),
+    # Not measured yet. A list of published results has 42.56 for BBN at ratio 100.
+    named("cifar100_lt_bbn", _bbn, 100.0),
+    named("cifar100_lt_bbn_r50", _bbn, 50.0),
+    named("cifar100_lt_bbn_r10", _bbn, 10.0),
     cifar100_lt_ride,
     cifar100_lt_ride_6experts,
     cifar100_lt_ride_two_stage,
     cifar100_lt_ride_distilled,
     cifar100_lt_ride_assignment,
-    *recipe_table(_PACO),
-    *recipe_table(_CRT),
+    # Ratio 100: 52.36 [51.51, 53.21] and 52.75 [52.13, 53.36]; ratio 200: 47.69 [46.60, 48.79] and
+    # 47.84 [46.56, 49.12]. Without the loss and with ``--module.lr-factor 1``, ratio 100: 52.51
+    # [51.56, 53.46] and 52.68 [52.18, 53.17]; ratio 200: 47.70 [46.76, 48.64] and 47.99 [47.55,
+    # 48.43]. All have 3 seeds and take 4 to 20 minutes for six runs.
+    named("cifar100_lt_paco", _paco, 100.0),
+    named("cifar100_lt_paco_r200", _paco, 200.0),
+    named("cifar100_lt_without_paco_loss", _without_paco_loss, 100.0),
+    named("cifar100_lt_without_paco_loss_r200", _without_paco_loss, 200.0),
+    named("cifar100_lt_crt", _on_trained_features, "crt", "cRT"),  # a new classifier
     cifar100_lt_tau_norm,
-    *recipe_table(_LWS),
+    named("cifar100_lt_lws", _on_trained_features, "lws", "LWS"),  # one factor for each class
     cifar100_lt_balms,
 )

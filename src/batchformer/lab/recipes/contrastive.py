@@ -15,15 +15,14 @@ captured in a CUDA graph. We have measured none of these yet.
 
 from __future__ import annotations
 
-import dataclasses
+from dataclasses import replace
 from typing import Any, Literal
 
 from batchformer.lab.config.data import ContrastConfig, LongTailConfig
 from batchformer.lab.config.methods import MethodConfig, MethodName, ModuleConfig
 from batchformer.lab.config.recipe import NOT_IN_THE_PAPER, Recipe
 from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainConfig
-from batchformer.lab.recipes.paper import numbers_for
-from batchformer.lab.recipes.shared import Make, recipe_table
+from batchformer.lab.recipes.shared import Make, named
 
 #: Training images of ImageNet.
 IMAGES = 1_281_167
@@ -132,18 +131,15 @@ def imagenet_moco_v3_vit_small() -> Recipe:
     vit_small_patch16_224``. Ours: not measured yet.
     """
     base, batch = imagenet_moco_v3(), 4096
-    return dataclasses.replace(
-        base,
+    return base.changed(
         name="imagenet_moco_v3_vit_small",
         summary="ImageNet without labels, MoCo-v3, ViT-S/16, 300 epochs",
         table=NOT_IN_THE_PAPER,
         model="vit_small_patch16_224",
-        hyper=dataclasses.replace(
-            MOCO_V3, temperature=0.2, projection_layers=3, zero_init_last=False
-        ),
+        hyper=replace(MOCO_V3, temperature=0.2, projection_layers=3, zero_init_last=False),
         optim=OptimConfig(name="adamw", lr=1.5e-4 * batch / 256, weight_decay=0.1),
         schedule=ScheduleConfig(kind="cosine", warmup=40 * (IMAGES // batch)),
-        train=dataclasses.replace(base.train, epochs=300, eval_epochs=20),
+        train={"epochs": 300, "eval_epochs": 20},
     )
 
 
@@ -156,7 +152,7 @@ def imagenet_moco_v2_probe() -> Recipe:
     base = probe_of(imagenet_moco_v2(), PLAIN.images(scores="top"), lr=30.0, batch=256, epochs=100)
     drops = ScheduleConfig(kind="multistep", per="epoch", milestones=(60, 80))
     table = "T8 ImageNet, MoCo-v2, linear classification"
-    return dataclasses.replace(base, schedule=drops, table=table, task="recognition")
+    return base.changed(schedule=drops, table=table, task="recognition")
 
 
 def imagenet_moco_v3_probe() -> Recipe:
@@ -170,13 +166,13 @@ def imagenet_moco_v3_probe() -> Recipe:
         imagenet_moco_v3(), ASYMMETRIC.images(scores="top"), lr=0.4, batch=1024, epochs=90
     )
     table = "T8 ImageNet, MoCo-v3, linear classification"
-    return dataclasses.replace(base, table=table, task="recognition")
+    return base.changed(table=table, task="recognition")
 
 
 def _knn(name: str, learnt: Make, data: ContrastConfig) -> Recipe:
     """Nearest neighbours on the features of a recipe; not in the paper. Ours: not measured yet."""
     found = neighbours_of(learnt(), data.images(scores="top"))
-    return dataclasses.replace(found, task="recognition")
+    return found.changed(task="recognition")
 
 
 def probe_of(
@@ -193,9 +189,8 @@ def probe_of(
     ``hyper.probe_scale``.
     """
     base = _on_features_of(learnt, data, "linear_probe", "linear probe")
-    return dataclasses.replace(
-        base,
-        hyper=dataclasses.replace(base.hyper, probe_scale=scale),
+    return base.changed(
+        hyper={"probe_scale": scale},
         optim=OptimConfig(name="sgd", lr=lr, momentum=0.9, weight_decay=0.0),
         schedule=ScheduleConfig(kind="cosine", per="epoch"),
         train=TrainConfig(batch_size=batch, epochs=epochs, eval_epochs=1),
@@ -209,9 +204,8 @@ def neighbours_of(learnt: Recipe, data: LongTailConfig) -> Recipe:
     trained features stand beside those of the arm random_weights.
     """
     views: Any = learnt.data
-    data = dataclasses.replace(data, views=views.views)
-    return dataclasses.replace(
-        _on_features_of(learnt, data, "knn", "nearest neighbours"),
+    data = replace(data, views=views.views)
+    return _on_features_of(learnt, data, "knn", "nearest neighbours").changed(
         train=TrainConfig(batch_size=min(learnt.train.batch_size, 256), updates=1),
     )
 
@@ -221,14 +215,12 @@ def _on_features_of(learnt: Recipe, data: LongTailConfig, method: MethodName, ti
     return Recipe(
         name=name,
         summary=f"{title} on the features of {learnt.name}",
-        table=NOT_IN_THE_PAPER,
         task="long_tailed",
         data=data,
         model=learnt.model,
         method=method,
         hyper=MethodConfig(zero_init_last=learnt.hyper.zero_init_last),
         start=learnt.name,
-        paper=numbers_for(name),
     )
 
 
@@ -236,9 +228,9 @@ def _on_features_of(learnt: Recipe, data: LongTailConfig, method: MethodName, ti
 RECIPES = (
     imagenet_moco_v2,
     imagenet_moco_v2_probe,
-    *recipe_table({"imagenet_moco_v2_knn": (_knn, imagenet_moco_v2, PLAIN)}),
+    named("imagenet_moco_v2_knn", _knn, imagenet_moco_v2, PLAIN),
     imagenet_moco_v3,
     imagenet_moco_v3_probe,
-    *recipe_table({"imagenet_moco_v3_knn": (_knn, imagenet_moco_v3, ASYMMETRIC)}),
+    named("imagenet_moco_v3_knn", _knn, imagenet_moco_v3, ASYMMETRIC),
     imagenet_moco_v3_vit_small,
 )

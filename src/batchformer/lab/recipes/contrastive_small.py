@@ -19,15 +19,15 @@ the digits, where at 10 it rises to 6 and more from 2.3.
 
 from __future__ import annotations
 
-import dataclasses
+from dataclasses import replace
 from typing import Any
 
 from batchformer.lab.config.data import ContrastConfig, LongTailConfig
 from batchformer.lab.config.methods import MethodConfig
-from batchformer.lab.config.recipe import NOT_IN_THE_PAPER, Recipe
+from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainConfig
 from batchformer.lab.recipes.contrastive import MODULE, neighbours_of, probe_of
-from batchformer.lab.recipes.shared import IMAGES, Make, recipe_table
+from batchformer.lab.recipes.shared import IMAGES, Make, named
 
 CIFAR_LT = ContrastConfig(name="cifar100", ratio=100.0, views="moco_v2")
 DIGITS = ContrastConfig(name="digits", ratio=10.0, views="byol")
@@ -47,7 +47,6 @@ def cifar100_lt_moco_v2() -> Recipe:
     return Recipe(
         name="cifar100_lt_moco_v2",
         summary="cifar100-LT ratio 100 without labels, MoCo-v2, ResNet-18",
-        table=NOT_IN_THE_PAPER,
         task="contrastive",
         data=CIFAR_LT,
         model="resnet18_small",
@@ -80,9 +79,8 @@ def cifar100_lt_moco_v3() -> Recipe:
     return Recipe(
         name="cifar100_lt_moco_v3",
         summary="cifar100-LT ratio 100 without labels, MoCo-v3, ResNet-18",
-        table=NOT_IN_THE_PAPER,
         task="contrastive",
-        data=dataclasses.replace(CIFAR_LT, views="byol"),
+        data=replace(CIFAR_LT, views="byol"),
         model="resnet18_small",
         method="moco_v3",
         hyper=MethodConfig(
@@ -118,7 +116,6 @@ def digits_moco_v3() -> Recipe:
     return Recipe(
         name="digits_moco_v3",
         summary="digits-LT ratio 10 without labels, MoCo-v3, a small network",
-        table=NOT_IN_THE_PAPER,
         task="contrastive",
         data=DIGITS,
         model="digits_net",
@@ -152,12 +149,11 @@ def my_folder_moco_v3() -> Recipe:
     return Recipe(
         name="my_folder_moco_v3",
         summary="your own images without labels, MoCo-v3, any network of timm's",
-        table=NOT_IN_THE_PAPER,
         task="contrastive",
         data=FOLDER,
         model="resnet50",
         method="moco_v3",
-        hyper=dataclasses.replace(cifar100_lt_moco_v3().hyper, zero_init_last=True),
+        hyper=replace(cifar100_lt_moco_v3().hyper, zero_init_last=True),
         module=MODULE,
         optim=_lars(0.3),
         schedule=ScheduleConfig(kind="cosine", per="epoch", warmup=10, warmup_from=0.1),
@@ -179,8 +175,7 @@ def my_folder_probe() -> Recipe:
     found = probe_of(
         my_folder_moco_v3(), _labelled(FOLDER), lr=3.0, batch=256, epochs=90, scale="unit"
     )
-    return dataclasses.replace(
-        found,
+    return found.changed(
         name="my_folder_probe",
         summary="your own images, linear probe of features that another run has learnt",
     )
@@ -188,8 +183,7 @@ def my_folder_probe() -> Recipe:
 
 def my_folder_knn() -> Recipe:
     """Nearest neighbours on your own images, whose features are named as for my_folder_probe."""
-    return dataclasses.replace(
-        neighbours_of(my_folder_moco_v3(), _labelled(FOLDER)),
+    return neighbours_of(my_folder_moco_v3(), _labelled(FOLDER)).changed(
         name="my_folder_knn",
         summary="your own images, nearest neighbours by features that another run has learnt",
     )
@@ -202,14 +196,14 @@ def _probe(
     base: Any = learnt()
     found = probe_of(base, _labelled(base.data), lr=lr, batch=batch, epochs=epochs, scale="unit")
     steps = ScheduleConfig(kind="multistep", per="epoch", milestones=drops)
-    return dataclasses.replace(found, schedule=steps) if drops else found
+    return found.changed(schedule=steps) if drops else found
 
 
 def _knn(name: str, learnt: Make, neighbours: int = 200) -> Recipe:
     """Nearest neighbours on a recipe's features, classes balanced."""
     base: Any = learnt()
     found = neighbours_of(base, _labelled(base.data))
-    return dataclasses.replace(found, hyper=dataclasses.replace(found.hyper, neighbours=neighbours))
+    return found.changed(hyper={"neighbours": neighbours})
 
 
 def _labelled(config: ContrastConfig) -> LongTailConfig:
@@ -224,32 +218,22 @@ def _lars(lr: float) -> OptimConfig:
     )
 
 
-#: Probes with rate, batch, epochs and where the rate drops, neighbours with their number. Drops and
-#: lengths are those of MoCo on ImageNet. Above them, ours: the baseline and with BatchFormer, on
-#: CIFAR-100-LT after 100 epochs of MoCo.
-_OF_MOCO_V2: dict[str, tuple[Any, ...]] = {
-    # 25.96 -> 23.01, 18.18 -> 16.06
-    "cifar100_lt_moco_v2_probe": (_probe, cifar100_lt_moco_v2, 10.0, 256, 100, (60, 80)),
-    "cifar100_lt_moco_v2_knn": (_knn, cifar100_lt_moco_v2),
-}
-_OF_MOCO_V3: dict[str, tuple[Any, ...]] = {
-    # 29.71 -> 23.81, 21.72 -> 16.68
-    "cifar100_lt_moco_v3_probe": (_probe, cifar100_lt_moco_v3, 10.0, 256, 90),
-    "cifar100_lt_moco_v3_knn": (_knn, cifar100_lt_moco_v3),
-}
-_OF_DIGITS: dict[str, tuple[Any, ...]] = {
-    # 90.50 -> 90.93, 91.03 -> 90.40
-    "digits_moco_v3_probe": (_probe, digits_moco_v3, 3.0, 64, 60),
-    "digits_moco_v3_knn": (_knn, digits_moco_v3, 10),
-}
-#: In the order of `batchformer list`.
+#: In the order of `batchformer list`. Probes with rate, batch, epochs and where the rate drops,
+#: neighbours with their number. Drops and lengths are those of MoCo on ImageNet. Above them, ours:
+#: the baseline and with BatchFormer, on CIFAR-100-LT after 100 epochs of MoCo.
 RECIPES = (
     cifar100_lt_moco_v2,
-    *recipe_table(_OF_MOCO_V2),
+    # 25.96 -> 23.01, 18.18 -> 16.06
+    named("cifar100_lt_moco_v2_probe", _probe, cifar100_lt_moco_v2, 10.0, 256, 100, (60, 80)),
+    named("cifar100_lt_moco_v2_knn", _knn, cifar100_lt_moco_v2),
     cifar100_lt_moco_v3,
-    *recipe_table(_OF_MOCO_V3),
+    # 29.71 -> 23.81, 21.72 -> 16.68
+    named("cifar100_lt_moco_v3_probe", _probe, cifar100_lt_moco_v3, 10.0, 256, 90),
+    named("cifar100_lt_moco_v3_knn", _knn, cifar100_lt_moco_v3),
     digits_moco_v3,
-    *recipe_table(_OF_DIGITS),
+    # 90.50 -> 90.93, 91.03 -> 90.40
+    named("digits_moco_v3_probe", _probe, digits_moco_v3, 3.0, 64, 60),
+    named("digits_moco_v3_knn", _knn, digits_moco_v3, 10),
     my_folder_moco_v3,
     my_folder_probe,
     my_folder_knn,

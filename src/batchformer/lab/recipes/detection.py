@@ -15,13 +15,10 @@ yet.
 
 from __future__ import annotations
 
-import dataclasses
-
 from batchformer.lab.config.data import DetectionConfig
 from batchformer.lab.config.methods import MethodConfig
 from batchformer.lab.config.recipe import NOT_IN_THE_PAPER, Recipe
 from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainConfig
-from batchformer.lab.recipes.paper import numbers_for
 
 #: Batches of detectron2's precise-BN, by its default.
 PRECISE_BATCHES = 200
@@ -53,7 +50,6 @@ def _on_features_of(start: str, title: str) -> Recipe:
             log_every=20,
             sync_norm=True,  # over the whole batch, on any number of ranks
         ),
-        paper=numbers_for(name),
     )
 
 
@@ -73,13 +69,11 @@ def voc_fpn() -> Recipe:
     Ours: not measured yet.
     """
     base = voc_moco_v3()
-    return dataclasses.replace(
-        base,
+    return base.changed(
         name="voc_fpn",
         summary="VOC07+12, Faster R-CNN R50-FPN on the features of MoCo-v3",
         table=NOT_IN_THE_PAPER,
-        hyper=dataclasses.replace(base.hyper, detector="fpn"),
-        paper={},
+        hyper={"detector": "fpn"},
     )
 
 
@@ -96,8 +90,7 @@ def my_voc() -> Recipe:
     for a few hundred images.
     """
     base = _on_features_of("imagenet_moco_v3", "MoCo-v3")
-    return dataclasses.replace(
-        base,
+    return base.changed(
         name="my_voc",
         summary="your own images with boxes, Faster R-CNN R50-C4, from weights of yours",
         table=NOT_IN_THE_PAPER,
@@ -107,8 +100,8 @@ def my_voc() -> Recipe:
             shorter_at_test=640,
         ),
         start="",
-        optim=dataclasses.replace(base.optim, lr=0.01),
-        schedule=dataclasses.replace(base.schedule, milestones=(1_125, 1_375)),
+        optim={"lr": 0.01},
+        schedule={"milestones": (1_125, 1_375)},
         train=TrainConfig(
             batch_size=8,
             updates=1_500,
@@ -117,7 +110,6 @@ def my_voc() -> Recipe:
             precision="bf16",
             sync_norm=True,
         ),
-        paper={},
     )
 
 

@@ -10,8 +10,7 @@ does not shuffle, and a part already finds the keys of the parts before it in th
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Any
+from dataclasses import replace
 
 from batchformer.lab.config.data import LongTailConfig
 from batchformer.lab.config.methods import MethodConfig, ModuleConfig
@@ -19,8 +18,7 @@ from batchformer.lab.config.recipe import NOT_IN_THE_PAPER, Recipe
 from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainConfig
 from batchformer.lab.data.sets.image_layouts import ANNOTATED
 from batchformer.lab.recipes.cifar_lt import PACO_MODULE
-from batchformer.lab.recipes.paper import numbers_for
-from batchformer.lab.recipes.shared import in_epochs, recipe_table, warm_up_and_drop
+from batchformer.lab.recipes.shared import in_epochs, named, warm_up_and_drop
 
 # ImageNet-LT: table 2, ResNet-10 and ResNet-50, and ResNeXt-50 beside them
 
@@ -48,7 +46,6 @@ def _balanced_softmax(name: str, model: str) -> Recipe:
         optim=OptimConfig(name="sgd", lr=0.05, momentum=0.9, weight_decay=5e-4),
         schedule=ScheduleConfig(kind="cosine"),
         train=in_epochs(IMAGES["imagenet_lt"], 90, 128, evaluations=10),
-        paper=numbers_for(name),
     )
 
 
@@ -75,7 +72,6 @@ def _ride(name: str, model: str) -> Recipe:
         optim=OptimConfig(name="sgd", lr=0.1, momentum=0.9, nesterov=True, weight_decay=2e-4),
         schedule=warm_up_and_drop(5, (60, 80), 0.1),
         train=in_epochs(IMAGES["imagenet_lt"], 100, 400, evaluations=10),
-        paper=numbers_for(name),
     )
 
 
@@ -92,26 +88,22 @@ def _two_stages(name: str, model: str) -> Recipe:
     ``batchformer_not_many`` of the first stage, and ``--start RECIPE/ARM`` begins with one of them.
     """
     base = _ride(f"imagenet_lt_ride_{model}", model)
-    return dataclasses.replace(
-        base,
+    return base.changed(
         name=name,
         summary=f"ImageNet-LT, RIDE started from a trained RIDE, {TITLES[model]}",
         table=f"T2 ImageNet-LT, RIDE in two stages, {TITLES[model]}",
         start=f"{base.name}/baseline",
-        paper=numbers_for(name),
     )
 
 
 def _six_experts(name: str, model: str) -> Recipe:
     """RIDE with 6 experts, the teacher of the distilled one."""
     base = _ride(f"imagenet_lt_ride_{model}", model)
-    return dataclasses.replace(
-        base,
+    return base.changed(
         name=name,
         summary=f"ImageNet-LT, RIDE with 6 experts, a teacher, {TITLES[model]}",
         table=NOT_IN_THE_PAPER,
-        hyper=dataclasses.replace(base.hyper, experts=6),
-        paper={},
+        hyper={"experts": 6},
     )
 
 
@@ -121,13 +113,11 @@ def _distilled(name: str, model: str) -> Recipe:
     The paper's two-stage row without BatchFormer; it has none of this with BatchFormer.
     """
     base = _ride(f"imagenet_lt_ride_{model}", model)
-    return dataclasses.replace(
-        base,
+    return base.changed(
         name=name,
         summary=f"ImageNet-LT, RIDE with 3 experts distilled from 6, {TITLES[model]}",
         table=f"T2 ImageNet-LT, RIDE in two stages, distilled, {TITLES[model]}",
         teacher=f"{base.name}_6experts/baseline",
-        paper=numbers_for(name),
     )
 
 
@@ -164,7 +154,6 @@ def paco_on_files(
             kind="cosine", per="epoch", warmup=warmup - 1, warmup_from=1 / warmup
         ),
         train=in_epochs(IMAGES[data.name], epochs, 128, evaluations=10, drop_last=True),
-        paper=numbers_for(name),
     )
 
 
@@ -176,7 +165,7 @@ def imagenet_lt_paco() -> Recipe:
     of magnitude 10; PaCo's authors use another implementation, with noise on the magnitude. Ours:
     not measured yet.
     """
-    data = dataclasses.replace(DATA, augment="paco")
+    data = replace(DATA, augment="paco")
     table = "T2 ImageNet-LT, PaCo, ResNet-50"
     return paco_on_files("imagenet_lt_paco", "ImageNet-LT", table, data, 400, 10, gpus=4)
 
@@ -210,7 +199,6 @@ def inaturalist18_ride() -> Recipe:
         # The fifth epoch already has the full rate, so the rise takes four.
         schedule=ScheduleConfig(kind="cosine", per="epoch", warmup=4, warmup_from=1 / 5),
         train=in_epochs(IMAGES["inaturalist18"], 100, 400, evaluations=10),
-        paper=numbers_for("inaturalist18_ride"),
     )
 
 
@@ -223,7 +211,6 @@ def inaturalist18_cross_entropy() -> Recipe:
     return Recipe(
         name="inaturalist18_cross_entropy",
         summary="iNaturalist 2018, cross-entropy, ResNet-50",
-        table=NOT_IN_THE_PAPER,
         task="long_tailed",
         data=INATURALIST_DATA,
         model="resnet50",
@@ -239,16 +226,14 @@ def inaturalist18_crt() -> Recipe:
 
     Every arm starts from the same arm of the cross-entropy recipe.
     """
-    return dataclasses.replace(
-        inaturalist18_cross_entropy(),
+    return inaturalist18_cross_entropy().changed(
         name="inaturalist18_crt",
         summary="iNaturalist 2018, cRT after cross-entropy, ResNet-50",
         table="T3 iNaturalist 2018, cRT",
-        data=dataclasses.replace(INATURALIST_DATA, sampler="class_balanced"),
+        data=replace(INATURALIST_DATA, sampler="class_balanced"),
         method="crt",
         start="inaturalist18_cross_entropy",
         train=in_epochs(IMAGES["inaturalist18"], 10, 512, evaluations=2),
-        paper=numbers_for("inaturalist18_crt"),
     )
 
 
@@ -266,7 +251,7 @@ def inaturalist18_bbn() -> Recipe:
         summary="iNaturalist 2018, BBN, ResNet-50",
         table="T3 iNaturalist 2018, BBN",
         task="long_tailed",
-        data=dataclasses.replace(INATURALIST_DATA, paired="reversed"),
+        data=replace(INATURALIST_DATA, paired="reversed"),
         model="resnet50",
         method="bbn",
         hyper=MethodConfig(cumulative_epochs=100),
@@ -276,7 +261,6 @@ def inaturalist18_bbn() -> Recipe:
             kind="multistep", per="epoch", milestones=(60, 80), gamma=0.1, ahead=1
         ),
         train=in_epochs(IMAGES["inaturalist18"], 90, 128, evaluations=10, drop_last=True),
-        paper=numbers_for("inaturalist18_bbn"),
     )
 
 
@@ -288,10 +272,10 @@ def inaturalist18_paco() -> Recipe:
     torchvision's RandAugment with 2 operations of magnitude 10; PaCo's authors use another
     implementation, with noise on the magnitude.
     """
-    data = dataclasses.replace(INATURALIST_DATA, augment="paco")
+    data = replace(INATURALIST_DATA, augment="paco")
     table = "T3 iNaturalist 2018, PaCo"
     base = paco_on_files("inaturalist18_paco", "iNaturalist 2018", table, data, 400, 10, gpus=4)
-    return dataclasses.replace(base, optim=dataclasses.replace(base.optim, weight_decay=1e-4))
+    return base.changed(optim={"weight_decay": 1e-4})
 
 
 # Places-LT, ResNet-152
@@ -322,7 +306,7 @@ def places_lt_balms() -> Recipe:
         summary="Places-LT, Balanced Softmax with the meta sampler on frozen features, ResNet-152",
         table="T4 Places-LT, BALMS",
         task="long_tailed",
-        data=dataclasses.replace(PLACES_DATA, meta_batch=512, meta_from="val"),
+        data=replace(PLACES_DATA, meta_batch=512, meta_from="val"),
         model="resnet152",
         weights=FEATURES,
         method="balms",
@@ -330,7 +314,6 @@ def places_lt_balms() -> Recipe:
         optim=OptimConfig(name="sgd", lr=0.02, momentum=0.9, weight_decay=5e-4),
         schedule=ScheduleConfig(kind="cosine"),
         train=in_epochs(IMAGES["places_lt"], 10, 256, evaluations=2),
-        paper=numbers_for("places_lt_balms"),
     )
 
 
@@ -340,8 +323,7 @@ def places_lt_tau_norm() -> Recipe:
     Tau is given (``--hyper.tau``). Kang et al. choose it on the third list, which scores are
     measured on by ``--data.scored-on val``. It is the baseline alone, ``--arms baseline``.
     """
-    return dataclasses.replace(
-        places_lt_balms(),
+    return places_lt_balms().changed(
         name="places_lt_tau_norm",
         summary="Places-LT, tau-normalised classifier, ResNet-152",
         table="T4 Places-LT, tau-normalized",
@@ -349,7 +331,6 @@ def places_lt_tau_norm() -> Recipe:
         method="tau_norm",
         hyper=MethodConfig(tau=1.0),
         train=TrainConfig(batch_size=128, updates=1),
-        paper=numbers_for("places_lt_tau_norm"),
     )
 
 
@@ -361,35 +342,30 @@ def places_lt_paco() -> Recipe:
     36,500 test images. Weights are torchvision's first ones, by timm. The paper trains on one GPU,
     so that keys are not shuffled.
     """
-    data = dataclasses.replace(PLACES_DATA, augment="simclr")
+    data = replace(PLACES_DATA, augment="simclr")
     table = "T4 Places-LT, PaCo"
     base = paco_on_files("places_lt_paco", "Places-LT", table, data, 30, 5, gpus=1)
-    return dataclasses.replace(
-        base,
+    return base.changed(
         model="resnet152.tv_in1k",
         weights="timm",
         convolutions="last_block",
-        train=dataclasses.replace(base.train, precision="fp16"),
+        train={"precision": "fp16"},
     )
 
 
-#: ImageNet-LT by name: what makes the recipe, and its network.
-_ROWS: dict[str, tuple[Any, ...]] = {
-    "imagenet_lt_balanced_softmax_resnet10": (_balanced_softmax, "resnet10"),
-    "imagenet_lt_balanced_softmax_resnet50": (_balanced_softmax, "resnet50"),
-    "imagenet_lt_ride_resnet10": (_ride, "resnet10"),
-    "imagenet_lt_ride_resnet50": (_ride, "resnet50"),
-    "imagenet_lt_ride_resnext50": (_ride, "resnext50"),
-    "imagenet_lt_ride_resnet10_two_stage": (_two_stages, "resnet10"),
-    "imagenet_lt_ride_resnet50_two_stage": (_two_stages, "resnet50"),
-    "imagenet_lt_ride_resnet10_6experts": (_six_experts, "resnet10"),
-    "imagenet_lt_ride_resnet50_6experts": (_six_experts, "resnet50"),
-    "imagenet_lt_ride_resnet10_distilled": (_distilled, "resnet10"),
-    "imagenet_lt_ride_resnet50_distilled": (_distilled, "resnet50"),
-}
 #: In the order of `batchformer list`.
 RECIPES = (
-    *recipe_table(_ROWS),
+    named("imagenet_lt_balanced_softmax_resnet10", _balanced_softmax, "resnet10"),
+    named("imagenet_lt_balanced_softmax_resnet50", _balanced_softmax, "resnet50"),
+    named("imagenet_lt_ride_resnet10", _ride, "resnet10"),
+    named("imagenet_lt_ride_resnet50", _ride, "resnet50"),
+    named("imagenet_lt_ride_resnext50", _ride, "resnext50"),
+    named("imagenet_lt_ride_resnet10_two_stage", _two_stages, "resnet10"),
+    named("imagenet_lt_ride_resnet50_two_stage", _two_stages, "resnet50"),
+    named("imagenet_lt_ride_resnet10_6experts", _six_experts, "resnet10"),
+    named("imagenet_lt_ride_resnet50_6experts", _six_experts, "resnet50"),
+    named("imagenet_lt_ride_resnet10_distilled", _distilled, "resnet10"),
+    named("imagenet_lt_ride_resnet50_distilled", _distilled, "resnet50"),
     imagenet_lt_paco,
     inaturalist18_ride,
     inaturalist18_cross_entropy,

@@ -7,17 +7,16 @@ and at most 20. Scores are by the paper's groups: more than 100, 20 to 100, and 
 
 from __future__ import annotations
 
-import dataclasses
+from dataclasses import replace
 from typing import Any
 
 from batchformer.lab.config.data import LongTailConfig
 from batchformer.lab.config.methods import MethodConfig
-from batchformer.lab.config.recipe import NOT_IN_THE_PAPER, Recipe
+from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainConfig
 from batchformer.lab.recipes.image_files_lt import DATA
 from batchformer.lab.recipes.image_files_lt import IMAGES as FILES
-from batchformer.lab.recipes.paper import numbers_for
-from batchformer.lab.recipes.shared import IMAGES, in_epochs, recipe_table
+from batchformer.lab.recipes.shared import IMAGES, in_epochs, named
 
 SGD = OptimConfig(name="sgd", lr=0.1, momentum=0.9, weight_decay=5e-4)
 CIFAR_DATA = LongTailConfig(name="cifar100", ratio=100.0, augment="standard")
@@ -35,9 +34,8 @@ def _expert(name: str, group: str, data: LongTailConfig, title: str, epochs: int
     return Recipe(
         name=name,
         summary=f"{title}, LFME's expert on classes with {group} images",
-        table=NOT_IN_THE_PAPER,
         task="long_tailed",
-        data=dataclasses.replace(data, min_images=least, max_images=most),
+        data=replace(data, min_images=least, max_images=most),
         model="resnet10" if files else "resnet32",
         method="cross_entropy",
         hyper=MethodConfig(feature_layer=512 if files else 0),
@@ -54,7 +52,7 @@ def _student(name: str, title: str, data: LongTailConfig, **changes: Any) -> Rec
         name=name,
         summary=title,
         task="long_tailed",
-        data=dataclasses.replace(data, sampler="class_balanced", per_turn=4),
+        data=replace(data, sampler="class_balanced", per_turn=4),
         method="lfme",
         teacher=",".join(f"{name}_{group}/baseline" for group in GROUPS),
         optim=SGD,
@@ -72,14 +70,13 @@ def imagenet_lt_lfme() -> Recipe:
     return _student(
         "imagenet_lt_lfme",
         "ImageNet-LT, LFME, ResNet-10",
-        dataclasses.replace(DATA, meta_from="val"),
+        replace(DATA, meta_from="val"),
         table="T2 ImageNet-LT, LFME, ResNet-10",
         model="resnet10",
         hyper=MethodConfig(feature_layer=512, curriculum_epochs=45),
         # The 50th and the 80th epoch already have the lower rate.
         schedule=ScheduleConfig(kind="multistep", per="epoch", milestones=(49, 79), gamma=0.1),
         train=in_epochs(FILES["imagenet_lt"], 90, 256, evaluations=9, drop_last=True),
-        paper=numbers_for("imagenet_lt_lfme"),
     )
 
 
@@ -102,7 +99,10 @@ def cifar100_lt_lfme() -> Recipe:
     )
 
 
-_CIFAR = {f"cifar100_lt_lfme_{g}": (_expert, g, CIFAR_DATA, "cifar100-LT", 200) for g in GROUPS}
-_IMAGENET = {f"imagenet_lt_lfme_{g}": (_expert, g, DATA, "ImageNet-LT", 120) for g in GROUPS}
 #: In the order of `batchformer list`.
-RECIPES = (*recipe_table(_CIFAR), cifar100_lt_lfme, *recipe_table(_IMAGENET), imagenet_lt_lfme)
+RECIPES = (
+    *(named(f"cifar100_lt_lfme_{g}", _expert, g, CIFAR_DATA, "cifar100-LT", 200) for g in GROUPS),
+    cifar100_lt_lfme,
+    *(named(f"imagenet_lt_lfme_{g}", _expert, g, DATA, "ImageNet-LT", 120) for g in GROUPS),
+    imagenet_lt_lfme,
+)

@@ -9,15 +9,14 @@ They count 100 and 20 training images as many and few, and we as medium, as the 
 
 from __future__ import annotations
 
-import dataclasses
+from dataclasses import replace
 
 from batchformer.lab.config.data import LongTailConfig
 from batchformer.lab.config.methods import MethodConfig
-from batchformer.lab.config.recipe import NOT_IN_THE_PAPER, Recipe
+from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.config.training import OptimConfig, ScheduleConfig
 from batchformer.lab.recipes.image_files_lt import DATA, PLACES_DATA
 from batchformer.lab.recipes.image_files_lt import IMAGES as FILES
-from batchformer.lab.recipes.paper import numbers_for
 from batchformer.lab.recipes.shared import IMAGES, in_epochs
 
 #: Training images of CIFAR-100-LT at ratio 100.
@@ -34,7 +33,7 @@ def _thirds(epochs: int) -> ScheduleConfig:
 
 def _balanced(data: LongTailConfig) -> LongTailConfig:
     """Class-balanced batches with four images of each class."""
-    return dataclasses.replace(data, sampler="class_balanced", per_turn=4)
+    return replace(data, sampler="class_balanced", per_turn=4)
 
 
 def imagenet_lt_oltr_plain() -> Recipe:
@@ -42,7 +41,6 @@ def imagenet_lt_oltr_plain() -> Recipe:
     return Recipe(
         name="imagenet_lt_oltr_plain",
         summary="ImageNet-LT, OLTR's first stage, ResNet-10",
-        table=NOT_IN_THE_PAPER,
         task="long_tailed",
         data=DATA,
         model="resnet10",
@@ -60,8 +58,7 @@ def imagenet_lt_oltr() -> Recipe:
     60 epochs from the network of the first stage, with attention and a new linear layer on its
     features. Ours: not measured yet.
     """
-    return dataclasses.replace(
-        imagenet_lt_oltr_plain(),
+    return imagenet_lt_oltr_plain().changed(
         name="imagenet_lt_oltr",
         summary="ImageNet-LT, OLTR, ResNet-10",
         table="T2 ImageNet-LT, OLTR, ResNet-10",
@@ -71,7 +68,6 @@ def imagenet_lt_oltr() -> Recipe:
         start="imagenet_lt_oltr_plain",
         schedule=_thirds(60),
         train=in_epochs(FILES["imagenet_lt"], 60, 128, evaluations=6, drop_last=True),
-        paper=numbers_for("imagenet_lt_oltr"),
     )
 
 
@@ -85,7 +81,6 @@ def places_lt_oltr_plain() -> Recipe:
     return Recipe(
         name="places_lt_oltr_plain",
         summary="Places-LT, OLTR's first stage, ResNet-152",
-        table=NOT_IN_THE_PAPER,
         task="long_tailed",
         data=PLACES_DATA,
         model="resnet152.tv_in1k",
@@ -104,8 +99,7 @@ def places_lt_oltr() -> Recipe:
     Only attention, the linear layer and the classifier are trained, 30 epochs. Ours: not measured
     yet.
     """
-    return dataclasses.replace(
-        places_lt_oltr_plain(),
+    return places_lt_oltr_plain().changed(
         name="places_lt_oltr",
         summary="Places-LT, OLTR, ResNet-152",
         table="T4 Places-LT, OLTR",
@@ -121,7 +115,6 @@ def places_lt_oltr() -> Recipe:
         ),
         start="places_lt_oltr_plain",
         optim=OptimConfig(name="sgd", lr=0.01, momentum=0.9, weight_decay=5e-4),
-        paper=numbers_for("places_lt_oltr"),
     )
 
 
@@ -134,7 +127,6 @@ def cifar100_lt_oltr_plain() -> Recipe:
     return Recipe(
         name="cifar100_lt_oltr_plain",
         summary="cifar100-LT ratio 100, OLTR's first stage, ResNet-32",
-        table=NOT_IN_THE_PAPER,
         task="long_tailed",
         data=CIFAR_DATA,
         method="oltr_plain",
@@ -152,17 +144,15 @@ def cifar100_lt_oltr() -> Recipe:
     Ours: not measured yet.
     """
     base = imagenet_lt_oltr()
-    return dataclasses.replace(
-        base,
+    return base.changed(
         name="cifar100_lt_oltr",
         summary="cifar100-LT ratio 100, OLTR, ResNet-32",
         table="not in the paper (T2 has it on ImageNet-LT)",
         data=_balanced(CIFAR_DATA),
         model="resnet32",
-        hyper=dataclasses.replace(base.hyper, attention_after="layer3", attention_side=8),
+        hyper={"attention_after": "layer3", "attention_side": 8},
         start="cifar100_lt_oltr_plain",
         train=in_epochs(CIFAR_IMAGES, 60, 128, evaluations=6, drop_last=True),
-        paper={},
     )
 
 

@@ -14,10 +14,9 @@ from __future__ import annotations
 
 from batchformer.lab.config.data import LongTailConfig
 from batchformer.lab.config.methods import MethodConfig, ModuleConfig
-from batchformer.lab.config.recipe import NOT_IN_THE_PAPER, Recipe
+from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainConfig
-from batchformer.lab.recipes.paper import numbers_for
-from batchformer.lab.recipes.shared import recipe_table
+from batchformer.lab.recipes.shared import named
 
 BATCH = 1024
 #: Resized crop, flip, RandAugment and erasing.
@@ -68,7 +67,6 @@ def imagenet_resnet50() -> Recipe:
         ),
         schedule=ScheduleConfig(kind="cosine", per="epoch", warmup=5, warmup_from=0.01),
         train=_train(200),
-        paper=numbers_for(name),
     )
 
 
@@ -86,7 +84,6 @@ def deit(name: str, size: str) -> Recipe:
     return Recipe(
         name=name,
         summary=f"ImageNet, DeiT-{size.title()}, 300 epochs",
-        table=NOT_IN_THE_PAPER,
         task="recognition",
         data=REPEATED,
         model=f"deit_{size}_patch16_224",
@@ -110,7 +107,6 @@ def imagenet_vit_small() -> Recipe:
     return Recipe(
         name="imagenet_vit_small",
         summary="ImageNet, ViT-S/16, 90 epochs",
-        table=NOT_IN_THE_PAPER,
         task="recognition",
         data=DATA,
         model="vit_small_patch16_224",
@@ -131,7 +127,6 @@ def digits_recognition() -> Recipe:
     return Recipe(
         name="digits_recognition",
         summary="balanced digits, cross-entropy with Mixup, a small network, seconds on a CPU",
-        table=NOT_IN_THE_PAPER,
         task="recognition",
         data=LongTailConfig(name="digits", ratio=1.0, scores="top"),
         model="digits_net",
@@ -146,7 +141,7 @@ def digits_recognition() -> Recipe:
 #: In the order of `batchformer list`.
 RECIPES = (
     imagenet_resnet50,
-    *recipe_table({f"imagenet_deit_{size}": (deit, size) for size in ("tiny", "small", "base")}),
+    *(named(f"imagenet_deit_{size}", deit, size) for size in ("tiny", "small", "base")),
     imagenet_vit_small,
     digits_recognition,
 )

@@ -1,15 +1,16 @@
-"""What families of recipes share: tables of recipes, and schedules counted in epochs."""
+"""What families of recipes share: recipes that differ in values, and schedules in epochs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
+from typing import Concatenate, ParamSpec
 
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.config.training import ScheduleConfig, TrainConfig
 
 #: Makes a recipe; it is named as the recipe is.
 Make = Callable[[], Recipe]
+P = ParamSpec("P")
 
 #: Training images by data set and ratio; the length of an epoch follows from them.
 IMAGES = {
@@ -22,18 +23,23 @@ IMAGES = {
 }
 
 
-def recipe_table(rows: Mapping[str, tuple[Any, ...]]) -> tuple[Make, ...]:
-    """What makes each of several recipes that differ in values only.
+def named(
+    name: str,
+    function: Callable[Concatenate[str, P], Recipe],
+    *values: P.args,
+    **further: P.kwargs,
+) -> Make:
+    """What makes one of several recipes that differ in values only.
 
     Args:
-        rows: by the recipe's name, a function and the values that it takes after the name.
+        name: of the recipe, which the function takes first.
+        function: makes all of these recipes; its docstring is theirs.
+        values: what it takes after the name.
+        further: the same, by keyword.
     """
-    return tuple(_make(name, *row) for name, row in rows.items())
 
-
-def _make(name: str, function: Callable[..., Recipe], *values: Any) -> Make:
     def make() -> Recipe:
-        return function(name, *values)
+        return function(name, *values, **further)
 
     make.__name__, make.__doc__ = name, function.__doc__
     return make

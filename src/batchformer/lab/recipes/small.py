@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from batchformer.lab.config.data import DomainConfig, LongTailConfig
 from batchformer.lab.config.methods import MethodConfig, MethodName, ModuleConfig
-from batchformer.lab.config.recipe import NOT_IN_THE_PAPER, Recipe
+from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainConfig
 
 
@@ -13,7 +13,6 @@ def demo() -> Recipe:
     return Recipe(
         name="demo",
         summary="handwritten digits with a long tail (ratio 50), Balanced Softmax, a small network",
-        table=NOT_IN_THE_PAPER,
         task="long_tailed",
         data=LongTailConfig(name="digits", ratio=50.0, shots="thirds"),
         model="digits_net",
@@ -37,7 +36,6 @@ def my_folder() -> Recipe:
     return Recipe(
         name="my_folder",
         summary="your own folder or lists of images, Balanced Softmax, any network of timm's",
-        table=NOT_IN_THE_PAPER,
         task="long_tailed",
         data=LongTailConfig(name="folder", augment="jitter"),
         model="resnet50",
@@ -70,7 +68,6 @@ def _rotated(method: MethodName, title: str, hyper: MethodConfig | None = None) 
     return Recipe(
         name=f"rotated_digits_{short}",
         summary=f"rotated digits, {title}, each angle left out",
-        table=NOT_IN_THE_PAPER,
         task="domains",
         data=DomainConfig(
             name="rotated_digits",
@@ -130,7 +127,6 @@ def rotated_digits_mdd() -> Recipe:
     return Recipe(
         name="rotated_digits_mdd",
         summary="rotated digits, MDD, 0 to 45 degrees",
-        table=NOT_IN_THE_PAPER,
         task="domains",
         data=DomainConfig(
             name="rotated_digits",

@@ -9,21 +9,20 @@ table of layers, starts them as copies of one: ``--module.copy-layers``.
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Literal
 
-from batchformer.lab.config.recipe import NOT_IN_THE_PAPER, Recipe
+from batchformer.lab.config.recipe import NOT_IN_THE_PAPER, Change, Recipe, with_settings
 from batchformer.lab.data.sets.image_layouts import ANNOTATED
 from batchformer.lab.recipes.cifar_lt import BALANCED_SOFTMAX_MODULE, PACO_MODULE
 from batchformer.lab.recipes.paper import numbers_for
 from batchformer.lab.recipes.shared import IMAGES
 
-Change = Callable[[Recipe], Recipe]
 BASELINE = "baseline"
+UNCHANGED = with_settings()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,12 +31,12 @@ class Level:
 
     Args:
         name: in tables, and of the folder.
-        change: makes the level's recipe of the base.
+        change: makes the level's recipe of the base; by default it is the base itself.
         row: whose numbers of the paper it has, where another recipe has them as well.
     """
 
     name: str
-    change: Change
+    change: Change = UNCHANGED
     row: str = ""
 
 
@@ -103,12 +102,15 @@ class Sweep:
 
     def recipe(self, name: str, base: Recipe) -> Recipe:
         """The recipe of a level."""
-        return dataclasses.replace(
-            self.level(name).change(base),
-            name=f"{self.name}/{name}",
-            summary=f"{base.summary}; {self.factor}: {name}",
-            table=self.table_of(base),
-            paper=self.paper(name, base),
+        return (
+            self.level(name)
+            .change(base)
+            .changed(
+                name=f"{self.name}/{name}",
+                summary=f"{base.summary}; {self.factor}: {name}",
+                table=self.table_of(base),
+                paper=self.paper(name, base),
+            )
         )
 
     def cells(self, arms: Sequence[str], levels: Sequence[str]) -> list[tuple[str, str]]:
@@ -124,16 +126,6 @@ class Sweep:
 
 
 # Changes that a level makes of a recipe: one thing, and what follows from it
-
-
-def with_settings(group: str, **changes: Any) -> Change:
-    """Other settings of ``module``, ``optim`` or ``hyper``."""
-
-    def change(recipe: Recipe) -> Recipe:
-        changed = dataclasses.replace(getattr(recipe, group), **changes)
-        return dataclasses.replace(recipe, **{group: changed})
-
-    return change
 
 
 def training_images(recipe: Recipe) -> int:
@@ -166,32 +158,23 @@ def with_batch_size(size: int) -> Change:
             return images // batch if train.drop_last else -(-images // batch)
 
         longer = Fraction(updates(size), updates(before))
-        if schedule.per == "update":
-            schedule = dataclasses.replace(
-                schedule,
-                warmup=round(schedule.warmup * longer),
-                milestones=tuple(round(at * longer) for at in schedule.milestones),
-                ahead=round(schedule.ahead * longer),
-            )
-        return dataclasses.replace(
-            recipe,
-            optim=dataclasses.replace(recipe.optim, lr=recipe.optim.lr * size / before),
-            schedule=schedule,
-            train=dataclasses.replace(
-                train,
-                batch_size=size,
-                updates=max(1, round(train.updates * longer)),
-                eval_every=round(train.eval_every * longer),
-                checkpoint_every=round(train.checkpoint_every * longer),
-            ),
+        by_update = {
+            "warmup": round(schedule.warmup * longer),
+            "milestones": tuple(round(at * longer) for at in schedule.milestones),
+            "ahead": round(schedule.ahead * longer),
+        }
+        return recipe.changed(
+            optim={"lr": recipe.optim.lr * size / before},
+            schedule=by_update if schedule.per == "update" else {},
+            train={
+                "batch_size": size,
+                "updates": max(1, round(train.updates * longer)),
+                "eval_every": round(train.eval_every * longer),
+                "checkpoint_every": round(train.checkpoint_every * longer),
+            },
         )
 
     return change
-
-
-def unchanged(recipe: Recipe) -> Recipe:
-    """The base itself."""
-    return recipe
 
 
 def without_paco_loss(recipe: Recipe) -> Recipe:
@@ -200,17 +183,13 @@ def without_paco_loss(recipe: Recipe) -> Recipe:
     BatchFormer then has the rate that the paper gives for Balanced Softmax, unless the base has
     another rate than the recipes of PaCo.
     """
-    data, module = recipe.data, recipe.module
-    if module.lr_factor == PACO_MODULE.lr_factor:
-        module = dataclasses.replace(module, lr_factor=BALANCED_SOFTMAX_MODULE.lr_factor)
+    changes: dict[str, Any] = {"method": "balanced_softmax"}
+    if recipe.module.lr_factor == PACO_MODULE.lr_factor:
+        changes["module"] = {"lr_factor": BALANCED_SOFTMAX_MODULE.lr_factor}
     # CIFAR's query view is an augmentation of its own; elsewhere the second view goes unused.
-    of_cifar = data.name in ("cifar10", "cifar100")
-    return dataclasses.replace(
-        recipe,
-        data=recipe.data_with(augment="autoaugment") if of_cifar else data,
-        method="balanced_softmax",
-        module=module,
-    )
+    if recipe.data.name in ("cifar10", "cifar100"):
+        changes["data"] = {"augment": "autoaugment"}
+    return recipe.changed(**changes)
 
 
 # The sweeps there are
@@ -219,7 +198,7 @@ def without_paco_loss(recipe: Recipe) -> Recipe:
 def _of_module(setting: str, *values: Any) -> tuple[Level, ...]:
     names = (f"{value:g}" if isinstance(value, float) else str(value) for value in values)
     return tuple(
-        Level(name=name, change=with_settings("module", **{setting: value}))
+        Level(name=name, change=with_settings(module={setting: value}))
         for name, value in zip(names, values, strict=True)
     )
 
@@ -227,7 +206,7 @@ def _of_module(setting: str, *values: Any) -> tuple[Level, ...]:
 def _of_paco(row: str = "") -> tuple[Level, ...]:
     """With the loss and without it, which another recipe of this name has numbers of."""
     without = Level(name="without", change=without_paco_loss, row=row)
-    return Level(name="with", change=unchanged), without
+    return Level(name="with"), without
 
 
 _IMAGENET_R10 = "imagenet_lt_balanced_softmax_resnet10"
@@ -241,13 +220,13 @@ _STREAMS = _of_module("streams", "shared", "mixed_only")
 _LAYERS = _of_module("layers", 1, 2, 4, 8, 16)
 _RATES = _of_module("lr_factor", 0.1, 1.0)
 _DECAYS = (
-    Level(name="0", change=with_settings("optim", module_weight_decay=0.0)),
-    Level(name="5e-05", change=with_settings("optim", module_weight_decay=5e-5)),
-    Level(name="0.0005", change=unchanged),  # the network's
+    Level(name="0", change=with_settings(optim={"module_weight_decay": 0.0})),
+    Level(name="5e-05", change=with_settings(optim={"module_weight_decay": 5e-5})),
+    Level(name="0.0005"),  # the network's
 )
 _FRONT = (
-    Level(name="without", change=unchanged),
-    Level(name="with", change=with_settings("hyper", projection_front=True)),
+    Level(name="without"),
+    Level(name="with", change=with_settings(hyper={"projection_front": True})),
 )
 
 _CLASSIFIER = "streams of the classifier"

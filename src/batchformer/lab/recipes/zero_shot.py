@@ -10,15 +10,13 @@ rows, as we do not have the images.
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Any, Literal
+from typing import Literal
 
 from batchformer.lab.config.data import FeatureConfig, PairConfig
 from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.config.recipe import NOT_IN_THE_PAPER, Recipe
 from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainConfig
-from batchformer.lab.recipes.paper import numbers_for
-from batchformer.lab.recipes.shared import recipe_table
+from batchformer.lab.recipes.shared import named
 
 # Compositional: CGE and CompCos
 
@@ -55,7 +53,6 @@ def _cge(name: str, data: DataName, epochs: int, batch_size: int, embedding: int
         optim=OPTIM,
         schedule=ScheduleConfig(kind="constant"),
         train=TrainConfig(batch_size=batch_size, epochs=epochs, eval_epochs=2, select_on="val"),
-        paper=numbers_for(name),
     )
 
 
@@ -78,7 +75,6 @@ def _compcos(name: str, data: DataName, embedding: int, scale: float) -> Recipe:
         optim=OPTIM,
         schedule=ScheduleConfig(kind="constant"),
         train=TrainConfig(batch_size=128, epochs=300, eval_epochs=5, select_on="val"),
-        paper=numbers_for(name),
     )
 
 
@@ -87,19 +83,12 @@ def _opened(
 ) -> Recipe:
     """CompCos in an open world, with margins by feasibility and a mask chosen on validation."""
     base = _compcos(f"{data}_compcos", data, embedding, scale)
-    return dataclasses.replace(
-        base,
+    return base.changed(
         name=name,
         summary=f"{base.summary}, open world",
         table=NOT_IN_THE_PAPER,
-        data=base.data_with(world="open", mask=True),
-        hyper=dataclasses.replace(
-            base.hyper,
-            feasibility="margin",
-            feasibility_margin=margin,
-            feasibility_epochs=epochs,
-        ),
-        paper={},
+        data={"world": "open", "mask": True},
+        hyper={"feasibility": "margin", "feasibility_margin": margin, "feasibility_epochs": epochs},
     )
 
 
@@ -110,15 +99,13 @@ def _of_a_table(base: Recipe, name: str, updates: int, every: int) -> Recipe:
     (:data:`MODULE`); ``--module.lr-factor 1`` is the default of the released training.
     """
     train = TrainConfig(batch_size=64, updates=updates, eval_every=every, select_on="val")
-    return dataclasses.replace(
-        base,
+    return base.changed(
         name=name,
         summary=f"your own table of attributes and objects, {base.method}",
         table=NOT_IN_THE_PAPER,
-        data=base.data_with(name="table", table="pairs.csv", vectors=("vectors.txt",)),
+        data={"name": "table", "table": "pairs.csv", "vectors": ("vectors.txt",)},
         model="resnet50",
         train=train,
-        paper={},
     )
 
 
@@ -176,7 +163,6 @@ def cub_ce_gzsl() -> Recipe:
             kind="multistep", per="epoch", milestones=tuple(range(100, _EPOCHS, 100)), gamma=0.99
         ),
         train=TrainConfig(batch_size=2048, epochs=_EPOCHS, eval_epochs=50),
-        paper=numbers_for("cub_ce_gzsl"),
     )
 
 
@@ -191,8 +177,7 @@ def cub_tf_vaegan() -> Recipe:
     CE-GZSL has on CUB are other data, with which 1,024 channels of noise would go
     (``--hyper.noise 1024``).
     """
-    return dataclasses.replace(
-        cub_ce_gzsl(),
+    return cub_ce_gzsl().changed(
         name="cub_tf_vaegan",
         summary="CUB, TF-VAEGAN on features",
         table="GZSL CUB, TF-VAEGAN",
@@ -200,7 +185,6 @@ def cub_tf_vaegan() -> Recipe:
         hyper=MethodConfig(noise=312, synthetic=300, classifier_batch=300),
         schedule=ScheduleConfig(kind="constant"),
         train=TrainConfig(batch_size=64, epochs=600, eval_epochs=20),
-        paper=numbers_for("cub_tf_vaegan"),
     )
 
 
@@ -212,8 +196,7 @@ def cub_izf() -> Recipe:
     every 5 of 60, in a training of their own, and the second training is scored once, at its end;
     published numbers are usually the best epoch on the test classes.
     """
-    return dataclasses.replace(
-        cub_ce_gzsl(),
+    return cub_ce_gzsl().changed(
         name="cub_izf",
         summary="CUB, IZF on features",
         table="GZSL CUB, IZF",
@@ -225,7 +208,6 @@ def cub_izf() -> Recipe:
         optim=OptimConfig(name="adam", lr=3e-4, weight_decay=1e-5),
         schedule=ScheduleConfig(kind="multistep", per="epoch", milestones=(15, 30, 45), gamma=0.8),
         train=TrainConfig(batch_size=256, epochs=60, eval_epochs=5),
-        paper=numbers_for("cub_izf"),
     )
 
 
@@ -238,8 +220,7 @@ def cub_eszsl() -> Recipe:
     Targets of -1, as its authors have them, are ``--hyper.eszsl-targets signed --hyper.eszsl-lambda
     -1``.
     """
-    return dataclasses.replace(
-        cub_ce_gzsl(),
+    return cub_ce_gzsl().changed(
         name="cub_eszsl",
         summary="CUB, ESZSL on features, a linear baseline",
         table=NOT_IN_THE_PAPER,
@@ -247,7 +228,6 @@ def cub_eszsl() -> Recipe:
         method="eszsl",
         hyper=MethodConfig(eszsl_gamma=2, eszsl_lambda=0),
         train=TrainConfig(batch_size=2048, updates=1),
-        paper={},
     )
 
 
@@ -256,31 +236,26 @@ def my_features_ce_gzsl() -> Recipe:
 
     ``batchformer compare my_features_ce_gzsl --data.root FILE.npz``.
     """
-    return dataclasses.replace(
-        cub_ce_gzsl(),
+    return cub_ce_gzsl().changed(
         name="my_features_ce_gzsl",
         summary="your own features and attributes, CE-GZSL",
         table=NOT_IN_THE_PAPER,
         data=FeatureConfig(name="npz"),
-        paper={},
     )
 
 
-#: CGE: epochs, batch size, channels of the embedding. CompCos: channels of the embedding, factor on
-#: cosines; in an open world also the largest margin, and epochs until it is reached.
-_ROWS: dict[str, tuple[Any, ...]] = {
-    "mit_states_cge": (_cge, "mit_states", 100, 128, 0),
-    "mit_states_compcos": (_compcos, "mit_states", 600, 20.0),
-    "mit_states_compcos_open": (_opened, "mit_states", 600, 20.0, 0.4, 15),
-    "ut_zappos_cge": (_cge, "ut_zappos", 100, 128, 300),
-    "ut_zappos_compcos": (_compcos, "ut_zappos", 300, 50.0),
-    "ut_zappos_compcos_open": (_opened, "ut_zappos", 300, 50.0, 1.0, 100),
-    "c_gqa_cge": (_cge, "c_gqa", 200, 256, 0),
-    "c_gqa_compcos": (_compcos, "c_gqa", 300, 100.0),
-}
-#: In the order of `batchformer list`.
+#: In the order of `batchformer list`. CGE: epochs, batch size, channels of the embedding. CompCos:
+#: channels of the embedding, factor on cosines; in an open world also the largest margin, and the
+#: epochs until it is reached.
 RECIPES = (
-    *recipe_table(_ROWS),
+    named("mit_states_cge", _cge, "mit_states", 100, 128, 0),
+    named("mit_states_compcos", _compcos, "mit_states", 600, 20.0),
+    named("mit_states_compcos_open", _opened, "mit_states", 600, 20.0, 0.4, 15),
+    named("ut_zappos_cge", _cge, "ut_zappos", 100, 128, 300),
+    named("ut_zappos_compcos", _compcos, "ut_zappos", 300, 50.0),
+    named("ut_zappos_compcos_open", _opened, "ut_zappos", 300, 50.0, 1.0, 100),
+    named("c_gqa_cge", _cge, "c_gqa", 200, 256, 0),
+    named("c_gqa_compcos", _compcos, "c_gqa", 300, 100.0),
     my_pairs_cge,
     my_pairs_compcos,
     cub_izf,

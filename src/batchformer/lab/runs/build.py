@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from inspect import signature
 from pathlib import Path
@@ -164,7 +163,7 @@ def settle_stride(recipe: Recipe, said: Mapping[str, Place]) -> Recipe:
             "other weights."
         )
     # Networks stride in the 3x3 by default, so "auto" stays as it is.
-    return dataclasses.replace(recipe, stride="1x1") if "1x1" in places.values() else recipe
+    return recipe.changed(stride="1x1") if "1x1" in places.values() else recipe
 
 
 def take_given_weights(network: nn.Module, recipe: Recipe, say: Callable[[str], None]) -> None:
@@ -372,7 +371,7 @@ def build_untrained(
     It is a control for what comes with loss and network alone, so its weights are random also where
     the recipe names others.
     """
-    without_swad = replace(recipe, hyper=replace(recipe.hyper, swad=False))
+    without_swad = recipe.changed(hyper={"swad": False})
     method = build(without_swad, seed, task).to(device)
     method.begin_epoch(epoch)
     return method.scored()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from batchformer.lab.config.training import require
+from batchformer.lab.config.training import above_zero, at_least, require, require_limits
 
 Launcher = Literal["none", "local", "slurm"]
 
@@ -24,17 +24,17 @@ class JobConfig:
 
     partition: str | None = None
     """Partition of the cluster; by default its own."""
-    time: int = 240
+    time: int = at_least(1, 240)
     """Minutes until a job is stopped; its run is saved, queued again, and continues from there."""
-    timeouts: int = 20
+    timeouts: int = at_least(0, 20)
     """How often a run may reach that limit before it fails."""
     gpus: int = 1
     """GPUs of a job, 0 or 1."""
-    cpus: int = 4
+    cpus: int = at_least(1, 4)
     """Processor cores of a job; it needs one, and one for each of --train.workers."""
-    memory: float = 32.0
+    memory: float = above_zero(32.0)
     """Gigabytes of memory of a job."""
-    at_once: int | None = None
+    at_once: int | None = at_least(1, None)
     """Jobs that run at the same time; by default up to 256, and local one for each GPU, or one."""
     folder: Path | None = None
     """Folder of logs and job files, yours alone; by default RUNS/RECIPE/jobs."""
@@ -44,15 +44,7 @@ class JobConfig:
     """Further options of sbatch as NAME=VALUE, or NAME, such as account=mine constraint=a100."""
 
     def __post_init__(self) -> None:
-        for name in ("time", "cpus"):
-            value = getattr(self, name)
-            require(value >= 1, f"jobs.{name} is {value} and must be at least 1")
-        require(self.timeouts >= 0, f"jobs.timeouts is {self.timeouts}, below 0")
-        require(self.memory > 0, f"jobs.memory is {self.memory} and must be above 0")
-        require(
-            self.at_once is None or self.at_once >= 1,
-            f"jobs.at-once is {self.at_once} and must be at least 1",
-        )
+        require_limits(self, "jobs")
         require(
             self.gpus in (0, 1),
             f"jobs.gpus is {self.gpus}: a job has one GPU, or none; docs/cluster.md says how one "

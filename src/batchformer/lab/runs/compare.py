@@ -225,28 +225,22 @@ def train_runs(runs: Sequence[Run], quiet: bool, wandb: str | None = None) -> It
     for one in runs:
         one.begin()
     feeds: dict[Any, Batches] = {}
+    by_name: dict[str, Run] = {}
+    jobs = []
     try:
-        yield from _train_on(runs, feeds, quiet, wandb)
+        for one in runs:
+            if one.finished:
+                yield one, None
+                continue
+            train = one.trained.train
+            sizes = (train.batch_size, train.drop_last, train.accumulate)
+            key = (one.trained.data, one.seed, *sizes)
+            feed = feeds[key] = feeds.get(key) or one.feed()
+            by_name[one.title] = one
+            start = partial(one.training, feed, quiet=quiet, wandb=wandb, alone=len(runs) == 1)
+            jobs.append(Job(one.title, start, feed))
+        for job, ended in train_interleaved(jobs, runs[0].device):
+            yield by_name[job.name], ended if isinstance(ended, DivergedError) else None
     finally:  # also where a run fails, is interrupted, or the caller stops early
         for feed in feeds.values():
             close(feed)
-
-
-def _train_on(
-    runs: Sequence[Run], feeds: dict[Any, Batches], quiet: bool, wandb: str | None
-) -> Iterator[Ended]:
-    by_name: dict[str, Run] = {}
-    jobs = []
-    for one in runs:
-        if one.finished:
-            yield one, None
-            continue
-        train = one.trained.train
-        sizes = (train.batch_size, train.drop_last, train.accumulate)
-        key = (one.trained.data, one.seed, *sizes)
-        feed = feeds[key] = feeds.get(key) or one.feed()
-        by_name[one.title] = one
-        start = partial(one.training, feed, quiet=quiet, wandb=wandb, alone=len(runs) == 1)
-        jobs.append(Job(one.title, start, feed))
-    for job, ended in train_interleaved(jobs, runs[0].device):
-        yield by_name[job.name], ended if isinstance(ended, DivergedError) else None

@@ -48,7 +48,7 @@ def with_absolute_paths(recipe: Recipe) -> Recipe:
         found = tuple(map(_absolute, given)) if isinstance(given, tuple) else _absolute(given)
         if found != given:
             changes[name] = found
-    return dataclasses.replace(recipe, data=recipe.data_with(**changes)) if changes else recipe
+    return recipe.changed(data=changes) if changes else recipe
 
 
 def _absolute(given: str | None) -> str | None:

@@ -51,15 +51,14 @@ def insight_of(folder: Path, device: torch.device, root: str | None = None) -> P
     from batchformer.lab.runs.load_run import restore  # late: a run that ends has its method
 
     method, task, config = restore(folder, device, root)
-    shown = getattr(task, "shown", None)
-    if shown is None or method.relations() is None:
-        return None
     recipe, seed = recipe_from_json(config["trained"]), config["seed"]
+    images = shown_images(task, method, recipe)
+    if images is None:
+        return None
     epoch = _last_epoch(task, recipe, seed)
     method.begin_epoch(epoch)  # some losses change with the epoch
     untrained = partial(build_untrained, recipe, seed, task, device, epoch)
     with Progress(f"{folder}: figures", 1) as bar:
-        images = shown(recipe.train.workers)
         arrays = partial(insight_arrays, method, images, seed, untrained, bar.measured)
         saved = save_insight(arrays, folder, str(folder))
     return folder / FILE if saved else None
@@ -75,16 +74,25 @@ def cam_of(folder: Path, device: torch.device, layer: str) -> Arrays:
     from batchformer.lab.runs.load_run import restore
 
     method, task, config = restore(folder, device)
-    shown, relations = getattr(task, "shown", None), method.relations()
-    if shown is None or relations is None:
+    images = shown_images(task, method, recipe_from_json(config["trained"]))
+    relations = method.relations()
+    if images is None or relations is None:
         raise ValueError(f"{folder}: there is no Grad-CAM of this recipe's method or images.")
-    images = shown(recipe_from_json(config["trained"]).train.workers)
     return look_cam(relations, images, _network_of(method), layer)
+
+
+def shown_images(task: Task, method: Method, recipe: Recipe) -> LabelledImages | None:
+    """Test images to measure a method on; None if the task or the method has none for figures."""
+    shown = getattr(task, "shown", None)
+    if shown is None or method.relations() is None:
+        return None
+    images: LabelledImages = shown(recipe.train.workers)
+    return images
 
 
 def insight_arrays(
     method: Method,
-    images: LabelledImages | None,
+    images: LabelledImages,
     seed: int,
     untrained: Callable[[], Method] | None = None,
     tell: Tell = lambda done, total: None,
@@ -93,13 +101,13 @@ def insight_arrays(
 
     Args:
         method: as it is scored.
-        images: of the test set; None where a task shows none.
+        images: of the test set.
         seed: of the run.
         untrained: builds the same method with random weights, a control for what BatchFormer does.
         tell: as for :func:`batchformer.insight.look.look`.
     """
     relations = method.relations()
-    if relations is None or images is None:
+    if relations is None:
         return None
     found = look(relations, images, network=_network_of(method), seed=seed, tell=tell)
     control = untrained().relations() if untrained and relations.encoder is not None else None
@@ -126,11 +134,7 @@ def save_insight(measure_arrays: Callable[[], Arrays | None], folder: Path, titl
 
 
 def look_untrained(
-    relations: Relations,
-    images: LabelledImages,
-    *,
-    seed: int,
-    tell: Tell,
+    relations: Relations, images: LabelledImages, *, seed: int, tell: Tell
 ) -> Arrays:
     """Gradients on pooled features and accuracy of an untrained network, on the same batches.
 

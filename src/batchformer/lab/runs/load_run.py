@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,7 @@ def restore(
     """
     config, recipe, seed, state = _open(folder)
     if root is not None:
-        recipe = dataclasses.replace(recipe, data=recipe.data_with(root=root))
+        recipe = recipe.changed(data={"root": root})
     task = load_task(recipe.data, device).seeded(seed)
     _require_same_draw(folder, config.get("data", {}), task)
     method = build(recipe, seed, task)
@@ -89,8 +88,7 @@ def _open(folder: Path) -> tuple[dict[str, Any], Recipe, int, Weights]:
                 "them."
             )
         raise FileNotFoundError(f"{folder} holds no checkpoint to load.")
-    hyper = dataclasses.replace(recipe.hyper, swad=False)
-    return config, dataclasses.replace(recipe, hyper=hyper), seed, state
+    return config, recipe.changed(hyper={"swad": False}), seed, state
 
 
 def _read(folder: Path, config: Mapping[str, Any]) -> tuple[Recipe, int]:

@@ -5,7 +5,6 @@ With several ranks, rank 0 reads and writes the folder and tells the others what
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -51,7 +50,7 @@ from batchformer.lab.runs.folder import (
     write_json,
     write_result,
 )
-from batchformer.lab.runs.insight import insight_arrays, save_insight
+from batchformer.lab.runs.insight import insight_arrays, save_insight, shown_images
 from batchformer.lab.runs.provenance import provenance, with_sitting
 from batchformer.lab.runs.source_runs import (
     final_state,
@@ -112,7 +111,7 @@ class Run:
     def settled(self) -> Recipe:
         """The recipe as this arm trains it, with the stride of its initial weights."""
         stride = on_rank_zero(lambda: self._settled().stride)
-        return dataclasses.replace(self.trained, stride=stride)
+        return self.trained.changed(stride=stride)
 
     def _settled(self) -> Recipe:
         trained = self.trained
@@ -127,7 +126,7 @@ class Run:
             before = read_config(self.folder)
             if before is None:
                 raise
-            return dataclasses.replace(trained, stride=recipe_from_json(before["trained"]).stride)
+            return trained.changed(stride=recipe_from_json(before["trained"]).stride)
 
     @property
     def finished(self) -> bool:
@@ -260,50 +259,44 @@ class Run:
         self, feed: Batches, request: StopRequest, *, quiet: bool, wandb: str | None, alone: bool
     ) -> Training:
         """Train, or continue where it stopped, and write the result; yields at every update."""
-        return _training(self, feed, request, quiet=quiet, wandb=wandb, alone=alone)
+        trained, task = self.settled(), self.task
+        train = trained.train.in_updates(feed.per_epoch)
+        plan = Plan(
+            optim=trained.optim,
+            schedule=trained.schedule,
+            train=train,
+            seed=self.seed,
+            folder=self.folder,
+            device=self.device,
+            title=self.title,
+            quiet=quiet,
+            wandb_project=wandb,
+            on_start=self.record_sitting,
+        )
+        said = partial(print, f"{self.title}:", file=sys.stderr, flush=True)
+        say: Callable[[str], None] = (lambda _: None) if quiet else said
+        if reweights(trained.method):
+            from batchformer.lab.methods.erm import reweighting_warning  # late: few methods need it
 
-
-def _training(
-    run: Run, feed: Batches, request: StopRequest, *, quiet: bool, wandb: str | None, alone: bool
-) -> Training:
-    trained, task = run.settled(), run.task
-    train = trained.train.in_updates(feed.per_epoch)
-    plan = Plan(
-        optim=trained.optim,
-        schedule=trained.schedule,
-        train=train,
-        seed=run.seed,
-        folder=run.folder,
-        device=run.device,
-        title=run.title,
-        quiet=quiet,
-        wandb_project=wandb,
-        on_start=run.record_sitting,
-    )
-    said = partial(print, f"{run.title}:", file=sys.stderr, flush=True)
-    say: Callable[[str], None] = (lambda _: None) if quiet else said
-    if reweights(trained.method):
-        from batchformer.lab.methods.erm import reweighting_warning  # late: few methods need it
-
-        epochs = train.updates / feed.per_epoch
-        if warning := reweighting_warning(trained.method, trained.hyper, epochs):
-            say(warning)
-    method = _build_with_weights(run, trained, task, say)
-    with _explain_single_image():
-        evaluation = yield from training(method, feed, task.evaluate, plan, request, alone)
-    if group.is_rank_zero():
-        last_epoch = max(0, train.updates - 1) // feed.per_epoch
-        # Only rank 0 continues, so rebuild the method without collectives.
-        if group.world_size() > 1:
-            method = build(trained, run.seed, task).to(run.device)
-            method.begin_epoch(last_epoch)
-        if train.precision == "fp64":
-            method.float()  # single precision is enough for figures
-        figures = Progress(f"{run.title}: figures", 1, quiet, alone)
-        with group.as_single_rank(), matmul_precision(train.precision), figures as bar:
-            untrained = partial(build_untrained, trained, run.seed, task, run.device, last_epoch)
-            _write_results(run, method.scored(), untrained, task, evaluation, train, bar)
-    return evaluation
+            epochs = train.updates / feed.per_epoch
+            if warning := reweighting_warning(trained.method, trained.hyper, epochs):
+                say(warning)
+        method = _build_with_weights(self, trained, task, say)
+        with _explain_single_image():
+            evaluation = yield from training(method, feed, task.evaluate, plan, request, alone)
+        if group.is_rank_zero():
+            last_epoch = max(0, train.updates - 1) // feed.per_epoch
+            # Only rank 0 continues, so rebuild the method without collectives.
+            if group.world_size() > 1:
+                method = build(trained, self.seed, task).to(self.device)
+                method.begin_epoch(last_epoch)
+            if train.precision == "fp64":
+                method.float()  # single precision is enough for figures
+            untrained = partial(build_untrained, trained, self.seed, task, self.device, last_epoch)
+            figures = Progress(f"{self.title}: figures", 1, quiet, alone)
+            with group.as_single_rank(), matmul_precision(train.precision), figures as bar:
+                _write_results(self, method.scored(), untrained, task, evaluation, train, bar)
+        return evaluation
 
 
 @contextmanager
@@ -372,15 +365,13 @@ def _insight_arrays(
     run: Run, method: Method, untrained: Callable[[], Method], task: Task, bar: Progress
 ) -> Arrays | None:
     """The arrays of the network that is reported, which may be an earlier one."""
-    shown = getattr(task, "shown", None)
-    if shown is None or method.relations() is None:
+    images = shown_images(task, method, run.recipe)
+    if images is None:
         return None
     if state := final_state(run.folder):
         method.load_state_dict(dict(state))
-    images = shown(run.trained.train.workers)
-    if images is not None:
-        bar.hint(
-            f"{run.title}: measuring figures on {min(len(images.labels), MEASURED):,} test images; "
-            "--train.no-figures leaves this out."
-        )
+    bar.hint(
+        f"{run.title}: measuring figures on {min(len(images.labels), MEASURED):,} test images; "
+        "--train.no-figures leaves this out."
+    )
     return insight_arrays(method, images, run.seed, untrained, bar.measured)

@@ -62,7 +62,7 @@ def combine(run: Run) -> bool:
 
 def _part(run: Run, name: str, recipe: Recipe, **data: Any) -> Run:
     """One training of a run. The arm changes its recipe as it changes that of the run."""
-    recipe = dataclasses.replace(recipe, data=recipe.data_with(**data))
+    recipe = recipe.changed(data=data)
     return dataclasses.replace(run, recipe=recipe, folder=run.folder / name, part=name)
 
 
@@ -88,8 +88,7 @@ def epoch_parts(run: Run) -> tuple[Run, ...]:
     if not choose.finished:
         return (choose,)
     epoch, _ = on_rank_zero(lambda: best(read_records(choose.folder / "metrics.jsonl")))
-    length = dataclasses.replace(run.recipe.train, epochs=epoch, eval_epochs=epoch)
-    recipe = dataclasses.replace(run.recipe, train=length)
+    recipe = run.recipe.changed(train={"epochs": epoch, "eval_epochs": epoch})
     return choose, _part(run, TRAIN, recipe, choose=False)
 
 
@@ -136,25 +135,20 @@ def best(records: Sequence[Mapping[str, Any]]) -> tuple[int, float]:
 # Every domain left out once
 
 
-def by_target(recipe: Recipe) -> dict[str, Recipe]:
-    """A recipe for every domain that is left out; a recipe with one target, or none, is itself."""
+def targets_of(recipe: Recipe) -> tuple[str, ...]:
+    """The domains that are left out one after the other; none where a run is one training."""
     data: Any = recipe.data
     if data.parts != "domains":
-        return {"": recipe}
+        return ()
     from batchformer.lab.tasks.domains import read_domains  # late: few runs have domains
 
-    domains = read_domains(data.name, data.root, data.lists, data.memory).domains
-    return {
-        name: dataclasses.replace(recipe, data=recipe.data_with(target=name)) for name in domains
-    }
+    return read_domains(data.name, data.root, data.lists, data.memory).domains
 
 
 def domain_parts(run: Run) -> tuple[Run, ...]:
     """One training for every target, or the run itself."""
-    names = by_target(run.trained)  # the domains of the data that this arm trains on
-    if "" in names:
-        return (run,)
-    return tuple(_part(run, name, run.recipe, target=name) for name in names)
+    targets = targets_of(run.trained)  # of the data that this arm trains on
+    return tuple(_part(run, name, run.recipe, target=name) for name in targets) or (run,)
 
 
 def combine_domains(run: Run, parts: Sequence[Run]) -> bool:
