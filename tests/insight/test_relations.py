@@ -158,7 +158,7 @@ def test_the_loss_of_centres_is_paco_without_samples() -> None:
     prior = COUNTS.double() / COUNTS.sum()
     exponentials = logits.double().exp() * prior
     p = exponentials[torch.arange(6), y] / exponentials.sum(1)
-    torch.testing.assert_close(method.centre_loss(logits, y), -p.log().mean().float())
+    torch.testing.assert_close(method.criterion(logits, y), -p.log().mean().float())
 
 
 @pytest.mark.parametrize("attend", ["batch", "self"])

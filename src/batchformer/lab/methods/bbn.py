@@ -104,10 +104,8 @@ class Bbn(Method):
         rebalancing = self.branch_features(batch["paired_x"], "rebalancing")
         first, second = self.streams(conventional, rebalancing)
         rows = self.dropout(mixed_branches(first, second, self.alpha))
-        criterion, targets = (
-            partial(bilateral_loss, alpha=self.alpha),
-            (batch["y"], batch["paired_y"]),
-        )
+        criterion = partial(bilateral_loss, alpha=self.alpha)
+        targets = batch["y"], batch["paired_y"]
         return {"loss": loss_of_streams(criterion, self.classify(rows), targets, self.config)}
 
     def predict(self, x: Tensor) -> Tensor:
