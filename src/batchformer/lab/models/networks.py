@@ -87,7 +87,8 @@ def deit_cifar(num_classes: int, drop_path_rate: float = 0.0) -> nn.Module:
 class WithClassifier(nn.Module):
     """timm's contract for a network whose last layer is the classifier `fc`.
 
-    A subclass has `num_features`, C, and :meth:`forward_features`.
+    A subclass has `num_features`, C, and :meth:`forward_features`. `fc` is not declared here,
+    because torch.jit.script refuses attributes that are annotated as modules.
     """
 
     def forward_features(self, x: Tensor) -> Tensor:
