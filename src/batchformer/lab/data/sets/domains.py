@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -28,7 +29,7 @@ Part = TypeVar("Part", ImageFiles, ImageSplit)
 
 
 @dataclass(frozen=True, eq=False)
-class _Domains(Generic[Part]):
+class _Domains(ABC, Generic[Part]):
     """Images of D domains that share their classes."""
 
     name: str
@@ -86,14 +87,17 @@ class _Domains(Generic[Part]):
         domain = torch.arange(len(rows)).repeat_interleave(sizes)
         return self._concatenated(taken, labels), domain
 
+    @abstractmethod
     def _check_part(self, domain: str, part: Part) -> None:
-        raise NotImplementedError
+        """Refuse a part that does not fit the others."""
 
+    @abstractmethod
     def _content(self, part: Part) -> Tensor | str:
-        raise NotImplementedError
+        """What the hash reads of a part, beside its labels."""
 
+    @abstractmethod
     def _concatenated(self, taken: Sequence[tuple[Part, Tensor]], labels: Tensor) -> Part:
-        raise NotImplementedError
+        """Some rows of some parts as one part with these labels."""
 
 
 class DomainFiles(_Domains[ImageFiles]):
