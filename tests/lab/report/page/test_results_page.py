@@ -212,6 +212,20 @@ def test_several_comparisons_are_pooled_each_counting_once(tmp_path: Path) -> No
     assert row[2].startswith(f"{(first + 0.1) / 2:+.2f} [")
 
 
+def test_an_arm_is_compared_with_the_baseline_of_another_comparison(tmp_path: Path) -> None:
+    put(tmp_path, "plain", {"baseline": of_all(BASELINE), "batchformer": of_all({0: 1.0})})
+    put(tmp_path, "cutmix", {"baseline": of_all({**OTHER, 9: 99.0})})
+    lines = "kind: rows", "metric: all", "columns: baseline; batchformer; batchformer - baseline"
+    (_, row) = table(
+        tmp_path, *lines, "row: my_folder/cutmix with baseline against my_folder/plain = CutMix"
+    )
+    mean = statistics.mean(OTHER[seed] - BASELINE[seed] for seed in BASELINE)
+    assert row[:3] == ["CutMix, 4 seeds", "50.40", "51.58"], "on the seeds that both have"
+    assert row[3].strip("*").startswith(f"{mean:+.2f} [")
+    with pytest.raises(ValueError, match="seeds of batchformer here and of baseline there"):
+        table(tmp_path, *lines, "row: my_folder/cutmix against my_folder/plain")
+
+
 def typed(root: Path) -> None:
     """The comparison of 5 images, and a summary with a metric that no record has."""
     put(root, "five", {"baseline": of_all(BASELINE), "batchformer": of_all(OTHER)})

@@ -35,6 +35,7 @@ from batchformer.lab.report.results.evidence import (
     Mean,
     P,
     Test,
+    against_baseline_of,
     holm_but_first,
     holm_over,
     load,
@@ -61,6 +62,7 @@ ITEM = re.compile(
 )
 ROW = re.compile(
     rf"(?P<folders>\S+(?: [+&] \S+)*)(?: on (?P<metric>\w+))?(?: with (?P<arm>{ARM}))?"
+    r"(?: against (?P<other>\S+))?"
 )
 MAIN = "batchformer"
 """The arm in ``columns`` that ``with ARM`` in a row replaces."""
@@ -250,8 +252,8 @@ def _read_row(line: str, columns: Sequence[str], metric: str, root: Path) -> Row
     match = ROW.fullmatch(where)
     if match is None or (" + " in where and " & " in where):
         raise ValueError(
-            f"row {where!r} is not understood; write FOLDER on METRIC with ARM. Join several "
-            "folders by + to pool them, or by & for their mean"
+            f"row {where!r} is not understood; write FOLDER on METRIC with ARM against FOLDER. "
+            "Join several folders by + to pool them, or by & for their mean"
         )
     folders = match["folders"]
     if " & " in folders:
@@ -260,7 +262,9 @@ def _read_row(line: str, columns: Sequence[str], metric: str, root: Path) -> Row
         found = load(root, *folders.split(" + "))
     own = match["metric"] or metric
     items = [item for text in columns for item in _items(text, own)]
-    if match["arm"]:
+    if match["other"]:
+        found = against_baseline_of(found, match["arm"] or MAIN, load(root, match["other"]))
+    elif match["arm"]:
         items = [replace(i, arm=match["arm"]) if i.arm == MAIN else i for i in items]
     measured = [item for item in items if item.what != "paper"]
     found.require(arm for item in measured for arm in (item.arm, item.against) if arm)

@@ -245,6 +245,20 @@ def mean_over_settings(several: Sequence[Evidence]) -> Evidence:
     return Evidence("", values)
 
 
+def against_baseline_of(found: Evidence, arm: str, other: Evidence) -> Evidence:
+    """One arm of a comparison, as ``batchformer``, against the ``baseline`` of another comparison.
+
+    For a change that is no arm, such as another loss. Differences stay paired by seed.
+    """
+    shown = {
+        ("batchformer", metric): by for (name, metric), by in found.values.items() if name == arm
+    }
+    reference = {key: by for key, by in other.values.items() if key[0] == "baseline"}
+    if not shown or not reference:
+        raise ValueError(f"seeds of {arm} here and of baseline there are needed, and one has none")
+    return Evidence("", shown | reference)
+
+
 def holm_but_first(tests: Sequence[tuple[Evidence, Test]]) -> list[P | None]:
     """Holm's p-value of each test but the first: the primary test is not corrected, and is None."""
     contrasts = [found.contrast(*test) for found, test in tests[1:]]
