@@ -366,7 +366,8 @@ def test_published_tables_are_those_of_the_records(page: Path) -> None:
 def test_results_stay_short_and_every_record_is_small() -> None:
     assert (ROOT / "RESULTS.md").stat().st_size <= 25 * 1024
     for path in (ROOT / "results").rglob("*.json"):
-        assert path.stat().st_size < (20_000 if path.parent.name == "speed" else 10_000), path
+        # A benchmark saves hundreds of timings with their quartiles in one file.
+        assert path.stat().st_size < (60_000 if path.parent.name == "speed" else 10_000), path
 
 
 def test_a_table_of_the_benchmark_shows_what_was_saved_of_it(tmp_path: Path) -> None:
