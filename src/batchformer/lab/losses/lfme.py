@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from batchformer.lab.losses.precision import widened
+from batchformer.lab.losses import widened
 from batchformer.lab.losses.ride import kl_from
 
 
