@@ -206,8 +206,8 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
 def bootstrap_interval(per_image: Tensor | Sequence[float]) -> ImageInterval:
     """95% percentile bootstrap over test images, for one trained network.
 
-    It answers "had the test images been others", not "had training been repeated". The draws are
-    the same at each call.
+    It measures the chance in the choice of test images, not that of training. The draws are the
+    same at each call.
 
     Args:
         per_image: (M,), 1 where an image was right and 0 where wrong, or differences of networks on

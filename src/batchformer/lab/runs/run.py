@@ -303,7 +303,7 @@ class Run:
 def _explain_single_image() -> Iterator[None]:
     """Say what to set where batch normalisation gets a single value of each channel.
 
-    Which networks fail so depends on the size of their last maps, and is not known before.
+    Whether a network fails depends on the size of its last feature maps, so only trying tells.
     """
     try:
         yield
