@@ -17,9 +17,18 @@ from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.data.feeds.memory import close
 from batchformer.lab.engine.checkpoint import load_newest
 from batchformer.lab.engine.log import read_records
-from batchformer.lab.recipes import find_recipe
+from batchformer.lab.recipes import RECIPES, find_recipe
 from batchformer.lab.recipes.small import demo
 from batchformer.lab.runs.folder import recipe_to_json, write_json
+
+#: One record for each run that a published table quotes.
+RESULTS = Path(__file__).parents[1] / "results"
+
+
+def published_recipes() -> set[str]:
+    """Recipes with the paper's numbers, or with records."""
+    recorded = {path.name for path in RESULTS.iterdir()}
+    return {name for name in RECIPES if name in recorded or find_recipe(name).paper}
 
 
 def short(recipe: Recipe | None = None, **train: Any) -> Recipe:

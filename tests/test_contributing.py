@@ -35,8 +35,10 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the project with the example's four files."""
     root = tmp_path_factory.mktemp("project")
     ignored = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(ROOT / "src", root / "src", ignore=ignored)
-    shutil.copy(ROOT / "pyproject.toml", root)
+    for folder in ("src", "tests"):
+        shutil.copytree(ROOT / folder, root / folder, ignore=ignored)
+    for name in ("pyproject.toml", "docs", "results"):
+        (root / name).symlink_to(ROOT / name)
     for name, code in blocks().items():
         path = root / name
         if name == METHODS:
@@ -95,6 +97,13 @@ def test_its_tests_pass_and_the_command_line_trains_it(
     out = (package / "tried.out").read_text()
     assert "2 passed" in out and "demo_focal/report.html" in out
     assert len(list(package.glob("runs/*/*/seed0/result.json"))) == 3
+
+
+def test_no_other_file_has_to_change(package: Path) -> None:
+    # What the tests ask of all methods and recipes.
+    tests = ("test_docs.py", "lab/config/test_recipe.py", "lab/recipes/test_settings.py")
+    paths = [f"tests/{name}" for name in tests]
+    run(package, "-m", "pytest", "-p", "no:cacheprovider", "-k", "not links", *paths)
 
 
 @pytest.mark.slow

@@ -29,10 +29,14 @@ HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_p
 PARAMETERS, BUFFERS, CHILDREN = "_parameters", "_buffers", "_modules"
 #: Where ``module.compile()`` keeps the compiled call, and ``torch.compile(module)`` the module.
 COMPILED_CALL, COMPILED_MODULE = "_compiled_call_impl", "_orig_mod"
+#: Where ``torch.compile(function)`` keeps the function.
+COMPILED_FUNCTION = "_torchdynamo_orig_callable"
 #: How often something was written into a tensor.
 VERSION = "_version"
 #: What a learning-rate scheduler sets on ``optimizer.step``.
 SCHEDULED_STEP = "_wrapped_by_lr_sched"
+#: What ends the workers of a ``DataLoader``'s iterator.
+END_WORKERS = "_shutdown_workers"
 
 #: Operations on lists of tensors in one launch, as torch's own optimizers use them.
 foreach_add, foreach_add_ = torch._foreach_add, torch._foreach_add_

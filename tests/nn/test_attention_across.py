@@ -332,8 +332,8 @@ def test_samples_of_other_ranks_matter(ranks: dict[int, list[dict[str, Any]]]) -
     case = next(case for case in ALL if case.name == "float64, 3 and 5")
     x, _ = rows_of(case, 0)
     alone = split(build(case, across=False)(x[:3])).mixed
-    met = split(ranks[2][0][case.name]["outputs"][0]).mixed
-    assert (alone - met).abs().max() > 1e-3
+    gathered = split(ranks[2][0][case.name]["outputs"][0]).mixed
+    assert (alone - gathered).abs().max() > 1e-3
 
 
 def test_weights_are_over_the_samples_of_all(ranks: dict[int, list[dict[str, Any]]]) -> None:

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from batchformer import BatchFormer, attach
 from batchformer.plug.batches import (
-    PROBE,
-    probe_batch,
+    FEW,
+    few_samples,
     repeated_index,
     replace_sample,
     same_samples,
@@ -48,16 +48,16 @@ def test_a_few_samples_are_taken_and_the_replaced_one_differs_from_its_source() 
     model = nn.Linear(2, 2)
     x = torch.zeros(10, 2)
     x[7] = 1.0
-    few = probe_batch(model, x, 0)
-    assert few.rows == PROBE
+    few = few_samples(model, x, 0)
+    assert few.rows == FEW
     changed = replace_sample(few, 0)
     assert not torch.equal(few.args[0][0], changed.args[0][0])
     assert torch.equal(few.args[0][1:], changed.args[0][1:])
     for batch, reason in ((x[:1], "at least 2 samples"), (x[:5], "samples that differ")):
         with pytest.raises(ValueError, match=reason):
-            probe_batch(model, batch, 0)
-    turned = probe_batch(nn.Linear(10, 2), x.T.contiguous(), 1)
-    assert turned.args[0].shape == (2, PROBE) and turned.axis == 1
+            few_samples(model, batch, 0)
+    turned = few_samples(nn.Linear(10, 2), x.T.contiguous(), 1)
+    assert turned.args[0].shape == (2, FEW) and turned.axis == 1
 
 
 class TakesAList(nn.Module):
@@ -80,25 +80,25 @@ def test_a_list_of_samples_is_told_from_a_list_of_tensors_with_rows(
     n: int, as_argument: bool
 ) -> None:
     images = list(torch.randn(n, 3, 8))
-    few = probe_batch(TakesAList(samples=True), (images,) if as_argument else images, 0)
-    assert few.rows == len(few.args[0]) == min(n, PROBE)
+    few = few_samples(TakesAList(samples=True), (images,) if as_argument else images, 0)
+    assert few.rows == len(few.args[0]) == min(n, FEW)
     assert all(any(torch.equal(part, image) for image in images) for part in few.args[0])
     changed = replace_sample(few, 0).args[0]
     assert torch.equal(changed[0], few.args[0][source_of(0, few.rows)])
     assert all(map(torch.equal, changed[1:], few.args[0][1:]))
     scales = ([torch.randn(n, 8), torch.randn(n, 8)],)
-    few = probe_batch(TakesAList(samples=False), scales, 0)
-    assert few.rows == min(n, PROBE) and {len(part) for part in few.args[0]} == {few.rows}
+    few = few_samples(TakesAList(samples=False), scales, 0)
+    assert few.rows == min(n, FEW) and {len(part) for part in few.args[0]} == {few.rows}
 
 
 def test_a_list_of_samples_without_rows_and_packed_sequences_get_a_clear_word() -> None:
     with pytest.raises(TypeError, match=r"a list of 6 samples, and gives no tensor with a row"):
-        probe_batch(TakesAList(samples=True, rows=False), list(torch.randn(6, 3, 8)), 0)
+        few_samples(TakesAList(samples=True, rows=False), list(torch.randn(6, 3, 8)), 0)
     packed = nn.utils.rnn.pack_padded_sequence(torch.randn(5, 3, 2), torch.tensor([5, 4, 2]))
     with pytest.raises(TypeError, match=r"PackedSequence cannot be split.*let forward pack"):
-        probe_batch(nn.GRU(2, 2), packed, 0)
+        few_samples(nn.GRU(2, 2), packed, 0)
     with pytest.raises(TypeError, match="PackedSequence"):
-        probe_batch(nn.GRU(2, 2), {"input": packed}, 0)
+        few_samples(nn.GRU(2, 2), {"input": packed}, 0)
 
 
 def test_rows_of_nested_arguments_are_cut_and_replaced() -> None:
@@ -113,9 +113,9 @@ def test_rows_of_nested_arguments_are_cut_and_replaced() -> None:
         def forward(self, x: Tensor, nest: Any) -> Tensor:
             return x + nest["a"][0] + nest["b"][0].first
 
-    few = probe_batch(Nested(), {"x": same, "nest": nest}, 0)  # they differ inside the nest alone
+    few = few_samples(Nested(), {"x": same, "nest": nest}, 0)  # they differ inside the nest alone
     inside = few.kwargs["nest"]
-    assert few.rows == PROBE and inside["a"][1] == 3 and inside["b"][0].scale == 0.5
+    assert few.rows == FEW and inside["a"][1] == 3 and inside["b"][0].scale == 0.5
     torch.testing.assert_close(inside["b"][0].first, 2 * inside["a"][0])
     after = replace_sample(few, 0).kwargs["nest"]
     assert torch.equal(after["a"][0][0], inside["a"][0][2])
@@ -128,14 +128,14 @@ def test_the_first_error_is_raised_if_the_model_takes_the_pair_and_fails() -> No
             raise RuntimeError("lengths must be sorted")
 
     with pytest.raises(RuntimeError, match="lengths must be sorted"):
-        probe_batch(Needs(), (torch.randn(3, 2), torch.arange(3)), 0)
+        few_samples(Needs(), (torch.randn(3, 2), torch.arange(3)), 0)
 
 
 def test_labels_that_came_along_are_left_out() -> None:
     x, y = torch.randn(6, 2), torch.arange(6)
-    assert len(probe_batch(nn.Linear(2, 2), (x, y), 0).args) == 1
-    kept = probe_batch(nn.Linear(2, 2), {"input": x, "labels": y, "scale": torch.ones(9)}, 0).kwargs
-    assert {key: len(value) for key, value in kept.items()} == {"input": PROBE, "scale": 9}
+    assert len(few_samples(nn.Linear(2, 2), (x, y), 0).args) == 1
+    kept = few_samples(nn.Linear(2, 2), {"input": x, "labels": y, "scale": torch.ones(9)}, 0).kwargs
+    assert {key: len(value) for key, value in kept.items()} == {"input": FEW, "scale": 9}
 
 
 @pytest.mark.parametrize(
@@ -218,7 +218,7 @@ def test_noise_is_held_and_comes_back() -> None:
     torch.manual_seed(0)
     model = attach(Noisy(), verbose=False)
     encoder: BatchFormer = model.head.batchformer
-    batch = probe_batch(model, torch.randn(5, 4), 0)
+    batch = few_samples(model, torch.randn(5, 4), 0)
     kept = (model.body[1].momentum, model.bare.running_mean, model.bare.track_running_stats)
     with without_noise(model, batch):
         assert encoder.dropout == 0.0 and encoder.training and not model.body[2].training
@@ -238,7 +238,7 @@ class CallsDropout(nn.Module):
 
 
 def test_dropout_that_is_called_as_a_function_is_off() -> None:
-    model, x = CallsDropout(), torch.randn(PROBE, 3, 8)
+    model, x = CallsDropout(), torch.randn(FEW, 3, 8)
     with without_noise(model, as_batch(x)):
         held = Experiment(model, as_batch(x), []).run()
     assert not held.noisy
@@ -250,7 +250,7 @@ def test_dropout_that_is_called_as_a_function_is_off() -> None:
 
 def test_held_norms_normalise_by_the_batch() -> None:
     model = nn.Sequential(nn.BatchNorm1d(3, momentum=0.1))
-    x = 100 + 50 * torch.randn(PROBE, 3)
+    x = 100 + 50 * torch.randn(FEW, 3)
     with without_noise(model, as_batch(x)):
         held = model(x)
     torch.testing.assert_close(held, (x - x.mean(0)) / x.std(0), rtol=1e-3, atol=1e-3)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from batchformer.plug.files import write_atomically
+from batchformer.insight.files import write_atomically
 from soak.full_disk import Full, file_limit, small_disk
 from soak.kills import Kill, Unbroken, killed, moments, unbroken
 from soak.memory import memory_of_a_run

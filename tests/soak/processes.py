@@ -12,8 +12,8 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from unittest.mock import patch
 
+from batchformer.insight import files
 from batchformer.lab.engine import checkpoint
-from batchformer.plug import files
 from processes import fork, write_to
 
 #: Where inside the write of a checkpoint a process can be made to die.

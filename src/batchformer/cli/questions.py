@@ -76,9 +76,9 @@ def data(arguments: list[str]) -> None:
 
 
 def _write_long_tail(options: LongTailOptions) -> None:
+    from batchformer.insight.files import write_atomically
     from batchformer.lab.data.sets.cifar import official_labels
     from batchformer.lab.data.sets.images import long_tail_list
-    from batchformer.plug.files import write_atomically
 
     labels = official_labels(options.name, options.root)
     kept, digest = long_tail_list(labels, options.ratio, seed=options.seed)

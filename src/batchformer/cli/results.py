@@ -186,10 +186,10 @@ def export(arguments: list[str]) -> None:
     options = parse(ExportOptions, rest, "export RUN")
     if len(folders) != 1:
         raise UserError("export takes one run folder.")
+    from batchformer.insight.files import write_atomically
     from batchformer.lab.models.weights import as_file
     from batchformer.lab.runs.build import pick_device
     from batchformer.lab.runs.load_run import restore_deployed
-    from batchformer.plug.files import write_atomically
 
     device = pick_device(options.device)
     network, config = restore_deployed(folders[0], device, options.data.root)

@@ -49,7 +49,7 @@ def principal_axes(features: Tensor) -> tuple[Tensor, Tensor]:
 
     The sign of an axis is that of its largest entry, so that the same features have one picture.
     """
-    centred = _wide(features)
+    centred = _as_float64(features)
     centred = centred - centred.mean(0)
     rows, channels = centred.shape
     # The smaller of the two products of the features with themselves has the same spectrum.
@@ -80,7 +80,7 @@ def separation_and_spread(
     samples that differ; NaN for a group without such a class.
     Features are (M, C), labels (M,), and ``shot_of_class`` (K,) is 0, 1 or 2.
     """
-    wide, labels = _wide(features), labels.cpu()
+    wide, labels = _as_float64(features), labels.cpu()
     present, row = torch.unique(labels, return_inverse=True)
     number = torch.bincount(row).double()
     means = wide.new_zeros(len(present), wide.shape[1]).index_add_(0, row, wide) / number[:, None]
@@ -99,6 +99,6 @@ def separation_and_spread(
     return torch.tensor(separation).double(), torch.tensor(spread).double()
 
 
-def _wide(features: Tensor) -> Tensor:
+def _as_float64(features: Tensor) -> Tensor:
     """Features as (S, C) float64 on the CPU; those of several experts are concatenated."""
     return features.detach().flatten(1).cpu().double()

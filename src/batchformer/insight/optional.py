@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def extra(name: str) -> Iterator[None]:
-    """Imports inside the block come with ``pip install 'batchformer[name]'``; else say so.
+    """If an import inside the block fails, name the extra that installs the library.
 
     >>> with extra("report"):
     ...     import no_such_library

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from batchformer.insight.figures.canvas import INK, SMALL, WIDTH, bare, new_grid, title
+from batchformer.insight.files import write_atomically
 from batchformer.insight.images import stretched_thumbnails
 from batchformer.insight.page.explorer import data_uri, packed, page_file, policy_of
 from batchformer.insight.page.html import path_of_page, rendered
 from batchformer.nn.module import BatchFormer, without_exchange
 from batchformer.nn.streams import leaves
 from batchformer.plug.example import as_batch
-from batchformer.plug.files import write_atomically
 from batchformer.plug.insertion import RECORD, Attachment, unwrap
 from batchformer.plug.preserve import preserve_state
 

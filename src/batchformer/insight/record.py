@@ -52,7 +52,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from batchformer.plug.files import write_atomically
+from batchformer.insight.files import write_atomically
 
 #: The file in a run's folder, and how large it may be.
 FILE, MOST_BYTES = "insight.npz", 5 * 10**6

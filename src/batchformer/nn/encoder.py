@@ -71,7 +71,7 @@ class EncoderWeights(NamedTuple):
         )
 
 
-class Steps(NamedTuple):
+class LayerSteps(NamedTuple):
     """The six steps of a layer that have weights, each a function of one tensor."""
 
     in_proj: Callable[[Tensor], Tensor]
@@ -82,7 +82,7 @@ class Steps(NamedTuple):
     norm2: Callable[[Tensor], Tensor]
 
     @classmethod
-    def of(cls, w: EncoderWeights) -> Steps:
+    def of(cls, w: EncoderWeights) -> LayerSteps:
         """Torch's functions with these weights."""
         norm = partial(torch.layer_norm, normalized_shape=w.norm1_weight.shape)
         return cls(
@@ -95,7 +95,7 @@ class Steps(NamedTuple):
         )
 
     @classmethod
-    def calling(cls, layer: nn.TransformerEncoderLayer) -> Steps:
+    def calling(cls, layer: nn.TransformerEncoderLayer) -> LayerSteps:
         """The submodules of a layer."""
         mha = layer.self_attn
         in_proj = partial(F.linear, weight=mha.in_proj_weight, bias=mha.in_proj_bias)
@@ -113,7 +113,7 @@ class EncoderLayer(nn.TransformerEncoderLayer):
 
     def forward(self, x: Tensor, **options: Any) -> Any:  # type: ignore[override]
         """:func:`encoder_layer` of ``(L, N, C)`` or ``(N, C)``, with its options."""
-        return encoder_layer(x, Steps.calling(self), **options)
+        return encoder_layer(x, LayerSteps.calling(self), **options)
 
 
 def bypassed(model: nn.Module) -> list[str]:
@@ -145,7 +145,7 @@ def _changed(part: nn.Module) -> bool:
 
 def encoder_layer(
     x: Tensor,
-    w: EncoderWeights | Steps,
+    w: EncoderWeights | LayerSteps,
     *,
     heads: int,
     dropout: float = 0.0,
@@ -172,7 +172,7 @@ def encoder_layer(
     Returns:
         The shape of x, and the attention weights ``(L, heads, N, N or M)`` or None.
     """
-    step = Steps.of(w) if isinstance(w, EncoderWeights) else w
+    step = LayerSteps.of(w) if isinstance(w, EncoderWeights) else w
     # A product of (L N, C) costs the host half of what one of (L, N, C) does.
     flat = x.flatten(0, 1) if x.ndim == 3 and rows is None else x
     qkv = step.in_proj(flat)

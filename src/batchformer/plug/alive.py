@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from batchformer.nn.module import BatchFormer, encoders_of
-from batchformer.plug.batches import probe_batch
+from batchformer.plug.batches import few_samples
 from batchformer.plug.evidence import Evidence
 from batchformer.plug.findings import ALIVE, Finding
 from batchformer.plug.insertion import find_record, unwrap
@@ -58,7 +58,7 @@ def influence(model: nn.Module, batch: Any) -> float:
     encoders = encoders_of(inner)
     _, record = find_record(inner)
     with isolated(inner):
-        few = probe_batch(inner, batch, record.input_axis if record else 0)
+        few = few_samples(inner, batch, record.input_axis if record else 0)
         if not any(encoder.training for encoder in encoders):
             inner.train()
         with without_noise(inner, few):

@@ -27,7 +27,7 @@ from batchformer.plug.classifier import (
     resolve,
     usable,
 )
-from batchformer.plug.example import give_shapes, remember
+from batchformer.plug.example import give_shapes, remember_example
 from batchformer.plug.insertion import (
     RECORD,
     Attachment,
@@ -195,7 +195,7 @@ def attach(
         input_axis=batch.axis,
     )
     if example is not None:
-        remember(model, batch)
+        remember_example(model, batch)
     _add_to_optimizer(model, optimizer, [p for m in unique for p in m.parameters()], lr_factor)
     if verbose:
         print(_summary(model, calls, axes, unique, streams, len(seen.sides)))

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from batchformer.nn.module import BatchFormer
 from batchformer.nn.streams import leaves
 from batchformer.plug.batches import (
-    PROBE,
+    FEW,
     repeated_index,
     replace_sample,
     replaced_index,
@@ -236,13 +236,13 @@ def unreached_rows(seen: Evidence, larger: list[int], before: Pass) -> str | Non
         after = seen.experiment.run_again([larger[i] for i in index], grad=False)
         return seen.moved(before, after)[mixed]
 
-    rows, other = list(range(n)), source_of(0, PROBE)
+    rows, other = list(range(n)), source_of(0, FEW)
     reached = moves([other, *rows[1:]])
     reached[0] = True
     if reached.all():
         return None
     row = int((~reached).nonzero()[-1])
-    group = moves([*rows[:row], other if row % PROBE == 0 else 0, *rows[row + 1 :]])
+    group = moves([*rows[:row], other if row % FEW == 0 else 0, *rows[row + 1 :]])
     group[row] = True
     if (group & reached).any() or moves([i if group[i] else row for i in rows])[row]:
         return None

@@ -13,13 +13,13 @@ from batchformer.plug.example import Batch, as_batch, fit_batch, run_without_val
 from batchformer.plug.preserve import preserve_state
 
 #: Samples that an experiment needs; more would only take longer.
-PROBE = 4
+FEW = 4
 
 #: From this many pixels a side on, half the resolution shows as much.
 LARGE = 128
 
 
-def probe_batch(model: nn.Module, example: Any, axis: int) -> Batch:
+def few_samples(model: nn.Module, example: Any, axis: int) -> Batch:
     """A few samples of the example, as the model accepts them.
 
     The first differs from the one that :func:`replace_sample` puts in its place.
@@ -39,7 +39,7 @@ def probe_batch(model: nn.Module, example: Any, axis: int) -> Batch:
             "different ones."
         )
     rest = [row for row in range(1, given.rows) if row != other]
-    chosen = [0, *rest[: PROBE - 2]]
+    chosen = [0, *rest[: FEW - 2]]
     chosen.insert(-1 if len(chosen) > 1 else 1, other)  # second to last, or last of two
     few = select_samples(given, chosen)
     call: Any = few.kwargs if few.kwargs else few.args
@@ -105,17 +105,17 @@ def repeated_index(samples: int, rows: int) -> list[int]:
     """The samples repeated in turn, up to so many rows.
 
     Two samples are repeated as 0, 0, 1, 1 and three as 0, 2, 1, 2, so that fewer samples than
-    ``PROBE`` also show exchanged rows.
+    ``FEW`` also show exchanged rows.
     """
     order = {2: [0, 0, 1, 1], 3: [0, 2, 1, 2]}.get(samples, list(range(samples)))
     return [order[row % len(order)] for row in range(rows)]
 
 
 def fill_up(model: nn.Module, batch: Batch) -> Batch:
-    """The batch, filled up to ``PROBE`` rows by repetition, if the model accepts more rows."""
-    if batch.rows >= PROBE:
+    """The batch, filled up to ``FEW`` rows by repetition, if the model accepts more rows."""
+    if batch.rows >= FEW:
         return batch
-    larger = select_samples(batch, repeated_index(batch.rows, PROBE))
+    larger = select_samples(batch, repeated_index(batch.rows, FEW))
     with preserve_state(model), torch.no_grad():
         model.eval()
         try:

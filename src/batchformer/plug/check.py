@@ -24,9 +24,9 @@ from batchformer.plug import (
     weight_tests,
 )
 from batchformer.plug.alive import about_life, decay_warning, influence_of
-from batchformer.plug.batches import fill_up, probe_batch, replaced_index
+from batchformer.plug.batches import few_samples, fill_up, replaced_index
 from batchformer.plug.evidence import Evidence
-from batchformer.plug.example import Batch, find_batch, remembered
+from batchformer.plug.example import Batch, find_batch, remembered_example
 from batchformer.plug.findings import CALLED, MEMBER, ON, THERE, CheckResult, Finding
 from batchformer.plug.insertion import OURS, Attachment, WithBatchFormer, find_record, unwrap
 from batchformer.plug.noise import (
@@ -99,8 +99,8 @@ def check(
         if input_axis is None:
             input_axis = record.input_axis if record else 0
         if batch is None:
-            batch = remembered(holder) or _guess(inner, input_axis)
-        few = fill_up(inner, probe_batch(inner, batch, input_axis))
+            batch = remembered_example(holder) or _guess(inner, input_axis)
+        few = fill_up(inner, few_samples(inner, batch, input_axis))
         own_code = None if record else eval_tests.run_in_eval(inner, few, encoders)
         on = _switched_on(inner, encoders)
         for parameter in inner.parameters():  # a frozen model would have no graph to follow
@@ -134,7 +134,7 @@ def check(
 
 
 def gather_evidence(
-    experiment: Experiment, frozen: set[int], in_eval: place_tests.Attention
+    experiment: Experiment, frozen: set[int], in_eval: place_tests.AttentionRecord
 ) -> Evidence:
     """Run the experiments in training: which rows depend on which samples and weights.
 
@@ -240,14 +240,14 @@ def _guess(model: nn.Module, axis: int) -> Batch:
 
 
 def _with_gates_open(
-    seen: Evidence, in_eval: place_tests.Attention, optimizer: Optimizer | None
+    seen: Evidence, in_eval: place_tests.AttentionRecord, optimizer: Optimizer | None
 ) -> Evidence:
     """The evidence once gates that start at zero are open, with a note on each, if it shows more.
 
     A gate must be a weight that training opens: it is not frozen, it is in the optimizer if there
     is one, and it has a gradient while it is closed.
     """
-    if not seen.judged or (seen.attends and all(seen.reached)):
+    if not seen.judged or (seen.attends and all(seen.receives_gradient)):
         return seen
     experiment = seen.experiment
     trained = parameter_ids([experiment.model]) - seen.frozen
@@ -264,7 +264,7 @@ def _with_gates_open(
     with gates_open(gate for _, gate in gates):
         again = gather_evidence(experiment, seen.frozen, in_eval)
     again.zeros = words
-    shows = [(s.attends, int(s.attending.sum()), sum(s.reached)) for s in (seen, again)]
+    shows = [(s.attends, int(s.attending.sum()), sum(s.receives_gradient)) for s in (seen, again)]
     return again if shows[1] > shows[0] else seen
 
 

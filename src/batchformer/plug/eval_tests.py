@@ -20,7 +20,7 @@ from batchformer.plug.insertion import OURS
 from batchformer.plug.noise import seed
 from batchformer.plug.observe import gradients, moved, parameter_names, reachable
 from batchformer.plug.outputs import InEval, Layout, as_rows, find_layout, named_outputs
-from batchformer.plug.place_tests import Attention, record_attention
+from batchformer.plug.place_tests import AttentionRecord, record_attention
 from batchformer.plug.preserve import PassState, in_eval, own_generators, temporary_hooks
 
 DEPENDS_ON_ENCODER = Finding(
@@ -46,7 +46,7 @@ class EvalPass(NamedTuple):
     finding: Finding
     layout: Layout
     shapes: dict[str, InEval]
-    attention: Attention
+    attention: AttentionRecord
     outputs: list[Tensor] | None = None
 
 

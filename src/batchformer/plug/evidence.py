@@ -162,7 +162,7 @@ class Evidence:
         #: The encoder's, or, without a BatchFormer, those that act on mixed rows only.
         self.own_weights: list[tuple[str, Tensor]] = []
         #: Which of them get a gradient from the mixed rows.
-        self.reached: list[bool] = []
+        self.receives_gradient: list[bool] = []
         self._second: Pass | None = None
 
     def second(self) -> Pass:

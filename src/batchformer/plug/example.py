@@ -210,7 +210,7 @@ def guess(model: nn.Module, run: Callable[[Batch], T]) -> tuple[Batch, T]:
 _REMEMBERED: WeakKeyDictionary[nn.Module, Batch] = WeakKeyDictionary()
 
 
-def remember(model: nn.Module, batch: Batch) -> None:
+def remember_example(model: nn.Module, batch: Batch) -> None:
     """Keep two samples of a batch of tensors; they share no memory with it."""
     parts = (*batch.args, *batch.kwargs.values())
     tensors = [part for part in parts if isinstance(part, Tensor)]
@@ -221,8 +221,8 @@ def remember(model: nn.Module, batch: Batch) -> None:
         _REMEMBERED[model] = few
 
 
-def remembered(model: nn.Module) -> Batch | None:
-    """The samples of :func:`remember`, on the model's device and in its dtype."""
+def remembered_example(model: nn.Module) -> Batch | None:
+    """The samples of :func:`remember_example`, on the model's device and in its dtype."""
     batch = _REMEMBERED.get(model)
     if batch is None:
         return None
@@ -235,8 +235,8 @@ def remembered(model: nn.Module) -> Batch | None:
     return batch.mapped(moved, list)
 
 
-def forget(model: nn.Module) -> None:
-    """Drop what :func:`remember` kept."""
+def forget_example(model: nn.Module) -> None:
+    """Drop what :func:`remember_example` kept."""
     _REMEMBERED.pop(model, None)
 
 

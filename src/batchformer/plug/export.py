@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from batchformer.plug.classifier import CHILD, AttachError, output_tensors
-from batchformer.plug.example import Batch, find_batch, forget, remembered
+from batchformer.plug.example import Batch, find_batch, forget_example, remembered_example
 from batchformer.plug.insertion import (
     OURS,
     RECORD,
@@ -46,7 +46,7 @@ def _remove_all(inner: nn.Module, caller: str) -> None:
         remove(module)
     for part in inner.modules():  # the attached model may be a submodule of this one
         part.__dict__.pop(RECORD, None)
-        forget(part)
+        forget_example(part)
 
 
 @overload
@@ -78,7 +78,7 @@ def export(model: nn.Module | Mapping[str, Any], example: Any = None) -> Any:
         _remove_all(plain, "export")
         plain.eval()
     record: Attachment | None = inner.__dict__.get(RECORD)
-    batch = _accepted(plain, remembered(inner)) if example is None else None
+    batch = _accepted(plain, remembered_example(inner)) if example is None else None
     batch = batch or find_batch(plain, example, record.input_axis if record else 0)
     with preserve_state(inner), torch.no_grad():
         expected = output_tensors(batch.run(inner.eval()))

@@ -55,7 +55,7 @@ class AttentionCall(NamedTuple):
 
 
 @dataclass(eq=False, repr=False)
-class Attention:
+class AttentionRecord:
     """What attends in a pass.
 
     Attributes:
@@ -68,7 +68,7 @@ class Attention:
 
 
 class _CountAlone(TorchFunctionMode):
-    def __init__(self, found: Attention) -> None:
+    def __init__(self, found: AttentionRecord) -> None:
         super().__init__()
         self.found = found
 
@@ -85,9 +85,9 @@ class _CountAlone(TorchFunctionMode):
 
 
 @contextmanager
-def record_attention(model: nn.Module) -> Iterator[Attention]:
+def record_attention(model: nn.Module) -> Iterator[AttentionRecord]:
     """Record what attends in the passes within it."""
-    found = Attention()
+    found = AttentionRecord()
     every = [(name, m) for name, m in model.named_modules() if isinstance(m, KINDS)]
     inside = {id(part) for _, m in every for part in m.modules() if part is not m}
 
@@ -107,7 +107,7 @@ def record_attention(model: nn.Module) -> Iterator[Attention]:
         yield found
 
 
-def places_of(now: Attention, in_eval: Attention) -> dict[str, nn.Module]:
+def places_of(now: AttentionRecord, in_eval: AttentionRecord) -> dict[str, nn.Module]:
     """The modules that mix samples, by name. What attends in eval too is a part of the backbone."""
     backbone = {id(call.module) for call in in_eval.calls}
     return {
@@ -130,7 +130,7 @@ def left_out(module: nn.Module) -> Iterator[None]:
         yield
 
 
-def idle_place(now: Attention, in_eval: Attention) -> str | None:
+def idle_place(now: AttentionRecord, in_eval: AttentionRecord) -> str | None:
     """Where a training pass attends, but no sample reaches another; None if nowhere."""
     places = places_of(now, in_eval)
     for call in now.calls:
@@ -143,7 +143,10 @@ def idle_place(now: Attention, in_eval: Attention) -> str | None:
 
 
 def place_in_groups(
-    now: Attention, larger: Attention, in_eval: Attention, samples: tuple[int, int]
+    now: AttentionRecord,
+    larger: AttentionRecord,
+    in_eval: AttentionRecord,
+    samples: tuple[int, int],
 ) -> str | None:
     """Which module attends over no more samples if the batch has more; None if there is none."""
     places = places_of(now, in_eval)

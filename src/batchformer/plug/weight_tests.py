@@ -32,7 +32,7 @@ def follow_gradients(seen: Evidence, leaves: dict[int, tuple[Tensor, int]]) -> N
     seen.own_weights = [
         (names.get(id(p), n), p) for e in seen.used for n, p in e.named_parameters()
     ]
-    seen.reached = _reached(seen, [p for _, p in seen.own_weights])
+    seen.receives_gradient = _receive_gradient(seen, [p for _, p in seen.own_weights])
     if not seen.doubled:
         return
     halves = seen.plain_rows(seen.base), seen.mixed_rows(seen.base)
@@ -56,7 +56,7 @@ def follow_gradients(seen: Evidence, leaves: dict[int, tuple[Tensor, int]]) -> N
     seen.stray = any(id(p) not in names for p in mixed_weights)
     if not seen.used and seen.order is not None:
         seen.own_weights = [(names[id(p)], p) for p in mixed_weights if id(p) in names]
-        seen.reached = [True] * len(seen.own_weights)
+        seen.receives_gradient = [True] * len(seen.own_weights)
         if not seen.own_weights and not seen.stray:
             trained = {id(p) for p, first, second in acting if first or second} | before.keys()
             seen.cut_off = _cut_off(seen, trained)
@@ -82,7 +82,7 @@ def follow_gradients(seen: Evidence, leaves: dict[int, tuple[Tensor, int]]) -> N
                 seen.unshared = names.get(id(parameter), "a weight")
 
 
-def _reached(seen: Evidence, weights: list[Tensor]) -> list[bool]:
+def _receive_gradient(seen: Evidence, weights: list[Tensor]) -> list[bool]:
     """Which of the encoder's weights get a gradient from the mixed rows.
 
     With a few samples, all units of a narrow layer may be zero, so other features are tried too.
@@ -236,7 +236,11 @@ def _is_classifier_shared(seen: Evidence) -> Finding:
 def _do_weights_learn(seen: Evidence) -> Finding:
     note = f" ({seen.zeros[0]}: it begins after the first step)" if seen.zeros else ""
     frozen = sum(id(p) in seen.frozen for _, p in seen.own_weights)
-    dead = [name for (name, _), ok in zip(seen.own_weights, seen.reached, strict=True) if not ok]
+    dead = [
+        name
+        for (name, _), ok in zip(seen.own_weights, seen.receives_gradient, strict=True)
+        if not ok
+    ]
     total = len(seen.own_weights)
     if frozen:
         return Finding(

@@ -21,7 +21,7 @@ from batchformer.lab.engine.checkpoint import (
     restore_stage,
     state_of_stage,
 )
-from batchformer.lab.engine.log import Window
+from batchformer.lab.engine.log import LossWindow
 from batchformer.lab.engine.optim import build_optimizer, set_lr
 from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.engine.stage import WeightEMA
@@ -120,7 +120,7 @@ def network(seed: int) -> nn.Module:
 
 
 def stage_of(seed: int, optim: str = "sgd", ema: float = 0.0, precision: str = "fp32") -> Any:
-    """What keeping knows of a stage, with weights of its own and two optimizers."""
+    """What a checkpoint holds of a stage, with weights of its own and two optimizers."""
     method = network(seed)
     config = OptimConfig(name=optim, lr=0.1)  # type: ignore[arg-type]
     first, last = method[0].parameters(), method[3].parameters()  # type: ignore[index]
@@ -134,7 +134,7 @@ def stage_of(seed: int, optim: str = "sgd", ema: float = 0.0, precision: str = "
         average=WeightEMA(method, ema) if ema else None,
         counters={"stage": 1, "update": 0, "seconds": 0.0},
         best={},
-        window=Window(),
+        window=LossWindow(),
     )
 
 
@@ -183,7 +183,7 @@ def test_restored_it_goes_on_bit_by_bit(
     torch.manual_seed(999)  # whatever happened in between
     resumed = stage_of(1, **options)
     train(resumed, range(2))
-    resumed.window = Window()
+    resumed.window = LossWindow()
     state = checkpoint.load_newest(tmp_path)
     assert state is not None
     restore_stage(resumed, state)

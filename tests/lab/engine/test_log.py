@@ -11,7 +11,7 @@ from typing import ClassVar
 import pytest
 import torch
 
-from batchformer.lab.engine.log import DivergedError, Progress, RunLog, Window, read_records
+from batchformer.lab.engine.log import DivergedError, LossWindow, Progress, RunLog, read_records
 
 
 def test_records_are_written_and_rewound(tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def losses(a: float, b: float) -> dict[str, torch.Tensor]:
 
 
 def test_means_over_the_window() -> None:
-    window = Window(10)
+    window = LossWindow(10)
     window.add(losses(1.0, 4.0), 0.5, 8)
     window.add(losses(3.0, 2.0), 0.25, 8)
     record = window.record()
@@ -96,7 +96,7 @@ def test_means_over_the_window() -> None:
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
 def test_divergence_names_part_update_and_rate(bad: float) -> None:
-    window = Window(10)
+    window = LossWindow(10)
     window.add(losses(1.0, 1.0), 0.5, 8)
     window.add(losses(1.0, bad), 0.25, 8)
     window.add(losses(bad, bad), 0.125, 8)
@@ -108,7 +108,7 @@ def test_divergence_names_part_update_and_rate(bad: float) -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_a_window_goes_on_with_losses_of_another_device() -> None:
     """What a checkpoint gives back lies on the CPU, what is trained on the GPU."""
-    window, resumed = Window(), Window()
+    window, resumed = LossWindow(), LossWindow()
     window.add(losses(1.0, 2.0), 0.1, 8)
     resumed.restore(window.state())
     resumed.add({k: v.cuda() for k, v in losses(3.0, 4.0).items()}, 0.1, 8)

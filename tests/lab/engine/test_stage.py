@@ -22,7 +22,7 @@ from batchformer.lab.engine import stage as stage_module
 from batchformer.lab.engine.cuda_graph import WARM_UP, Captured, CapturedUpdate
 from batchformer.lab.engine.interrupt import Interrupted, StopRequest
 from batchformer.lab.engine.log import DivergedError, NoLog, Progress
-from batchformer.lab.engine.method import Batches, Finding, Method
+from batchformer.lab.engine.method import Batches, Method, TrainingFinding
 from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep
 from batchformer.lab.engine.stage import Evaluation, Stage, WeightEMA, is_better
 from batchformer.nn.randomness import seed_for
@@ -454,8 +454,8 @@ class Several(Point):
         assert batches.per_epoch == PER_EPOCH
         return {"swad": Point(at=9.0)}
 
-    def findings(self) -> dict[str, Finding]:
-        return {"swad": Finding({"first": 3}, "found at 3.", self.unexpected)}
+    def findings(self) -> dict[str, TrainingFinding]:
+        return {"swad": TrainingFinding({"first": 3}, "found at 3.", self.unexpected)}
 
 
 def test_another_network_is_what_is_reported_and_kept_under_its_name(tmp_path: Path) -> None:

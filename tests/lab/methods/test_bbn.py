@@ -21,7 +21,7 @@ from batchformer.lab.engine.loop import Plan, fit
 from batchformer.lab.engine.optim import lr_factor
 from batchformer.lab.losses.bbn import bilateral_loss, cumulative_alpha, mixed_branches
 from batchformer.lab.methods.bbn import Bbn
-from batchformer.lab.models.branches import TwoBranches, split_last_block
+from batchformer.lab.models.bbn import TwoBranches, split_last_block
 from batchformer.lab.models.build import build_model
 from batchformer.lab.models.networks import resnet32
 from batchformer.lab.models.ride import ride_resnet32

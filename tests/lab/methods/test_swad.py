@@ -20,7 +20,7 @@ from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainCo
 from batchformer.lab.engine.cuda_graph import Captured, CapturedUpdate
 from batchformer.lab.engine.interrupt import Interrupted, StopRequest
 from batchformer.lab.engine.loop import Evaluation, Plan, fit, training
-from batchformer.lab.engine.method import Finding, Method
+from batchformer.lab.engine.method import Method, TrainingFinding
 from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep
 from batchformer.lab.methods.swad import (
     MeanWeights,
@@ -282,8 +282,8 @@ class Watched(Net):
     def conclude(self, batches: Any) -> dict[str, Method]:
         return {"other": self}
 
-    def findings(self) -> dict[str, Finding]:
-        return {"other": Finding({"at": 1}, "found.")}
+    def findings(self) -> dict[str, TrainingFinding]:
+        return {"other": TrainingFinding({"at": 1}, "found.")}
 
 
 def test_all_else_is_the_inner_methods() -> None:

@@ -296,7 +296,7 @@ def test_where_seeds_spread_more_the_interval_is_welch_s() -> None:
     assert found.spread == "seeds"
     assert (found.low, found.high) == pytest.approx((interval.low / 2, interval.high / 2))
     assert found.p_value == pytest.approx(test.pvalue)  # the means are equal: no other t
-    assert found.alike == pytest.approx(1.0)
+    assert found.homogeneity == pytest.approx(1.0)
 
 
 def test_where_set_ups_differ_more_the_interval_is_over_their_means() -> None:
@@ -307,7 +307,10 @@ def test_where_set_ups_differ_more_the_interval_is_over_their_means() -> None:
     assert found.spread == "set-ups"
     assert (found.low, found.high) == pytest.approx((interval.low, interval.high))
     assert found.p_value == pytest.approx(test.pvalue)
-    assert found.alike == pytest.approx(stats.f_oneway(*setups).pvalue) and found.alike < 0.001
+    assert (
+        found.homogeneity == pytest.approx(stats.f_oneway(*setups).pvalue)
+        and found.homogeneity < 0.001
+    )
     assert (found.setups, found.seeds) == (3, 9)
 
 
@@ -357,13 +360,13 @@ def test_one_value_everywhere_is_no_certainty() -> None:
     found = pooled([[0.5, 0.5], [0.5, 0.5, 0.5]])
     assert (found.difference, found.low, found.high, found.p_value) == (0.5, None, None, None)
     same = pooled([[0.0, 0.0], [0.0, 0.0]])
-    assert (same.low, same.high, same.p_value, same.alike) == (0.0, 0.0, 1.0, 1.0)
+    assert (same.low, same.high, same.p_value, same.homogeneity) == (0.0, 0.0, 1.0, 1.0)
     # Exact in no binary: what is left of the subtraction is rounding, and no spread.
     rounded = [[60.3 - 60.1, 61.5 - 61.3], [50.3 - 50.1, 70.5 - 70.3]]
     assert max(map(max, rounded)) > min(map(min, rounded))
     assert pooled(rounded, scale=70.5).p_value is None
     apart = pooled([[0.5, 0.5], [1.5, 1.5]])
-    assert (apart.spread, apart.alike) == ("set-ups", 0.0)
+    assert (apart.spread, apart.homogeneity) == ("set-ups", 0.0)
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ import pytest
 from batchformer.lab.config.arms import with_arm
 from batchformer.lab.config.data import DomainConfig
 from batchformer.lab.config.recipe import Recipe
+from batchformer.lab.data.sets.domain_layouts import DOMAIN_SETS
 from batchformer.lab.engine.method import Method
 from batchformer.lab.recipes import RECIPES, find_recipe
 from batchformer.lab.runs.build import build, load_task
@@ -31,56 +32,21 @@ NAMES = [name for name in RECIPES if find_recipe(name).task == "domains"]
 #: The same with a larger network, which test_networks.py builds.
 LARGER = ("pacs_irm_resnet50", "pacs_vrex_resnet50", "pacs_swad_resnet50")
 LARGER += ("office_home_swad_resnet50",)
-TERRA = [
-    "bird",
-    "bobcat",
-    "cat",
-    "coyote",
-    "dog",
-    "empty",
-    "opossum",
-    "rabbit",
-    "raccoon",
-    "squirrel",
-]
-#: As they are published: folder, folders of the domains, classes, images of a class in a domain.
+#: Folder, folders of the domains, classes, images of a class in a domain: two where this takes no
+#: time. That these are the published names is in test_domain_layouts.py.
 TREES = {
-    "pacs": (
-        "PACS",
-        ("art_painting", "cartoon", "photo", "sketch"),
-        ["dog", "elephant", "giraffe", "guitar", "horse", "house", "person"],
-        2,
-    ),
-    "vlcs": (
-        "VLCS",
-        ("Caltech101", "LabelMe", "SUN09", "VOC2007"),
-        ["bird", "car", "chair", "dog", "person"],
-        2,
-    ),
-    "office_home": (
-        "OfficeHomeDataset_10072016",
-        ("Art", "Clipart", "Product", "Real World"),
-        [f"Class_{number:02}" for number in range(65)],
-        1,
-    ),
-    "terra_incognita": (
-        "terra_incognita",
-        ("location_100", "location_38", "location_43", "location_46"),
-        TERRA,
-        1,
-    ),
-    "visda": ("visda-2017", ("train", "validation"), [f"class{n:02}" for n in range(12)], 1),
-    "tree": ("mine", ("by day", "by night", "in rain"), ["ant", "bee"], 4),
+    name: (
+        known.folders[-1],
+        [folders[0] for folders in known.domains.values()],
+        known.names or [f"class{number:02}" for number in range(known.classes)],
+        2 if known.classes < 10 else 1,
+    )
+    for name, known in DOMAIN_SETS.items()
 }
+TREES["tree"] = ("mine", ["by day", "by night", "in rain"], ["ant", "bee"], 4)
 #: The first domain of each set, by the name that scores have.
-FIRST = {
-    "pacs": "art_painting",
-    "vlcs": "caltech101",
-    "office_home": "art",
-    "terra_incognita": "l100",
-    "tree": "by day",
-    "rotated_digits": "r0",
-}
+FIRST = {name: min(known.domains) for name, known in DOMAIN_SETS.items()}
+FIRST |= {"tree": "by day", "rotated_digits": "r0"}
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,7 @@ from batchformer.lab.report.results.configuration import one_group
 from batchformer.lab.report.results.runs import find_runs
 from batchformer.lab.runs.build import build, load_task
 from batchformer.lab.runs.compare import run
-from batchformer.lab.runs.insight import cam_of, insight_of, save_insight, shown_images
+from batchformer.lab.runs.insight import cam_of, figure_images, insight_of, save_insight
 from lab_runs import config_of, metrics_of
 
 CPU = torch.device("cpu")
@@ -71,7 +71,7 @@ def test_a_control_has_learnt_nothing(demos: Path) -> None:
     kept = arrays(demos / "batchformer/seed1/insight.npz")
     task = load_task(demo().data, CPU).seeded(1)
     method = build(with_arm(demo(), "batchformer"), 1, task)
-    relations, shown = method.relations(), task.shown(0)  # type: ignore[union-attr]
+    relations, shown = method.relations(), task.figure_images(0)  # type: ignore[union-attr]
     assert relations is not None
     rows = measured_rows(shown.labels, 4096, 1)
     with torch.no_grad():
@@ -193,7 +193,7 @@ def test_a_failure_is_one_line_and_no_file(
         raise RuntimeError("out of memory\nand much more")
 
     assert not save_insight(lambda: None, tmp_path, "nothing to see")
-    assert shown_images(load_task(demo().data, CPU), Method(), demo()) is None
+    assert figure_images(load_task(demo().data, CPU), Method(), demo()) is None
     assert not save_insight(fails, tmp_path, "a run")
     said = capsys.readouterr().err
     assert said == "a run: no figures of relations: RuntimeError: out of memory\n"

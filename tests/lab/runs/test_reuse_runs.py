@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from batchformer.insight.files import write_atomically
 from batchformer.lab.runs import folder, sweep
 from batchformer.lab.runs.folder import read_config, write_figures, write_json
 from batchformer.lab.runs.sweep import copy_run, is_intact
-from batchformer.plug.files import write_atomically
 from lab_runs import configuration, trained_with
 
 

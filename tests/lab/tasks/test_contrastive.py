@@ -24,7 +24,7 @@ from batchformer.lab.tasks.contrastive import ContrastiveTask
 
 CPU = torch.device("cpu")
 DIGITS = ContrastConfig(name="digits", ratio=50.0, views="byol")
-MECHANICS = OptimizerStep(TrainConfig(workers=0), CPU)
+STEP = OptimizerStep(TrainConfig(workers=0), CPU)
 
 
 class Pixels(Method):
@@ -78,7 +78,7 @@ def test_scores_by_scikit_learn(digits: ContrastiveTask) -> None:
     ).fit(train[rows], labels)
     truth = data.test.y.numpy()  # type: ignore[union-attr]
     right = reference.predict(test) == truth
-    evaluation = seeded.evaluate(Pixels(), MECHANICS)
+    evaluation = seeded.evaluate(Pixels(), STEP)
     metrics, figures = evaluation.metrics, evaluation.figures
     names = ["knn", "knn_many", "knn_medium", "knn_few", "alignment", "uniformity", "feature_std"]
     assert list(metrics) == names, "the headline comes first"
@@ -98,7 +98,7 @@ def test_the_same_in_every_evaluation_and_alignment_with_every_seed(
     digits: ContrastiveTask,
 ) -> None:
     first, again, other = (
-        digits.seeded(seed).evaluate(Pixels(), MECHANICS).metrics for seed in (1, 1, 2)
+        digits.seeded(seed).evaluate(Pixels(), STEP).metrics for seed in (1, 1, 2)
     )
     assert first == again
     fixed = ("alignment", "uniformity", "feature_std")
@@ -110,7 +110,7 @@ def test_features_that_are_all_alike(digits: ContrastiveTask) -> None:
         def predict(self, x: Tensor) -> Tensor:
             return torch.tensor([[1.0, 2.0]]).expand(len(x), 2)
 
-    metrics = digits.evaluate(Same(), MECHANICS).metrics
+    metrics = digits.evaluate(Same(), STEP).metrics
     for name in ("alignment", "uniformity", "feature_std"):
         assert metrics[name] == pytest.approx(0, abs=1e-6)
     assert metrics["knn"] == pytest.approx(10), "one answer for all images"
@@ -118,7 +118,7 @@ def test_features_that_are_all_alike(digits: ContrastiveTask) -> None:
 
 def test_balanced_classes_have_no_shots() -> None:
     task = ContrastiveTask.load(dataclasses.replace(DIGITS, ratio=1.0), CPU)
-    metrics = task.evaluate(Pixels(), MECHANICS).metrics
+    metrics = task.evaluate(Pixels(), STEP).metrics
     assert list(metrics) == ["knn", "alignment", "uniformity", "feature_std"]
     assert metrics["knn"] > 90
 
@@ -146,6 +146,6 @@ def test_image_files(root: Path, views: str) -> None:
     assert feed.per_epoch == 4 and batch["x"].shape == batch["view2"].shape == (4, 3, 16, 16)
     assert not torch.equal(batch["x"], batch["view2"])
     close(feed)
-    evaluation = task.evaluate(Pixels(neighbours=1), MECHANICS)
+    evaluation = task.evaluate(Pixels(neighbours=1), STEP)
     assert evaluation.metrics["knn"] == 100 and "knn_many" not in evaluation.metrics
     assert evaluation.figures["correct"].tolist() == [True] * 6

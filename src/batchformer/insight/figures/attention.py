@@ -56,7 +56,7 @@ WITHIN = 0.98
 
 
 @dataclass(frozen=True)
-class Share:
+class AttentionShare:
     """The part of a sample's attention that goes to a target, over seeds, and the uniform part."""
 
     measured: Summary
@@ -81,7 +81,7 @@ class AttentionOfArm:
     ratio: NDArray[Any]
     pairs: NDArray[Any]
     heads: NDArray[Any]
-    shares: dict[str, Share]
+    shares: dict[str, AttentionShare]
     flow: NDArray[Any]
     flow_ratio: NDArray[Any]
     seeds: int
@@ -178,12 +178,12 @@ def _ratio(sums: NDArray[Any], pairs: NDArray[Any], run: InsightArrays) -> NDArr
     return safe_divide(_batch(run) * sums.astype(np.float64), pairs)
 
 
-def _share(runs: list[InsightArrays], name: str) -> Share:
+def _share(runs: list[InsightArrays], name: str) -> AttentionShare:
     samples = [float(run["attention_self"][0, 1]) for run in runs]
     each = list(zip(runs, samples, strict=True))
     measured = [float(run[name][:, 0].mean()) / count for run, count in each]
     uniform = [float(run[name][0, 1]) / count / _batch(run) for run, count in each]
-    return Share(summary(measured, within=(0.0, 1.0)), float(np.mean(uniform)))
+    return AttentionShare(summary(measured, within=(0.0, 1.0)), float(np.mean(uniform)))
 
 
 def _flow(run: InsightArrays) -> NDArray[Any]:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from batchformer.insight.figures.catalogue import NETWORK_FIGURES
 from batchformer.insight.figures.networks import NetworkGroup, SingleNetwork
+from batchformer.insight.files import write_atomically
 from batchformer.insight.page.explorer import explorer_section, script_policy
 from batchformer.insight.page.html import Section, path_of_page, rendered, section_of
 from batchformer.insight.record import InsightArrays
-from batchformer.plug.files import write_atomically
 
 TITLE = "Relations between samples"
 

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from batchformer.insight.files import write_atomically
 from batchformer.lab.bench.measure import BenchSettings
 from batchformer.lab.bench.table import Table, first_line, read_tables
 from batchformer.lab.engine.interrupt import Interrupted
-from batchformer.plug.files import write_atomically
 
 if TYPE_CHECKING:
     from rich.console import Console

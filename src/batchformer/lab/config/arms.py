@@ -307,7 +307,7 @@ def _require_fitting(recipe: Recipe, arm: str) -> None:
 
 
 def _require_weights(recipe: Recipe, arm: str) -> None:
-    """Refuse an arm whose name says something else than the weights that it begins with."""
+    """Refuse an arm whose name does not fit its initial weights."""
     trained = bool(recipe.start or recipe.weights)
     if find_method(recipe.method).given == "features":
         require(

@@ -211,7 +211,7 @@ def _require_inside(setting: str, path: str) -> None:
 
 
 def _require_parts(recipe: Recipe) -> None:
-    """Refuse batches that have no parts of one size, and parts of what is normalised whole."""
+    """Refuse ``norm_parts`` where batches cannot be cut equally, or are normalised as a whole."""
     parts, train = recipe.hyper.norm_parts, recipe.train
     rows = parts * train.accumulate
     require(

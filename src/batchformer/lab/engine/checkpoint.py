@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from batchformer.insight.files import write_atomically
 from batchformer.lab.engine.distributed.gradients import broadcast_state
 from batchformer.lab.engine.distributed.rank_zero import bytes_from_rank_zero
 from batchformer.lab.engine.distributed.sharding import (
@@ -34,7 +35,6 @@ from batchformer.lab.engine.distributed.sharding import (
 )
 from batchformer.lab.engine.optim import load_optimizer_state, optimizer_state
 from batchformer.nn.exchange import is_rank_zero, world_size
-from batchformer.plug.files import write_atomically
 
 if TYPE_CHECKING:
     from batchformer.lab.engine.stage import Stage

@@ -13,16 +13,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from batchformer.insight.files import write_atomically
 from batchformer.lab.engine.distributed.gradients import mean_over_ranks
 from batchformer.nn.exchange import total_rows, world_size
-from batchformer.plug.files import write_atomically
 
 
 class DivergedError(RuntimeError):
     """A loss became NaN or infinite; the last good checkpoint is kept."""
 
 
-class Window:
+class LossWindow:
     """Losses, learning rates and samples of the updates since the last record.
 
     Losses stay on the device until they are needed.

@@ -29,7 +29,7 @@ class Batches(Protocol):
 
 
 @dataclass(frozen=True)
-class Finding:
+class TrainingFinding:
     """A result of a training that is not a score.
 
     Args:
@@ -152,6 +152,6 @@ class Method(nn.Module):
         """
         return {}
 
-    def findings(self) -> dict[str, Finding]:
+    def findings(self) -> dict[str, TrainingFinding]:
         """Results that are not scores, by the kind of their record; asked for at the end."""
         return {}

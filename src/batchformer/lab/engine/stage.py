@@ -35,7 +35,7 @@ from batchformer.lab.engine.distributed.gradients import Parallel
 from batchformer.lab.engine.distributed.rank_zero import max_over_ranks
 from batchformer.lab.engine.distributed.sharding import is_sharded
 from batchformer.lab.engine.interrupt import Interrupted, StopRequest
-from batchformer.lab.engine.log import Progress, RunLog, Window
+from batchformer.lab.engine.log import LossWindow, Progress, RunLog
 from batchformer.lab.engine.method import Batches, Method
 from batchformer.lab.engine.optim import lr_factor, reset_state, set_lr
 from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep, predict_in_double, to_double
@@ -204,7 +204,7 @@ class Stage:
         self.average = WeightEMA(method, plan.train.ema) if plan.train.ema else None
         self.counters: dict[str, Any] = {"stage": index, "update": 0, "seconds": earlier}
         self.best: dict[str, float] = {}
-        self.window = Window()
+        self.window = LossWindow()
         if found is not None:
             with explain_mismatch(plan.folder):
                 restore_stage(self, found)
@@ -339,7 +339,7 @@ class Stage:
         epoch = (self.update - 1) // self.batches.per_epoch
         self.log.write("train", epoch, self.update, values)
         self.bar.train(epoch, self.update, values["loss"], values["samples_per_s"])
-        self.window = Window(self.update)
+        self.window = LossWindow(self.update)
 
     def evaluate(self) -> Evaluation:
         started = time.perf_counter()

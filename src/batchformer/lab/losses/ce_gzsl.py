@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from batchformer.lab.losses import widened
 from batchformer.lab.losses.contrast import require_positive
-from batchformer.lab.losses.precision import widened
 
 
 def supervised_contrast(directions: Tensor, labels: Tensor, temperature: float) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from batchformer.lab.losses.precision import widened
+from batchformer.lab.losses import widened
 
 
 def coral(features: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from batchformer.lab.losses.precision import widened
+from batchformer.lab.losses import widened
 from batchformer.lab.losses.ride import kl_from
 
 
@@ -35,8 +35,9 @@ def expert_weights(student: Tensor, experts: Tensor, threshold: float = 0.3) -> 
 def class_floors(class_counts: Tensor, groups: Sequence[Tensor]) -> Tensor:
     """(K,) the least weight of a sample at the beginning, by its class.
 
-    It is the mean class size of the group of smallest classes over that of the own group: 1 for
-    few, about 12/53 for medium and 12/230 for many on ImageNet-LT, which are the authors' numbers.
+    It is the mean class size of the group of smallest classes, divided by that of the class's
+    group: on ImageNet-LT 1 for few, about 12/53 for medium and 12/230 for many, as the authors
+    have it.
 
     Args:
         class_counts: (K,) training images.

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from batchformer.lab.losses.precision import widened
+from batchformer.lab.losses import widened
 
 #: (K,) training images of each class.
 ClassCounts = Tensor | Sequence[int]

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from batchformer.lab.losses import widened
 from batchformer.lab.losses.long_tailed import LDAM, ClassCounts, checked_counts, ldam
-from batchformer.lab.losses.precision import widened
 
 DistillationCount = Literal["once", "per_expert"]
 

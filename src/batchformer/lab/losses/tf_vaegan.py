@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from batchformer.lab.losses.precision import widened
+from batchformer.lab.losses import widened
 
 #: Mean penalties above the first raise its weight, below the second lower it, by this factor.
 TOO_LARGE, TOO_SMALL, FACTOR = 1.05, 1.001, 1.1

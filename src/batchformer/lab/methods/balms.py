@@ -18,8 +18,8 @@ from batchformer.lab.config.methods import MethodConfig
 from batchformer.lab.config.training import OptimConfig, require
 from batchformer.lab.engine.optim import build_optimizer, parameters_of, set_lr
 from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep
+from batchformer.lab.losses import widened
 from batchformer.lab.losses.long_tailed import BalancedSoftmax, balanced_softmax
-from batchformer.lab.losses.precision import widened
 from batchformer.lab.methods.classifier import classifier_of
 from batchformer.lab.methods.two_stage import OnFrozenFeatures
 from batchformer.nn.randomness import drawing

@@ -26,7 +26,7 @@ from batchformer.lab.methods.classifier import (
     make_encoder,
     pooled_features,
 )
-from batchformer.lab.models.branches import Branch, split_last_block
+from batchformer.lab.models.bbn import Branch, split_last_block
 from batchformer.nn.module import BatchFormer
 from batchformer.nn.randomness import drawing, seed_for
 

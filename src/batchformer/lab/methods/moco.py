@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from batchformer.lab.config.methods import MethodConfig, ModuleConfig, require_contrast_sense
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optimizer_step import Batch
+from batchformer.lab.losses import widened
 from batchformer.lab.losses.contrast import (
     PairList,
     batch_contrast,
@@ -20,7 +21,6 @@ from batchformer.lab.losses.contrast import (
     queue_contrast,
     stream_pairs,
 )
-from batchformer.lab.losses.precision import widened
 from batchformer.lab.methods.classifier import (
     apply_encoder,
     feature_width,

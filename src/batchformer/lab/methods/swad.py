@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from batchformer.lab.config.training import OptimConfig
-from batchformer.lab.engine.method import Batches, Finding, Method
+from batchformer.lab.engine.method import Batches, Method, TrainingFinding
 from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep
 from batchformer.lab.models.norms import recalibrate_norms
 from batchformer.torch_private import foreach_add_, foreach_lerp
@@ -145,7 +145,7 @@ class Swad(Method):
             mean = joined(mean, self.waiting[number])
         return self.segment.mean(self.done) if mean is None else mean
 
-    def findings(self) -> dict[str, Finding]:
+    def findings(self) -> dict[str, TrainingFinding]:
         """Where the valley was: which updates are averaged, and whether the loss converged.
 
         Evaluations are numbered from 1; those without an update before them do not count.
@@ -174,7 +174,7 @@ class Swad(Method):
         else:
             values["threshold"] = threshold
             words += f"; the threshold of the validation loss is {threshold:.4g}"
-        return {**found, "swad": Finding(values, f"{words}.", threshold is None)}
+        return {**found, "swad": TrainingFinding(values, f"{words}.", threshold is None)}
 
     def get_extra_state(self) -> dict[str, Any]:
         """State whose size changes, which buffers cannot hold."""

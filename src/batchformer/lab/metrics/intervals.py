@@ -206,8 +206,8 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
 def bootstrap_interval(per_image: Tensor | Sequence[float]) -> ImageInterval:
     """95% percentile bootstrap over test images, for one trained network.
 
-    It answers "had the test images been others", not "had training been repeated". The draws are
-    the same at each call.
+    It measures the chance in the choice of test images, not that of training. The draws are the
+    same at each call.
 
     Args:
         per_image: (M,), 1 where an image was right and 0 where wrong, or differences of networks on
@@ -268,8 +268,8 @@ class Pooled:
             set-up, which on small test sets is a coincidence and no certainty.
         p_value: the larger of the two, which is below 0.05 where the interval excludes 0; or None.
         spread: which of the two it comes from.
-        alike: p-value of the hypothesis that the effect is the same in every set-up (one-way
-            analysis of variance); small where set-ups differ by more than their seeds do.
+        homogeneity: p-value of the hypothesis that the effect is the same in every set-up
+            (one-way analysis of variance); small where set-ups differ by more than their seeds do.
         seeds: paired seeds in all.
     """
 
@@ -278,7 +278,7 @@ class Pooled:
     high: float | None
     p_value: float | None
     spread: Spread
-    alike: float
+    homogeneity: float
     setups: int
     seeds: int
 
@@ -314,12 +314,12 @@ def pooled(differences: Sequence[Sequence[float]], scale: float = 0.0) -> Pooled
         "set-ups": (statistics.stdev(means) / math.sqrt(len(means)), len(means) - 1.0),
     }
     rounding = ROUNDING * scale
-    alike, count = _alike(means, differences, rounding), sum(map(len, differences))
+    homogeneity, count = _homogeneity(means, differences, rounding), sum(map(len, differences))
     flat = [value for values in differences for value in values]
     if max(flat) - min(flat) <= rounding:
         mean = 0.0 if abs(mean) <= rounding else mean
         limit, p_value = (0.0, 1.0) if mean == 0 else (None, None)
-        return Pooled(mean, limit, limit, p_value, "seeds", alike, len(means), count)
+        return Pooled(mean, limit, limit, p_value, "seeds", homogeneity, len(means), count)
     stats = statistics_library()
     reach = {
         name: error * float(stats.t.ppf((1 + LEVEL) / 2, freedom))
@@ -338,7 +338,7 @@ def pooled(differences: Sequence[Sequence[float]], scale: float = 0.0) -> Pooled
         mean + reach[spread],
         max(p_values),
         spread,
-        alike,
+        homogeneity,
         len(means),
         count,
     )
@@ -352,7 +352,7 @@ def _satterthwaite(errors: Sequence[float], differences: Sequence[Sequence[float
     return sum(errors) ** 2 / parts if parts else float(sum(map(len, differences)) - len(errors))
 
 
-def _alike(
+def _homogeneity(
     means: Sequence[float], differences: Sequence[Sequence[float]], rounding: float
 ) -> float:
     """P-value of one effect in every set-up; without any spread inside them it is 0 or 1."""

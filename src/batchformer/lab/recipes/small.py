@@ -59,8 +59,8 @@ _EPOCH = 50
 def _rotated(method: MethodName, title: str, hyper: MethodConfig | None = None) -> Recipe:
     """Six angles, each left out once: 300 updates of 12 images of each of the other five.
 
-    The rate is the same for all methods; at five times of it IRM, whose penalty has no lower bound,
-    and V-REx diverge.
+    All methods have the same learning rate. At five times this rate, V-REx diverges, and so does
+    IRM, whose penalty has no lower bound.
     """
     short = "erm" if method == "cross_entropy" else method
     domains = 2 if method == "mixstyle" else 0

@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from batchformer.insight.files import write_atomically
 from batchformer.lab.config.data import BY_TASK
 from batchformer.lab.config.recipe import Recipe, effective_changes
-from batchformer.plug.files import write_atomically
 
 T = TypeVar("T")
 Findings = dict[str, dict[str, Any]]

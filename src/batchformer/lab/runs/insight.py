@@ -52,7 +52,7 @@ def insight_of(folder: Path, device: torch.device, root: str | None = None) -> P
 
     method, task, config = restore(folder, device, root)
     recipe, seed = recipe_from_json(config["trained"]), config["seed"]
-    images = shown_images(task, method, recipe)
+    images = figure_images(task, method, recipe)
     if images is None:
         return None
     epoch = _last_epoch(task, recipe, seed)
@@ -74,19 +74,19 @@ def cam_of(folder: Path, device: torch.device, layer: str) -> Arrays:
     from batchformer.lab.runs.load_run import restore
 
     method, task, config = restore(folder, device)
-    images = shown_images(task, method, recipe_from_json(config["trained"]))
+    images = figure_images(task, method, recipe_from_json(config["trained"]))
     relations = method.relations()
     if images is None or relations is None:
         raise ValueError(f"{folder}: there is no Grad-CAM of this recipe's method or images.")
     return look_cam(relations, images, _network_of(method), layer)
 
 
-def shown_images(task: Task, method: Method, recipe: Recipe) -> LabelledImages | None:
+def figure_images(task: Task, method: Method, recipe: Recipe) -> LabelledImages | None:
     """Test images to measure a method on; None if the task or the method has none for figures."""
-    shown = getattr(task, "shown", None)
-    if shown is None or method.relations() is None:
+    images_of = getattr(task, "figure_images", None)
+    if images_of is None or method.relations() is None:
         return None
-    images: LabelledImages = shown(recipe.train.workers)
+    images: LabelledImages = images_of(recipe.train.workers)
     return images
 
 

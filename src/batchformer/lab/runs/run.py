@@ -50,7 +50,7 @@ from batchformer.lab.runs.folder import (
     write_json,
     write_result,
 )
-from batchformer.lab.runs.insight import insight_arrays, save_insight, shown_images
+from batchformer.lab.runs.insight import figure_images, insight_arrays, save_insight
 from batchformer.lab.runs.provenance import provenance, with_sitting
 from batchformer.lab.runs.source_runs import (
     final_state,
@@ -303,7 +303,7 @@ class Run:
 def _explain_single_image() -> Iterator[None]:
     """Say what to set where batch normalisation gets a single value of each channel.
 
-    Which networks fail so depends on the size of their last maps, and is not known before.
+    Whether a network fails depends on the size of its last feature maps, so only trying tells.
     """
     try:
         yield
@@ -365,7 +365,7 @@ def _insight_arrays(
     run: Run, method: Method, untrained: Callable[[], Method], task: Task, bar: Progress
 ) -> Arrays | None:
     """The arrays of the network that is reported, which may be an earlier one."""
-    images = shown_images(task, method, run.recipe)
+    images = figure_images(task, method, run.recipe)
     if images is None:
         return None
     if state := final_state(run.folder):

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from batchformer.insight.files import write_atomically
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.engine.distributed.rank_zero import on_rank_zero
 from batchformer.lab.engine.log import read_records
@@ -30,7 +31,6 @@ from batchformer.lab.runs.folder import (
     write_result,
 )
 from batchformer.lab.runs.run import Run
-from batchformer.plug.files import write_atomically
 
 CHOOSE, TRAIN = "choose", "train"
 #: Arrays that the part of a domain keeps for figures.

@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 
+from batchformer.insight.files import write_atomically
 from batchformer.lab.config.recipe import DESCRIPTION, Recipe, effective_changes
 from batchformer.lab.engine.distributed.rank_zero import on_rank_zero
 from batchformer.lab.engine.log import read_records
@@ -38,7 +39,6 @@ from batchformer.lab.runs.folder import (
     write_json,
 )
 from batchformer.lab.runs.run import Run
-from batchformer.plug.files import write_atomically
 
 #: In ``RUNS/SWEEP``: how the runs of a sweep belong together.
 SWEEP_FILE = "sweep.json"

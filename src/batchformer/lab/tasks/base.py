@@ -256,7 +256,7 @@ class LabelledTask(FixedSplit):
         size = batch or self.test_batch
         return scored_batches(part, self.test_view, size, self.device, workers)
 
-    def shown(self, workers: int | None = None) -> LabelledImages:
+    def figure_images(self, workers: int | None = None) -> LabelledImages:
         """Test images, for figures."""
         data = self.data
         classes = Classes.by_shots(data.classes, data.train_counts, self.config.shots)

@@ -190,7 +190,7 @@ class DomainTask:
         """The rows of the target that are scored."""
         return self.split.target_all if self.config.scored_on == "all" else self.split.target_in
 
-    def shown(self, workers: int | None = None) -> LabelledImages:
+    def figure_images(self, workers: int | None = None) -> LabelledImages:
         """The scored images of the target, for figures; shots are counted in the sources."""
         part, _ = self.data.joined({self.config.target: self._target_rows})
         classes = Classes.by_shots(self.data.classes, self.method_options["class_counts"])

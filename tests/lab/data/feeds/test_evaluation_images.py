@@ -66,7 +66,7 @@ def test_a_pixel_of_a_thumbnail_is_the_mean_of_what_it_covers() -> None:
 
 def test_long_tailed_tasks_show_what_they_score() -> None:
     task = LongTailedTask.load(LongTailConfig(name="digits", ratio=20, shots="thirds"), CPU)
-    shown = task.shown()
+    shown = task.figure_images()
     assert shown is not None
     rows = torch.arange(len(task.data.test)).flip(0)
     scored = torch.cat([x for x, _ in task.as_at_test(task.data.test)])
@@ -85,7 +85,7 @@ def test_tasks_on_files_show_what_they_score(
         noise_files(tmp_path / part, [(40, 50)] * images, classes=2)
     config = LongTailConfig(name="folder", root=str(tmp_path), augment="resized", size=32)
     task = ImageFileTask.load(config, CPU)
-    shown = task.shown(workers=0)
+    shown = task.figure_images(workers=0)
     assert shown is not None and shown.labels.tolist() == [0, 0, 1, 1]
     scored = torch.cat([x for x, _ in task.as_at_test(task.data.test, workers=0)])
     rows = torch.tensor([3, 1])
@@ -98,7 +98,7 @@ def test_tasks_on_files_show_what_they_score(
 def test_tasks_of_domains_show_the_target() -> None:
     config = DomainConfig(name="rotated_digits", target="r30", augment="shift")
     task = DomainTask.load(config, CPU).seeded(1)
-    shown = task.shown()
+    shown = task.figure_images()
     assert shown is not None
     target = task.data.domains.index("r30")
     assert torch.equal(

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from batchformer.lab.data.sets.domain_layouts import (
-    DOMAIN_SETS,
     ensure_present,
     load_domains,
     place_of,
@@ -40,7 +39,7 @@ def class_names(name: str) -> list[str]:
     return TERRA if name == "terra_incognita" else [f"c{n:02}" for n in range(PUBLISHED[name][0])]
 
 
-@pytest.mark.parametrize("name", DOMAIN_SETS)
+@pytest.mark.parametrize("name", PUBLISHED)
 def test_the_published_layout(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     classes, folder, domains = PUBLISHED[name]
     monkeypatch.setenv("BATCHFORMER_DATA", str(tmp_path))

@@ -154,7 +154,7 @@ def test_what_is_not_included_is_named(page: str) -> None:
 
 def test_every_figure_and_region_has_words_for_those_who_cannot_see_it(page: str) -> None:
     figures = re.findall(r"<figure.*?</figure>", page, flags=re.DOTALL)
-    assert len(figures) == 6
+    assert len(figures) >= 6
     for figure in figures:
         assert re.search(r'<svg [^>]*role="img"[^>]*aria-label="[^"]{40,}"', figure) or re.search(
             r'<svg [^>]*aria-label="[^"]{40,}"[^>]*role="img"', figure

@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from batchformer.lab.data.feeds.framing import Geometry
 from batchformer.lab.data.files.decode import DamagedImageError, decode
+from batchformer.torch_private import END_WORKERS
 
 OnDamaged = Literal["raise", "skip"]
 Request = TypeVar("Request")
@@ -88,7 +89,7 @@ class Stream(Generic[Request, Result]):
     def close(self) -> None:
         """End the workers. The next `begin` starts new ones."""
         # An exception in flight may still hold the iterator, so dropping it would not be enough.
-        shut_down = getattr(self._results, "_shutdown_workers", None)
+        shut_down = getattr(self._results, END_WORKERS, None)
         self._results = self._loader = None
         if shut_down is not None:
             shut_down()

@@ -161,13 +161,13 @@ def only_classes(data: LongTailedData, least: int, most: int) -> LongTailedData:
         return data
     kept = classes_of_size(data.train_counts, least, most)
 
-    def some(part: ImageSplit) -> ImageSplit:
+    def renumbered(part: ImageSplit) -> ImageSplit:
         rows = torch.isin(part.y, kept).nonzero()[:, 0]
         return ImageSplit(part.x[rows], torch.searchsorted(kept, part.y[rows]))
 
     return LongTailedData(
-        some(data.train),
-        some(data.test),
+        renumbered(data.train),
+        renumbered(data.test),
         tuple(data.classes[c] for c in kept.tolist()),
         f"{data.name}_of_{least}_to_{most or 'all'}",
         part_of=data.train_sha256,

@@ -128,17 +128,17 @@ def only_classes_of_files(data: LongTailedFiles, least: int, most: int) -> LongT
     kept = classes_of_size(data.train_counts, least, most)
     names = tuple(data.classes[c] for c in kept.tolist())
 
-    def some(part: ImageFiles) -> ImageFiles:
+    def renumbered(part: ImageFiles) -> ImageFiles:
         own = part.subset(torch.isin(part.labels, kept).nonzero()[:, 0])
         labels = torch.searchsorted(kept, own.labels)
         return dataclasses.replace(own, labels=labels, classes=names)
 
     return dataclasses.replace(
         data,
-        train=some(data.train),
-        test=some(data.test),
+        train=renumbered(data.train),
+        test=renumbered(data.test),
         name=f"{data.name}_of_{least}_to_{most or 'all'}",
-        val=data.val and some(data.val),
+        val=data.val and renumbered(data.val),
         part_of=data.train_sha256,
     )
 

@@ -34,6 +34,7 @@ from batchformer.nn.exchange import (
     uncompiled,
     world_size,
 )
+from batchformer.torch_private import COMPILED_FUNCTION
 
 
 @uncompiled
@@ -211,6 +212,6 @@ class StepModule(nn.Module):
 
 def _owner(step: Step) -> nn.Module | None:
     """The module that a step is a bound method of; also for a compiled step."""
-    plain = getattr(step, "_torchdynamo_orig_callable", step)
+    plain = getattr(step, COMPILED_FUNCTION, step)
     owner = getattr(plain, "__self__", None)
     return owner if isinstance(owner, nn.Module) else None

@@ -48,7 +48,7 @@ class Tile(NamedTuple):
         return self._replace(group=1) if width % self.group else self
 
 
-class Share(NamedTuple):
+class GradientSplit(NamedTuple):
     """How the gradient of the weight is split: tile and programs per multiprocessor."""
 
     tile: Tile
@@ -67,9 +67,9 @@ INPUT_GRADIENT = {
     64: Tile(256, 1, 1, 8, 3),
 }
 WEIGHT_GRADIENT = {
-    16: Share(Tile(64, 4, 2, 4, 3), 3),
-    32: Share(Tile(64, 4, 2, 4, 3), 2),
-    64: Share(Tile(128, 1, 1, 4, 3), 2),
+    16: GradientSplit(Tile(64, 4, 2, 4, 3), 3),
+    32: GradientSplit(Tile(64, 4, 2, 4, 3), 2),
+    64: GradientSplit(Tile(128, 1, 1, 4, 3), 2),
 }
 #: Of the kernel that sums parts: columns of Cout channels that a program writes, parts it reads
 #: at once, and warps.

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 from batchformer.insight.figures.canvas import DOTS, INK
 from batchformer.insight.figures.captioned import CaptionedFigure
 from batchformer.insight.figures.catalogue import Entry
+from batchformer.insight.files import write_atomically
 from batchformer.insight.optional import extra
 from batchformer.insight.record import FILE
 from batchformer.lab.report.figures.catalogue import find_figure
 from batchformer.lab.report.results.configuration import RunGroup, one_group
 from batchformer.lab.report.results.runs import find_runs
 from batchformer.lab.report.results.tables import Terminal
-from batchformer.plug.files import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from batchformer.insight.figures.text import number, seeds, signed
+from batchformer.insight.files import write_atomically
 from batchformer.insight.intervals import FEWEST_SEEDS
 from batchformer.insight.page.explorer import script_policy
 from batchformer.insight.page.html import Section, path_of_page, typeset
@@ -42,7 +43,6 @@ from batchformer.lab.report.results.tables import (
     sweep_headline,
     sweep_notes,
 )
-from batchformer.plug.files import write_atomically
 
 if TYPE_CHECKING:
     from jinja2 import Environment

@@ -30,8 +30,8 @@ from batchformer.lab.bench.table import read_tables
 from batchformer.lab.metrics.intervals import chance_of_finding
 from batchformer.lab.report.results.comparison import ALPHA
 from batchformer.lab.report.results.evidence import (
+    ComparisonEvidence,
     Contrast,
-    Evidence,
     Mean,
     P,
     Test,
@@ -238,7 +238,7 @@ class Row:
     label: str
     metric: str
     items: Sequence[Item]
-    found: Evidence
+    found: ComparisonEvidence
 
     @property
     def tests(self) -> list[Test]:
@@ -271,7 +271,13 @@ def _read_row(line: str, columns: Sequence[str], metric: str, root: Path) -> Row
     return Row(label or where, own, items, found)
 
 
-def _cell(item: Item, found: Evidence, means: Evidence, adjusted: Adjusted, with_p: bool) -> str:
+def _cell(
+    item: Item,
+    found: ComparisonEvidence,
+    means: ComparisonEvidence,
+    adjusted: Adjusted,
+    with_p: bool,
+) -> str:
     """One cell. ``with_p`` adds the corrected p-value to a difference.
 
     ``means`` has only the seeds that all arms of the row share.
@@ -292,7 +298,7 @@ def _cell(item: Item, found: Evidence, means: Evidence, adjusted: Adjusted, with
     return f"{text}, p {_written(adjusted[test])}" if known else text
 
 
-def _counted(items: Sequence[Item], found: Evidence, means: Evidence) -> str:
+def _counted(items: Sequence[Item], found: ComparisonEvidence, means: ComparisonEvidence) -> str:
     """How many seeds a row has; pooled comparisons count all their paired seeds."""
     contrasts = [found.contrast(i.arm, i.against, i.metric) for i in items if i.against]
     scores = [means.mean(i.arm, i.metric) for i in items if not i.against and not i.what]

@@ -59,7 +59,7 @@ class Contrast:
 
 
 @dataclass(frozen=True)
-class Evidence:
+class ComparisonEvidence:
     """One comparison, or several that are pooled.
 
     Args:
@@ -74,7 +74,7 @@ class Evidence:
     recipe: str
     values: Mapping[tuple[str, str], Mapping[int, float]]
     typed: Mapping[str, Any] = field(default_factory=dict)
-    pooled: Sequence[Evidence] = ()
+    pooled: Sequence[ComparisonEvidence] = ()
     places: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -147,7 +147,7 @@ class Evidence:
                 )
         return None
 
-    def on_shared_seeds(self, arms: Sequence[str]) -> Evidence:
+    def on_shared_seeds(self, arms: Sequence[str]) -> ComparisonEvidence:
         """Keep only the seeds that all of these arms have, so that their means are comparable."""
         own = {key: by_seed for key, by_seed in self.values.items() if key[0] in arms}
         shared = {
@@ -202,14 +202,14 @@ class Evidence:
         return Contrast(found.difference, found.low, found.high, found.p_value, found.seeds)
 
 
-def load(root: Path, *folders: str) -> Evidence:
+def load(root: Path, *folders: str) -> ComparisonEvidence:
     """Read the records of one comparison below ``root``, or of several to be pooled.
 
     Raises:
         ValueError: there are no records, or they do not belong together.
     """
     if len(folders) > 1:
-        return Evidence("", {}, pooled=[load(root, folder) for folder in folders])
+        return ComparisonEvidence("", {}, pooled=[load(root, folder) for folder in folders])
     folder = root / folders[0]
     records = records_in(folder)
     require_one_configuration(records, folder)
@@ -225,10 +225,10 @@ def load(root: Path, *folders: str) -> Evidence:
             if value is not None:
                 values.setdefault((record.arm, metric), {})[record.seed] = value
     recipe = records[0].recipe if records else str(typed["recipe"])
-    return Evidence(recipe, values, typed, parts, places)
+    return ComparisonEvidence(recipe, values, typed, parts, places)
 
 
-def mean_over_settings(several: Sequence[Evidence]) -> Evidence:
+def mean_over_settings(several: Sequence[ComparisonEvidence]) -> ComparisonEvidence:
     """One comparison in which a seed's score is its mean over several comparisons.
 
     Only seeds that all of them have are used. Pooling (``A + B``) treats the comparisons as a
@@ -242,10 +242,12 @@ def mean_over_settings(several: Sequence[Evidence]) -> Evidence:
             values[key] = {s: sum(by_seed[s] for by_seed in each) / len(each) for s in shared}
     if not values:
         raise ValueError("these comparisons share no seed of any arm; record the missing runs")
-    return Evidence("", values)
+    return ComparisonEvidence("", values)
 
 
-def against_baseline_of(found: Evidence, arm: str, other: Evidence) -> Evidence:
+def against_baseline_of(
+    found: ComparisonEvidence, arm: str, other: ComparisonEvidence
+) -> ComparisonEvidence:
     """One arm of a comparison, as ``batchformer``, against the ``baseline`` of another comparison.
 
     For a change that is no arm, such as another loss. Differences stay paired by seed.
@@ -256,10 +258,10 @@ def against_baseline_of(found: Evidence, arm: str, other: Evidence) -> Evidence:
     reference = {key: by for key, by in other.values.items() if key[0] == "baseline"}
     if not shown or not reference:
         raise ValueError(f"seeds of {arm} here and of baseline there are needed, and one has none")
-    return Evidence("", shown | reference)
+    return ComparisonEvidence("", shown | reference)
 
 
-def holm_but_first(tests: Sequence[tuple[Evidence, Test]]) -> list[P | None]:
+def holm_but_first(tests: Sequence[tuple[ComparisonEvidence, Test]]) -> list[P | None]:
     """Holm's p-value of each test but the first: the primary test is not corrected, and is None."""
     contrasts = [found.contrast(*test) for found, test in tests[1:]]
     if not all(c is None or c.computed for c in contrasts):
@@ -268,7 +270,7 @@ def holm_but_first(tests: Sequence[tuple[Evidence, Test]]) -> list[P | None]:
     return [None, *holm(p_values)]
 
 
-def holm_over(found: Evidence, family: Sequence[Test]) -> dict[Test, P | None]:
+def holm_over(found: ComparisonEvidence, family: Sequence[Test]) -> dict[Test, P | None]:
     """Holm's p-value of each test in the family.
 
     If one test was typed without its seeds, the typed corrections of all are used: correcting only

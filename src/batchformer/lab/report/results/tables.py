@@ -199,7 +199,7 @@ def effect_cells(effect: Effect, wide: bool = False) -> tuple[str, ...]:
         interval(found.low, found.high, sign=True),
         words.p_value(found.p_value),
         words.p_value(effect.adjusted),
-        "" if wide else words.p_value(found.alike),
+        "" if wide else words.p_value(found.homogeneity),
         "" if effect.paper is None else signed(effect.paper, 1),
         words.short_verdict(effect),
     )
