@@ -205,8 +205,8 @@ def guess(model: nn.Module, run: Callable[[Batch], T]) -> tuple[Batch, T]:
     )
 
 
-#: Two samples of the example that ``attach`` was given, for ``export``. They lie beside the model,
-#: so that no state dict, pickle or copy of it has them, and go when it goes.
+#: Two samples of the example that ``attach`` was given, for ``export``. They are kept outside the
+#: model, so that no state dict, pickle or copy of it contains them, and are freed with it.
 _REMEMBERED: WeakKeyDictionary[nn.Module, Batch] = WeakKeyDictionary()
 
 
