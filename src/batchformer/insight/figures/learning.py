@@ -21,7 +21,7 @@ class Learning:
 
     Args:
         accuracy: over seeds.
-        chance: what the same answer to every image gets, at most.
+        chance: the highest accuracy of one and the same answer to every image.
         untrained: mean over seeds before training; None where that was not measured.
         learnt: whether every seed is better than chance and than its untrained network, and the
             interval over seeds, where there is one, lies above chance.
