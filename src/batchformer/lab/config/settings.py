@@ -61,7 +61,7 @@ class Experts:
     distillation_factor: float = 1.0
     """ride with a teacher: weight of the distillation."""
     distillation_count: Literal["once", "per_expert"] = "once"
-    """ride with a teacher: "per_expert" takes the loss once for each expert, as RIDE's code."""
+    """ride with a teacher: "per_expert" takes the loss once for each expert, as in RIDE's code."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,7 +147,7 @@ class KeyQueue:
     enqueued: Literal["both", "plain", "mixed"] = "both"
     """moco_v2 with BatchFormer: which streams of the keys enter the queue; both turn it over twice
     as fast. One alone suits hyper.contrast-pairs plain: with all pairs the queries of the other
-    stream have no negatives of their kind, and features collapse (with plain, on digits)."""
+    stream have no negatives of their kind, and features collapse (on digits, with plain)."""
 
 
 @dataclass(frozen=True, kw_only=True)
