@@ -134,7 +134,7 @@ def give_shapes(model: nn.Module, example: Any, axis: int) -> None:
 
 
 def _takes(model: nn.Module, arguments: int) -> bool:
-    """Whether the model's forward accepts so many positional arguments."""
+    """Whether the model's forward accepts this number of positional arguments."""
     try:
         inspect.signature(model.forward).bind(*range(arguments))
     except TypeError:

@@ -143,7 +143,7 @@ class Experiment:
         return found
 
     def find_rows(self, seen: Pass, samples: int) -> None:
-        """Find the rows of a pass over so many samples.
+        """Find the rows of a pass over ``samples`` samples.
 
         Raises:
             TypeError: no output has rows.

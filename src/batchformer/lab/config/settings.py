@@ -520,8 +520,8 @@ def cut_classes(counts: Sequence[int], cuts: tuple[int, int]) -> list[list[int]]
     for group, (low, high) in zip(groups, bounds, strict=True):
         require(
             bool(group),
-            f"lfme has an expert on classes of {low} to {high} training images, and no class is "
-            f"such a one; set --hyper.expert-cuts, which is {many} {few}, and the same bounds for "
+            f"lfme has an expert on classes of {low} to {high} training images, and no class has "
+            f"that many; set --hyper.expert-cuts, which is {many} {few}, and the same bounds for "
             "the experts by --data.min-images and --data.max-images",
         )
     return groups
