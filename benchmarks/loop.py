@@ -1,7 +1,7 @@
 """What the training loop adds to a bare forward, backward and step.
 
 Bare updates and updates by the loop alternate on one network: two networks, even equal ones, differ
-by a few per cent in speed, whatever runs them.
+by a few percent in speed, whatever runs them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """BatchFormer over the samples of all ranks: the numbers of one process, except for rounding.
 
-    pip install batchformer scikit-learn
+    pip install . scikit-learn    # in a checkout
     torchrun --nproc-per-node 2 examples/ddp_exchange.py
 
 Three things differ from training on one device: attach(exchange=True), the model wrapped in

@@ -1,6 +1,6 @@
 """BatchFormer in a plain PyTorch loop: long-tailed digits, from attach to the exported model.
 
-    pip install batchformer scikit-learn
+    pip install . scikit-learn    # in a checkout
     python examples/plain_pytorch.py
 
 Five calls are BatchFormer's: attach, param_groups, check, match and export. It takes seconds on a

@@ -212,9 +212,9 @@ def test_names_that_lead_out_of_the_folder_of_runs(
     for setting in ("name", "start", "teacher"):
         trained = {**config["trained"], setting: outside}
         path.write_text(json.dumps({**config, "trained": trained}))
-        assert "no place in the folder of runs" in refused("evaluate", path.parent)
+        assert "not inside the folder of runs" in refused("evaluate", path.parent)
     command = ("train", "demo", "--method", "crt", "--start", outside, "--runs", tmp_path / "new")
-    assert "no place in the folder of runs" in refused(*command)
+    assert "not inside the folder of runs" in refused(*command)
     assert not (tmp_path / "new").exists()
 
 

@@ -133,7 +133,7 @@ class Apart:
 
     Attributes:
         weights: largest difference of a weight or statistic.
-        scores: largest difference of a score, in percent points.
+        scores: largest difference of a score, in percentage points.
         losses: largest difference of a loss in the records.
     """
 

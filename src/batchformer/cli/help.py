@@ -103,7 +103,7 @@ def _shown(value: Any) -> str:
 
 @cache
 def _described(kind: Any) -> dict[str, tuple[str, str]]:
-    """Of every field of a dataclass the first sentence of the string below it, and its choices."""
+    """For each field of a dataclass: the first sentence of the string below it, and its choices."""
     words: dict[str, str] = {}
     for base in kind.__mro__[:-1]:
         (made,) = ast.parse(inspect.getsource(base)).body

@@ -24,7 +24,7 @@ __all__ = ["look_at", "look_at_positions"]
 
 
 def __getattr__(name: str) -> Any:
-    # Loaded when first used: methods need one small file of this room, and not all of it.
+    # Loaded on first use: the laboratory's methods need only one small file of this package.
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"batchformer.insight.{_HOME[name]}"), name)

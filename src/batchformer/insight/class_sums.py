@@ -62,7 +62,7 @@ class InfluenceSums:
 
     Args:
         classes: K classes in P bins.
-        steps: others of each sample whose images are measured; 0: none.
+        steps: for each sample, how many others are measured on their input images; 0: none.
     """
 
     def __init__(self, classes: Classes, steps: int) -> None:

@@ -1,4 +1,4 @@
-"""Classes in groups: neighbours in training count, and shots."""
+"""Groups of classes: bins of similar training count, and shots (many, medium, few)."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Classes:
 
 
 def bins_of(train_counts: Tensor, most: int = MOST_BINS) -> Tensor:
-    """The bin of each class, (K,) int64: neighbours in training count, 0 the most frequent.
+    """The bin of each class, (K,) int64: classes of similar training count, 0 the most frequent.
 
     Bins differ by one class at most; classes of one count are ordered by label.
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from batchformer.insight.relations import Relations
 from batchformer.kernels import disabled
 
-#: Numbers that one intermediate result over copies of a batch may have.
+#: The most elements of an intermediate result over copies of a batch.
 BLOCK = 2**22
 #: Images whose activations are held at a time for the backward pass.
 IMAGES = 32
@@ -31,9 +31,9 @@ class BatchInfluence:
         length: (N, N) its Euclidean length.
         attention: (H, N, N), i attends to j; rows sum to 1.
         following: (S, N, ...) for s = 1..S and each j, dL_i / df_j of the sample i that stands s
-            places before j in the batch; before the first stands the last.
+            places before j in the batch, in cyclic order.
         to_context: (H, N) share of its attention that i gives to the rows of a context; None where
-            there is none. ``attention`` is then how the rest is divided.
+            there is none. ``attention`` then covers only the samples, and its rows still sum to 1.
     """
 
     absolute: Tensor
@@ -123,8 +123,8 @@ def on_images(
         following: (S, N, ...) of :func:`influence`.
 
     Returns:
-        Mean absolute values and lengths, (S, N) each; for s = 1..S in the rows, and in column i
-        what L_i has on the image that comes s after it.
+        Mean absolute values and lengths, (S, N) each: row s, column i is the gradient of L_i on the
+        image that comes s places after i.
     """
     absolute, length = (x.new_zeros(following.shape[:2]) for _ in range(2))
     for first in range(0, len(x), block):

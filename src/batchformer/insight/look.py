@@ -62,7 +62,7 @@ def look(
         layer: for Grad-CAM, ``released`` for that of the paper's code; by default it is found.
         measured: images, at most.
         batch: samples of a batch, at most; batches are nearly equal.
-        steps: S, others of each sample whose images are measured; 0: none.
+        steps: S, for each sample, how many others are measured on their input images; 0: none.
         captions: a text for each sample that is no image: there are then no thumbnails and no
             Grad-CAM.
         tell: is called after each batch with how many of how many were looked at.
@@ -118,7 +118,7 @@ def look_cam(
 
 
 def measured_rows(labels: Tensor, most: int, seed: int) -> Tensor:
-    """Rows of the images that are measured, at most so many of (M,), in the order of a seed."""
+    """Rows of the images that are measured, at most ``most`` of (M,), shuffled by the seed."""
     rows = draws.balanced(labels, most, draws.generator_of(draws.MEASURED))
     return rows[torch.randperm(len(rows), generator=draws.generator_of(draws.MEASURED, seed))]
 

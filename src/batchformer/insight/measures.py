@@ -76,8 +76,8 @@ def separation_and_spread(
 
     With the mean m_c of the features of class c, and w_c, the mean distance of its samples from it:
     separation is the mean over a group's classes of min |m_c - m_d| / w_c over all other classes d;
-    spread is the mean of w_c over a group's classes, over that of all. A class counts if it has two
-    samples that differ; NaN for a group without such a class.
+    spread is the mean of w_c over a group's classes, divided by its mean over all classes. A class
+    counts if it has two samples that differ; NaN for a group without such a class.
     Features are (M, C), labels (M,), and ``shot_of_class`` (K,) is 0, 1 or 2.
     """
     wide, labels = _as_float64(features), labels.cpu()

@@ -1,7 +1,7 @@
 """The arrays that are kept of a trained network for its figures, under 5 MB a run.
 
-K classes lie in P bins of neighbours in training count, P at most 100, so matrices stay small for
-any K. H are the attention heads; layers, and positions where there are several, are
+K classes are grouped into P bins of similar training count, P at most 100, so matrices stay small
+for any K. H is the number of attention heads; layers, and positions where there are several, are
 averaged. The three shot groups are many, medium and few, in this order. All is measured on test
 images in shuffled batches, without dropout; in every batch a pair is two different samples.
 

@@ -43,7 +43,7 @@ class Relations:
         """Mixed features (N, ...), and who attends to whom, (H, N, N).
 
         There is no dropout, whatever the mode. Attention is averaged over layers, and over
-        positions such as experts. Its rows sum to 1 less what goes to the rows of the context.
+        positions such as experts. Its rows sum to 1 minus the attention to rows of the context.
         """
         encoder, samples = self._encoder(), len(features)
         mixed, weights = batch_former(

@@ -56,7 +56,7 @@ def collect(
     captions: Captions | None = None,
     columns: Sequence[str] | None = None,
 ) -> Samples:
-    """The first samples of a loader, at most so many, with their captions.
+    """The first samples of a loader, at most ``most``, with their captions.
 
     Raises:
         TypeError: batches are neither (inputs, labels) nor a dict with labels.

@@ -72,12 +72,12 @@ def look_at(
     layer: str | None = None,
     seed: int = 0,
 ) -> Insight:
-    """Measure who attends to whom in a trained model, and whose loss changes whose features.
+    """Measure who attends to whom in a trained model, and whose loss acts on whose features.
 
-    It works with BatchFormer attached and without; then there are no figures of attention. The
-    model is left as it was. Images (N, channels, H, W) are shown as thumbnails; their normalisation
-    is not known, so thumbnails are stretched from the darkest to the brightest value of the images
-    shown together. Other samples are shown by their captions.
+    It works without BatchFormer too, but without figures of attention. The model is left as it was.
+    Images (N, channels, H, W) are shown as thumbnails; their normalisation is not known, so
+    thumbnails are stretched from the darkest to the brightest value of the images shown together.
+    Other samples are shown by their captions.
 
     Args:
         model: a classifier; BatchFormer, if attached, stands before it.

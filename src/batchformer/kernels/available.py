@@ -29,7 +29,7 @@ _disabled: ContextVar[bool] = ContextVar("batchformer_kernels_disabled", default
 
 @contextmanager
 def disabled() -> Iterator[None]:
-    """Within it, forward passes run operations of torch only.
+    """Within the block, forward passes run operations of torch only.
 
     >>> with disabled():
     ...     print(unsupported_reason(torch.zeros(1)))

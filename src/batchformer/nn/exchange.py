@@ -60,7 +60,7 @@ _single_rank_depth = 0
 
 @contextmanager
 def as_single_rank() -> Iterator[None]:
-    """Within it :func:`world_size` is 1, so nothing waits for another rank.
+    """Within the block :func:`world_size` is 1, so nothing waits for another rank.
 
     >>> with as_single_rank():
     ...     world_size()
@@ -185,7 +185,7 @@ def total_rows(rows: int, device: torch.device, group: Any = None) -> Tensor:
 
 
 def _filled(x: Tensor, rows: int) -> Tensor:
-    """Pad with zeros to so many rows: collectives need parts of one size."""
+    """Pad ``(N, ...)`` with zeros to ``rows`` rows: collectives need parts of one size."""
     filled = x.new_zeros(rows, *x.shape[1:])
     filled[: len(x)] = x
     return filled

@@ -293,7 +293,7 @@ def call_encoder(module: BatchFormer, x: Tensor, visible: Tensor | None) -> Tens
 
 @contextmanager
 def without_exchange(model: nn.Module) -> Iterator[None]:
-    """Within it, every BatchFormer of the model attends within its rank and waits for no other."""
+    """Within the block, BatchFormer attends to samples of its own rank and waits for no other."""
     encoders = [encoder for encoder in encoders_of(model) if encoder.exchange]
     try:
         for encoder in encoders:

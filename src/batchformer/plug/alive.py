@@ -151,7 +151,7 @@ def about_life(seen: Evidence, explained: bool) -> Finding | None:
     """Whether the encoder is alive; None if there is nothing to measure.
 
     Args:
-        explained: something failed already, so no influence at all is no fault of its own.
+        explained: an earlier failure explains why there is no influence at all.
     """
     if not seen.base.calls or seen.control or not seen.judged or seen.no_gradients is not None:
         return None

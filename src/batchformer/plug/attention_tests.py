@@ -253,7 +253,7 @@ def unreached_rows(seen: Evidence, larger: list[int], before: Pass) -> str | Non
 
 
 def look_later(seen: Evidence) -> None:
-    """Whether the model mixes samples in a later training step too, if that is another."""
+    """Whether the model mixes samples in a later training step too, if steps are not all alike."""
     experiment, n = seen.experiment, seen.samples
     same, shapes, steps = list(range(n)), [t.shape for t in seen.base.rows], STEPS
 

@@ -102,7 +102,7 @@ def _as_list_of_samples(model: nn.Module, example: Any) -> Batch | None:
 
 
 def repeated_index(samples: int, rows: int) -> list[int]:
-    """The samples repeated in turn, up to so many rows.
+    """The sample of each of ``rows`` rows, if the samples are repeated in turn.
 
     Two samples are repeated as 0, 0, 1, 1 and three as 0, 2, 1, 2, so that fewer samples than
     ``FEW`` also show exchanged rows.

@@ -62,7 +62,7 @@ def check(
         model: the model, wrapped or not.
         batch: inputs as the model accepts them, with at least two different samples. An ``(x, y)``
             pair and labels in a dict are understood. By default it is the example that ``attach``
-            was given, or guessed; data of yours proves more.
+            was given, or guessed; your own data proves more.
         optimizer: if given, ``check`` tests whether it has every BatchFormer parameter, with a
             learning rate above zero.
         mixed_only: the model's own code trains on the mixed stream alone, on purpose. Models

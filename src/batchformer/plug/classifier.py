@@ -458,7 +458,7 @@ def channel_axis(call: Call, record: Trace | None = None) -> int:
 
 
 def _axis_by(layer: nn.Module, shape: torch.Size, side: Literal["in", "out"]) -> int | None:
-    """Where this layer has its channels, if it reads, or returns, as many as there are."""
+    """The channel axis of ``shape``, if its size there is what the layer reads or returns."""
     if isinstance(layer, Conv) and getattr(layer, f"{side}_channels") == shape[1]:
         return 1
     if isinstance(layer, BatchNorm) and layer.num_features == shape[1]:

@@ -27,8 +27,8 @@ DEPENDS_ON_ENCODER = Finding(
     EVAL,
     False,
     "the outputs depend on the encoder",
-    "the encoder must be the identity in eval: leave it out where not self.training; of "
-    "BatchFormer call forward(), not mix(), and let model.eval() reach it",
+    "the encoder must be the identity in eval: skip it if not self.training. Call BatchFormer's "
+    "forward(), not mix(), and make sure that model.eval() reaches it",
 )
 
 
@@ -89,7 +89,7 @@ def run_in_eval(model: nn.Module, batch: Batch, encoders: list[BatchFormer]) -> 
             EVAL,
             count == n and not others,
             f"{count} rows for {n} samples; replacing one sample moves {others} others",
-            "predictions depend on batch-mates: BatchFormer must be the identity in eval"
+            "a prediction depends on other samples: BatchFormer must be the identity in eval"
             + (
                 "" if batch.axis else "; if axis 1 of the inputs has the samples, pass input_axis=1"
             ),
@@ -98,7 +98,7 @@ def run_in_eval(model: nn.Module, batch: Batch, encoders: list[BatchFormer]) -> 
 
 
 def _require_gradients(model: nn.Module, inside: set[int]) -> None:
-    """Only of these parameters."""
+    """Let only the parameters with these ids require gradients."""
     for parameter in model.parameters():
         parameter.requires_grad_(id(parameter) in inside)
 
@@ -129,7 +129,7 @@ def run_attached_in_eval(model: nn.Module, batch: Batch) -> EvalPass:
         EVAL,
         not differ,
         f"batches of 1 and {batch.rows}: {text}",
-        "something besides attach changes eval outputs: is BatchFormer put into training there?",
+        "something besides attach changes eval outputs: is BatchFormer in training mode there?",
     )
     layout = find_layout(few, many, (1, batch.rows))
     return EvalPass(finding, layout, _shapes(names, many, layout), attention, many)

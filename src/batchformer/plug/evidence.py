@@ -87,7 +87,7 @@ class Evidence:
 
     # Do samples attend to each other?
 
-    #: To see it, more than the first sample was replaced.
+    #: More than the first sample had to be replaced to see it.
     replaced_all: bool = False
     #: The encoder's own rows moved when the first sample was replaced.
     in_encoder: bool = False
@@ -97,7 +97,7 @@ class Evidence:
     unreached: str | None = None
     #: The place where no sample attends to another, or only to some, if there is one.
     idle: str | None = None
-    #: What is wrong in a later training step, if it is another than now.
+    #: What is wrong in a later training step, if it differs from this one.
     later: str | None = None
 
     # The rows of the streams.
@@ -159,7 +159,7 @@ class Evidence:
         self.attending = torch.zeros(n, dtype=torch.bool)
         #: (N,) whether a plain row moved when the first sample was replaced.
         self.plain_moved = self.attending
-        #: The encoder's, or, without a BatchFormer, those that act on mixed rows only.
+        #: The encoder's weights, or, without a BatchFormer, those that act on mixed rows only.
         self.own_weights: list[tuple[str, Tensor]] = []
         #: Which of them get a gradient from the mixed rows.
         self.receives_gradient: list[bool] = []

@@ -134,7 +134,7 @@ def give_shapes(model: nn.Module, example: Any, axis: int) -> None:
 
 
 def _takes(model: nn.Module, arguments: int) -> bool:
-    """Whether the model's forward accepts so many positional arguments."""
+    """Whether the model's forward accepts this number of positional arguments."""
     try:
         inspect.signature(model.forward).bind(*range(arguments))
     except TypeError:
@@ -205,8 +205,8 @@ def guess(model: nn.Module, run: Callable[[Batch], T]) -> tuple[Batch, T]:
     )
 
 
-#: Two samples of the example that ``attach`` was given, for ``export``. They lie beside the model,
-#: so that no state dict, pickle or copy of it has them, and go when it goes.
+#: Two samples of the example that ``attach`` was given, for ``export``. They are kept outside the
+#: model, so that no state dict, pickle or copy of it contains them, and are freed with it.
 _REMEMBERED: WeakKeyDictionary[nn.Module, Batch] = WeakKeyDictionary()
 
 

@@ -63,8 +63,8 @@ def export(model: nn.Module | Mapping[str, Any], example: Any = None) -> Any:
 
     Args:
         model: an attached model, or its state dict.
-        example: one small batch as the model is called with it. By default it is that of
-            ``attach``, or guessed; a copy or a loaded model has none of ``attach``.
+        example: one small batch as the model is called with it. By default the one that ``attach``
+            was given, which copies and loaded models do not have, or a guessed one.
 
     Raises:
         RuntimeError: copy and original give different outputs on the example batch.

@@ -331,7 +331,7 @@ def insert_all(
 def mark_outputs(model: nn.Module, record: Trace, calls: list[Call]) -> None:
     """If BatchFormer stands deep inside, mark the classifier's outputs as two streams.
 
-    Its own outputs then need no mark, which would cost a little in every operation after it.
+    The outputs of the places then need no mark, which would slow down every operation after them.
     """
     try:
         names = find_classifiers(model, record)

@@ -174,7 +174,7 @@ def seed(number: int, own: Iterable[Any] = ()) -> None:
 
 @contextmanager
 def isolated(model: nn.Module) -> Iterator[None]:
-    """Within it, passes record gradients, compile nothing and wait for no other rank.
+    """Within the block, passes record gradients, compile nothing and wait for no other rank.
 
     The model is restored at the end.
     """
@@ -190,7 +190,7 @@ def isolated(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def _not_compiled(model: nn.Module) -> Iterator[None]:
-    """Within it, modules run without ``.compile()``, which would compile every pass."""
+    """Within the block, modules run without ``.compile()``, which would compile every pass."""
     calls = [(module, getattr(module, COMPILED_CALL)) for module in model.modules()]
     compiled = [(module, call) for module, call in calls if call is not None]
     try:
@@ -209,7 +209,7 @@ def _inside_encoders(model: nn.Module) -> set[int]:
 
 @contextmanager
 def zeros_filled(model: nn.Module) -> Iterator[list[str]]:
-    """Within it, matrices that are all zeros have small random weights; yields their names.
+    """Within the block, matrices that are all zeros have small random weights; yields their names.
 
     A classifier that starts at zero gives the same outputs for all inputs. Encoders are left as
     they are: zeros in them are no initialisation but the end of training.
@@ -251,7 +251,7 @@ def closed_gates(model: nn.Module, trained: Container[int]) -> list[tuple[str, n
 
 @contextmanager
 def gates_open(gates: Iterable[nn.Parameter]) -> Iterator[None]:
-    """Within it, these weights are one, and matrices have small random weights."""
+    """Within the block, these weights are one, and matrices have small random weights."""
     generator = torch.Generator().manual_seed(0)
     kept = [(gate, gate.detach().clone()) for gate in gates]
     try:

@@ -100,8 +100,8 @@ class Experiment:
         only be compared with others without gradients.
 
         Args:
-            later: if not zero, go on from the state that the pass before has left, with counters
-                set as so many steps after it.
+            later: if not zero, continue from the state that the previous pass left, with counters
+                as they will be this many steps after it.
         """
         if later:
             self.state.skip_steps(later - 1)
@@ -143,7 +143,7 @@ class Experiment:
         return found
 
     def find_rows(self, seen: Pass, samples: int) -> None:
-        """Find the rows of a pass over so many samples.
+        """Find the rows of a pass over ``samples`` samples.
 
         Raises:
             TypeError: no output has rows.
@@ -179,7 +179,7 @@ def at_unit_scale(x: Tensor) -> Tensor:
 
 @contextmanager
 def encoder_inputs(encoders: Sequence[BatchFormer], features: Features) -> Iterator[None]:
-    """Within it, the encoders read these features.
+    """Within the block, the encoders read these features.
 
     Features of an untrained network without batch statistics may be in the thousands. Attention
     then gives all weight to one sample; at unit scale every sample gets some.
@@ -326,7 +326,7 @@ def gradients(rows: Sequence[Tensor], targets: Sequence[Tensor]) -> list[bool]:
 
 @contextmanager
 def perturbed(parameter: Tensor) -> Iterator[None]:
-    """Within it, a weight is changed by a tenth of its size."""
+    """Within the block, a weight is changed by a tenth of its size."""
     kept = parameter.detach().clone()
     generator = torch.Generator().manual_seed(0)
     noise = torch.randn(parameter.shape, generator=generator).to(parameter)

@@ -119,7 +119,7 @@ def places_of(now: AttentionRecord, in_eval: AttentionRecord) -> dict[str, nn.Mo
 
 @contextmanager
 def left_out(module: nn.Module) -> Iterator[None]:
-    """Within it, a module returns what it reads."""
+    """Within the block, a module returns what it reads."""
 
     def skip(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
         if isinstance(output, tuple):  # attention alone has the first tensor for its output

@@ -20,7 +20,7 @@ from batchformer.torch_private import BUFFERS, PARAMETERS, compiler_is_imported
 
 @contextmanager
 def in_eval(model: nn.Module) -> Iterator[None]:
-    """Within it, the model is in eval; the modes of its modules are restored."""
+    """Within the block, the model is in eval; the modes of its modules are restored."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
@@ -161,7 +161,7 @@ class PassState:
             _refill(container, contents)
 
     def skip_steps(self, steps: int) -> None:
-        """After one pass from the kept state: set counters as if so many passes had followed.
+        """After one pass from the kept state, set counters as if ``steps`` more had followed.
 
         Counters are whole numbers, in buffers, attributes and dicts, that the pass has changed.
         """
@@ -203,7 +203,7 @@ def own_generators(model: nn.Module) -> list[Any]:
     if numpy is not None:
         kinds += (numpy.random.Generator, numpy.random.RandomState)
     values = [value for part in _with_attributes(model) for value in vars(part).values()]
-    # Asked of each class once: there are few, and a check asks in every pass.
+    # Classes are tested instead of objects: they are few, and check does this in every pass.
     drawing = {kind for kind in {type(value) for value in values} if issubclass(kind, kinds)}
     return list({id(value): value for value in values if type(value) in drawing}.values())
 
@@ -256,7 +256,7 @@ def may_drop_values(model: nn.Module) -> bool:
 
 @contextmanager
 def shapes_only(model: nn.Module) -> Iterator[None]:
-    """Within it, parameters and buffers are on the meta device, so a pass computes nothing.
+    """Within the block, parameters and buffers are on the meta device, so a pass computes nothing.
 
     A pass that reads a value raises; so does one that uses a tensor which is neither a parameter
     nor a buffer. What modules store during such a pass, such as tensors without values, is removed

@@ -107,7 +107,7 @@ class Replay:
         self.recorded.append({name: call for name, call in once.items() if call.unchanged})
 
     def prove(self, index: Sequence[int]) -> None:
-        """Find the modules that treat rows apart, from two recorded passes.
+        """Find the modules that treat each row separately, from two recorded passes.
 
         Args:
             index: the samples of the second pass by their number in the first.
@@ -135,7 +135,7 @@ class Replay:
 
     @contextmanager
     def replaying(self, index: Sequence[int]) -> Iterator[None]:
-        """Within it, known modules return what they computed for these samples.
+        """Within the block, known modules return what they computed for these samples.
 
         They have another forward, so their hooks act as before.
         """

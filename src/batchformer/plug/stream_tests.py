@@ -280,13 +280,13 @@ def about_rows(seen: Evidence) -> Iterator[Finding]:
         return
     yield _do_plain_rows_stay(seen)
     yield _are_plain_rows_first(seen)
-    if seen.same_mixed and seen.attending.any():  # pooled; if nothing arrives, that was said
+    if seen.same_mixed and seen.attending.any():  # pooled; without attention, that was reported
         yield Finding(
             OWN,
             False,
-            "all mixed rows are one and the same",
-            "give each sample a mixed row in which its own features have a part: do not pool the "
-            "encoder's rows over the batch",
+            "all mixed rows are the same",
+            "the mixed row of a sample must depend on its own features: do not pool the encoder's "
+            "rows over the batch",
         )
     if seen.equal is None:
         yield Finding(EQUAL, None, "each row draws its own random numbers")

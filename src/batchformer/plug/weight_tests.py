@@ -119,7 +119,7 @@ def _cut_off(seen: Evidence, trained: set[int]) -> str | None:
 #: torch's encoders, which many models use in place of a BatchFormer.
 STOCK = (nn.TransformerEncoder, nn.TransformerEncoderLayer)
 _NORMS = (Norm, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
-#: The classifier's weights are among so many weights nearest to an output.
+#: The classifier's weights are among this many weights nearest to an output.
 NEAR = 6
 
 

@@ -347,7 +347,7 @@ def test_uniform_attention_is_said_in_words_and_drawn_once() -> None:
     assert data.by_arm["batchformer"].deviation == pytest.approx(6.2e-5)
     note = attention.caption(data).text
     assert "Here attention is uniform, so the map is blank." in note
-    assert "In no head of any seed does a cell differ from uniform attention by more" in note
+    assert "No cell of any head and seed differs from uniform attention by more" in note
     assert "than 0.007%" in note
     figure = attention.draw(data)
     figure.canvas.draw()

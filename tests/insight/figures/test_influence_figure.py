@@ -182,8 +182,8 @@ def test_the_words_say_what_was_measured_and_whether_the_claim_holds(
     said = influence.caption(of(arms, measure=measure, on=on))
     assert ("length of the gradient" in said.text) == (measure == "l2")
     assert ("mean absolute value of the gradient" in said.text) == (measure == "abs")
-    assert ("moves the pooled features" in said.text) == (on == "features")
-    assert ("moves the input images" in said.text) == (on == "images")
+    assert ("loss on the pooled features" in said.text) == (on == "features")
+    assert ("loss on the input images" in said.text) == (on == "images")
     assert "(batchformer 3, batchformer_frozen 2, mine 5, batchformer_self 1)" in said.text
     for sentence in (
         r"batchformer: the paper's claim [\w ]+ holds here \(.* -0\.70, 95% interval \[-0\.80, "
@@ -280,7 +280,7 @@ def by_seeds(rho: float | None, half: float = 0.1) -> Correlation:
         (0.0, -0.3, -0.9, "equally hard the rarer has the larger gradient ("),
         (0.0, 0.3, -0.9, "equally hard the more frequent has the larger gradient"),
         (0.5, 0.0, -0.9, "not settled among classes that are equally hard either"),
-        (0.4, None, -1.0, "Gradients have the very order of accuracies"),
+        (0.4, None, -1.0, "Gradients and accuracies have the same order"),
     ],
 )
 def test_the_words_follow_the_intervals(

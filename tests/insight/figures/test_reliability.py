@@ -185,7 +185,7 @@ def test_a_part_of_the_test_images_is_called_so_beside_another_error(
     part = whole > 200
     assert ("on 200 of the 201 test samples" in note) == part
     assert ("on 200 test samples" in note) != part
-    assert ("table of results is of all test samples" in note) == (part and tabled)
+    assert ("table of results is over all test samples" in note) == (part and tabled)
 
 
 def test_four_intervals_fit_beside_one_another() -> None:

@@ -212,7 +212,7 @@ def test_settings_that_make_no_sense() -> None:
         digits("taught", method="ride", teacher="demo,demo")
     with pytest.raises(ValueError, match=r"hyper\.expert-cuts is \(20, 100\), not two that fall"):
         MethodConfig(expert_cuts=(20, 100))
-    with pytest.raises(ValueError, match=r"teacher is '\.\./b', which is no place"):
+    with pytest.raises(ValueError, match=r"teacher is '\.\./b', which is not inside"):
         of("a,../b,c")
 
 

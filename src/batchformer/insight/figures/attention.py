@@ -57,7 +57,7 @@ WITHIN = 0.98
 
 @dataclass(frozen=True)
 class AttentionShare:
-    """The part of a sample's attention that goes to a target, over seeds, and the uniform part."""
+    """A sample's share of attention to a target, over seeds, and that of uniform attention."""
 
     measured: Summary
     uniform: float
@@ -72,8 +72,8 @@ class AttentionOfArm:
         pairs: (P, P) how many were seen, all seeds together.
         heads: (H, P, P) of the first seed alone: heads of two trainings have nothing in common.
         shares: by ``TARGETS``, mean over heads.
-        flow: (3, 3) part of the attention of a shot group's samples that goes to others of each.
-        flow_ratio: (3, 3) the same by pair, to uniform attention.
+        flow: (3, 3) share of attention from samples of shot group i to other samples of group j.
+        flow_ratio: (3, 3) the same per pair, relative to uniform attention.
         deviation: the largest relative difference from uniform attention in any head and seed, of
             a cell or of what samples give to themselves.
     """
@@ -99,7 +99,7 @@ class Attention:
 
     Args:
         counts: mean training images of a bin's classes, (P,).
-        together: most classes in one bin.
+        together: the largest number of classes in a bin.
         batch: samples of a batch, the mean over batches.
         main: the arm whose maps are drawn.
         names: of the classes, where every bin is one and few enough are named along an axis.
@@ -200,7 +200,7 @@ def draw(data: Attention) -> Figure:
     """
     found = data.by_arm[data.main]
     reach = reach_of(found.ratio, found.pairs)
-    # Of uniform attention one blank map says all that others would.
+    # Maps of uniform attention are blank, so one is enough.
     heads = found.heads if len(found.heads) > 1 and not found.uniform else found.heads[:0]
     rows = -(-len(heads) // HEADS_A_ROW)
     first = 2.5 if len(data.groups) > 1 else 3.0
@@ -262,7 +262,7 @@ def _bar(figure: Any, image: Any, panels: list[Axes], reach: float, ratio: NDArr
     bar = figure.colorbar(image, ax=panels, extend=extend, **place)
     bar.set_ticks([-reach, 0, reach], labels=[times(2**-reach), "uniform", times(2**reach)])
     bar.ax.tick_params(colors=INK, labelsize=SMALL, length=0)
-    bar.outline.set(edgecolor=INK, linewidth=0.5)  # its dark ends are to be seen on a dark page
+    bar.outline.set(edgecolor=INK, linewidth=0.5)  # so that dark ends are visible on a dark page
 
 
 def _flow_cells(axes: Axes, found: AttentionOfArm, present: list[int], reach: float) -> None:
@@ -286,7 +286,7 @@ def _map(axes: Axes, ratio: NDArray[Any], reach: float) -> Any:
     return axes.imshow(shown, cmap=DIVERGING, vmin=-reach, vmax=reach, interpolation="none")
 
 
-# Ratios as colours: powers of 2, as far to both sides, extremes cut off
+# Ratios as colours: log2, symmetric around 0, extremes clipped
 
 
 def reach_of(ratio: NDArray[Any], pairs: NDArray[Any]) -> float:
@@ -308,7 +308,7 @@ def reach_of(ratio: NDArray[Any], pairs: NDArray[Any]) -> float:
 
 
 def in_colours(ratio: NDArray[Any], reach: float) -> NDArray[Any]:
-    """Powers of 2, clipped; no attention has the last colour, and unseen pairs are NaN."""
+    """log2 of ratios, clipped to ±``reach``, which is -``reach`` for a ratio of 0; NaN stays."""
     with np.errstate(divide="ignore"):
         powers: NDArray[Any] = np.clip(np.log2(ratio), -reach, reach)
     return powers
@@ -351,7 +351,7 @@ def caption(data: Attention) -> Caption:
     details = f"On {data.images} in batches of {data.batch:.0f} ({seeds})."
     if found.uniform:
         details += (
-            f" In no head of any seed does a cell differ from uniform attention by more than "
+            f" No cell of any head and seed differs from uniform attention by more than "
             f"{at_most(found.deviation)}, so heads are not drawn one by one. What BatchFormer "
             f"mixes in is then the same for every sample of a batch."
         )

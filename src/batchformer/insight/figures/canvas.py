@@ -33,16 +33,17 @@ DASHES: tuple[Any, ...] = ((0, (4, 1.5)), "-", (0, (1, 1)), (0, (6, 1.5, 1, 1.5)
 MARKERS = ("o", "D", "^", "s", "v")
 
 SMALL = TEXT - 1
-"""The smallest text that is read on a phone."""
+"""The smallest text that is legible on a phone."""
 
 DOTS = 220
-"""Per inch, of what is kept as pixels inside a figure."""
+"""Dots per inch of the rasterised parts of a figure."""
 
 CLASS_COLOURS = (
     *("#0096f0", "#a55a4b", "#e10078", "#0f8700", "#960fff"),
     *("#96964b", "#0f9696", "#964bb4", "#ff001e", "#ff2de1"),
 )
-"""Of ten classes, as far apart as 3:1 on both pages allows for three kinds of colour vision."""
+"""Colours of ten classes: at least 3:1 on both pages, and distinct for three kinds of colour
+vision."""
 CLASS_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "*")
 
 DIVERGING, SEQUENTIAL = "RdBu_r", "Blues"

@@ -46,7 +46,7 @@ NETWORK_FIGURES = {
     name: Entry(summary, f"batchformer.insight.figures.{name}", FILE)
     for name, summary in {
         "reliability": "is a network as sure as it is right?",
-        "influence": "whose loss moves the features of others, by class frequency",
+        "influence": "gradients of losses on others' features, by class frequency",
         "attention": "who attends to whom, by class, head and shot group",
         "features": "plain features on two axes, and how far classes lie apart",
         "cam": "where the network looks, arm above arm",

@@ -45,7 +45,7 @@ MEASURES = {
 }
 PANELS_A_ROW = 2
 ROOM = 0.09
-"""Above and below a panel, inches: what is said below one stays clear of the next one's name."""
+"""Inches above and below a panel, so that text below one does not touch the next one's title."""
 
 
 @dataclass(frozen=True)

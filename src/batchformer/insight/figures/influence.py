@@ -1,4 +1,4 @@
-"""How far the loss of a class's samples moves the features of others, by the class's frequency.
+"""The gradient of a class's losses on the features of other samples, by the class's frequency.
 
 The paper's claim is that rarer classes have larger gradients on other samples. Rare classes are
 mostly hard ones, so the claim is also tested with the accuracy of classes held fixed.
@@ -333,13 +333,12 @@ def caption(data: InfluenceByClass) -> Caption:
     together = _classes_per_dot(len(data.counts))
     dot = f"mean of up to {together} classes" if together > 1 else "class"
     note = (
-        f"How far the loss of a sample moves {what} of the others in its batch; a dot is a {dot}. "
+        f"The gradient of a sample's loss on {what} of the others in its batch; a dot is a {dot}. "
         f"{claim_words(data)}"
     )
     details = (
-        f"It is the {measured} of the gradient on {data.images}, mean over the samples of a class "
-        f"and over {over}. {len(data.counts):,} classes from the most to the fewest training "
-        f"samples."
+        f"The {measured} of the gradient on {data.images}, mean over the samples of a class and "
+        f"over {over}. {len(data.counts):,} classes from the most to the fewest training samples."
     )
     if data.window > 1:
         details += f" The line is a running mean over {data.window} classes."
@@ -440,7 +439,7 @@ def control_words(found: InfluenceOfArm) -> list[str]:
     if abs(known.of_accuracy.rho) < EXACT:
         return []
     return [
-        f"Gradients have the very order of accuracies ({beside}): with the accuracy of classes "
+        f"Gradients and accuracies have the same order ({beside}): with the accuracy of classes "
         f"held fixed nothing is left to rank."
     ]
 

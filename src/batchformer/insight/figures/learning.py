@@ -21,7 +21,7 @@ class Learning:
 
     Args:
         accuracy: over seeds.
-        chance: what the same answer to every image gets, at most.
+        chance: the highest accuracy of one and the same answer to every image.
         untrained: mean over seeds before training; None where that was not measured.
         learnt: whether every seed is better than chance and than its untrained network, and the
             interval over seeds, where there is one, lies above chance.
@@ -80,7 +80,7 @@ def _more_than_before(right: int, before: int, images: int) -> bool:
 
 
 def _binomial_tail(least: int, trials: int, chance: float) -> float:
-    """Probability of at least so many successes; summed here, so one network needs no scipy.
+    """Probability of ``least`` or more successes; summed here, so one network needs no scipy.
 
     >>> round(_binomial_tail(2, 3, 0.5), 6), _binomial_tail(0, 3, 0.5), _binomial_tail(3, 3, 1.0)
     (0.5, 1.0, 1.0)

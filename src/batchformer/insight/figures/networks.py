@@ -95,7 +95,7 @@ ArraysByArm = dict[str, dict[int, InsightArrays]]
 def arrays_by_arm(group: NetworkGroup, *names: str) -> ArraysByArm:
     """The named arrays of every run that has them all, each of the shape of the first run's.
 
-    Runs of one configuration have the same classes; one that has others was not written by us.
+    Runs of one configuration have the same classes, so arrays of another shape are left out.
     Arms without such a run are left out.
     """
     found: ArraysByArm = {}

@@ -1,4 +1,4 @@
-"""Is a network as sure as it is right? Accuracy by confidence, and the expected error of it."""
+"""Is a network as sure as it is right? Accuracy by confidence, and expected calibration error."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class ReliabilityOfArm:
 class Reliability:
     """Every arm, whether each shot group has a panel of its own, and which images these are.
 
-    ``elsewhere`` says whether runs have an error of all test images, in a table.
+    ``elsewhere``: whether the table of results has the calibration error over all test images.
     """
 
     by_arm: dict[str, ReliabilityOfArm]
@@ -76,7 +76,7 @@ class Reliability:
 
     @property
     def shots(self) -> list[int]:
-        """Places in ``GROUPS`` of the shot groups; none where there is one, which is all."""
+        """Places in ``GROUPS`` of the shot groups; empty if there is only one."""
         found = [i for i in (1, 2, 3) if any(f.count[i].sum() for f in self.by_arm.values())]
         return found if len(found) > 1 else []
 
@@ -133,7 +133,7 @@ def calibration_error(
 
 
 def draw(data: Reliability) -> Figure:
-    """Accuracy by confidence above, how many predictions are so sure below."""
+    """Accuracy by confidence above, the share of predictions in each bin below."""
     groups = data.groups
     drawn, grid = new_grid(
         2, len(groups), [2.3 if len(groups) == 1 else 1.9, 0.8], sharex=True, sharey="row"
@@ -195,9 +195,7 @@ def caption(data: Reliability) -> Caption:
     if said:
         details += f" Expected calibration error from the same bins: {said}."
         if data.seen.part and data.elsewhere:
-            details += (
-                " The ECE in the table of results is of all test samples, and so another number."
-            )
+            details += " The ECE in the table of results is over all test samples, so it differs."
     return Caption.of("Line plot.", note, details)
 
 

@@ -1,4 +1,4 @@
-"""Real batches to look into: who attends to whom, and whose loss moves whose feature.
+"""Real batches to explore: who attends to whom, and whose loss has gradient on whose feature.
 
 The page holds images and weights; ``explorer.js`` shows them. Nothing is fetched.
 """
@@ -24,16 +24,17 @@ from batchformer.insight.record import SHOTS, InsightArrays
 COLUMNS = 8
 """Images side by side in the picture of a batch."""
 MOST_BYTES = 1_500_000
-"""Of images and weights in one explorer; of larger records the first batches are shown."""
+"""The most bytes of images and weights in one explorer. Of larger records, only the first batches
+are shown."""
 QUALITY = 88
-"""Of WebP: a fifth of the bytes of PNG on small photographs, and no difference to be seen."""
+"""Quality of WebP: a fifth of the bytes of PNG on small photographs, with no visible difference."""
 
 
 EXPLORER_DETAILS = (
     "Attention is averaged over layers; what a sample gives adds up to 100%. The gradient is the "
     "mean absolute value of the derivative of one sample's loss by another's feature, in percent "
-    "of what is found over all others. Weights within 1% of one another are called alike and are "
-    "not ranked."
+    "of its sum over all others. Weights within 1% of one another are called alike and are not "
+    "ranked."
 )
 
 

@@ -55,8 +55,8 @@ def section_of(figure: CaptionedFigure, ident: str) -> Section:
 def in_blocks(sections: Sequence[Section]) -> list[list[Section]]:
     """The sections that share two columns, and those that have a row of their own.
 
-    What is wide has one: above the columns if it comes first, else below them. So has the last of
-    the others where columns would not end together, as with three figures of one size.
+    A wide section has its own row: above the columns if it comes first, else below them. So does
+    the last of the others if columns would not end together, as with three figures of one size.
     """
     narrow = [section for section in sections if not section.wide]
     columns, gap = in_two_columns(narrow)

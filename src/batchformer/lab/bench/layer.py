@@ -1,4 +1,4 @@
-"""What a person who attaches pays: BatchFormer's layer against torch's, in every way to run it."""
+"""BatchFormer's layer against torch's: eager, compiled, captured, and compiled and captured."""
 
 from __future__ import annotations
 

@@ -200,7 +200,7 @@ def with_and_without(
 
 
 def shares(timing: Timing, plain: Timing) -> list[float]:
-    """BatchFormer's share of a step in per cent, round by round."""
+    """BatchFormer's share of a step in percent, round by round."""
     pairs = zip(timing.seconds, plain.seconds, strict=True)
     return [100 * (both - alone) / both for both, alone in pairs]
 

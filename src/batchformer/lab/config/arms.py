@@ -20,7 +20,7 @@ from batchformer.lab.config.settings import Grouping, MethodConfig, MixedClasses
 from batchformer.lab.config.training import ScheduleConfig, TrainConfig, require
 
 S = TypeVar("S", MethodConfig, ScheduleConfig, TrainConfig)
-#: What counts a training in epochs.
+#: Settings of the training that count epochs.
 _EPOCHS = ("epochs", "eval_epochs")
 
 
@@ -135,7 +135,7 @@ def _sample_loss(what: str) -> dict[str, Any]:
     return {"fits": lambda entry: entry.sample_loss, "why_not": why_not}
 
 
-_MIXED = "has BatchFormer on some classes, as a first stage of ride may, and {method} on all"
+_MIXED = "puts BatchFormer on some classes only, which is for the first stage of ride, not {method}"
 _CLASSES = "adds class rows to the batch"
 _LABELS = "gives mixed rows labels of other samples"
 _PAIRS = "puts pairs of one class into a batch"
@@ -206,7 +206,7 @@ ARMS: dict[str, Arm] = {
     ),
     "attention_labels": Arm(
         with_settings(module={"mixed_labels": "attention"}),
-        "a mixed row has the labels of the samples that it attends to, by its attention",
+        "the target of a mixed row is the labels of its batch, weighted by its attention",
         "#a8518a",
         **_sample_loss(_LABELS),
     ),
@@ -307,7 +307,7 @@ def _require_fitting(recipe: Recipe, arm: str) -> None:
 
 
 def _require_weights(recipe: Recipe, arm: str) -> None:
-    """Refuse an arm whose name does not fit its initial weights."""
+    """Refuse an arm that would start from other weights than its name says."""
     trained = bool(recipe.start or recipe.weights)
     if find_method(recipe.method).given == "features":
         require(

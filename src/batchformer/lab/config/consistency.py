@@ -168,8 +168,8 @@ def _require_swad(recipe: Recipe) -> None:
     )
     require(
         recipe.task == "domains",
-        "swad finds its valley in the loss on held-out images (data.held-out), which tasks of "
-        f"several domains alone have, and this is {recipe.task}; leave hyper.swad off",
+        "swad finds its valley in the loss on held-out images (data.held-out), which only tasks of "
+        f"several domains have, and this is {recipe.task}; leave hyper.swad off",
     )
     require(
         getattr(recipe.data, "held_out", 0) > 0,
@@ -181,13 +181,13 @@ def _require_swad(recipe: Recipe) -> None:
 def _require_features(recipe: Recipe, data: Any) -> None:
     require(
         not data.choose or recipe.train.select_on == "last",
-        f"train.select-on {recipe.train.select_on} has no effect where data.choose has "
-        "classes of validation choose the epoch; set --data.no-choose beside it, or leave "
+        f"train.select-on {recipe.train.select_on} has no effect where data.choose lets "
+        "validation classes choose the epoch; set --data.no-choose beside it, or leave "
         "train.select-on last",
     )
     require(
         not data.choose or recipe.train.epochs > 0,
-        "data.choose has classes of validation choose an epoch, and train.epochs is 0; set "
+        "data.choose lets validation classes choose an epoch, and train.epochs is 0; set "
         "train.epochs, or --data.no-choose beside train.updates",
     )
     require(
@@ -204,14 +204,14 @@ def _require_features(recipe: Recipe, data: Any) -> None:
 
 
 def _require_inside(setting: str, path: str) -> None:
-    """These name folders of runs, and a recipe may have been read from a file."""
+    """Refuse a path that leaves the folder of runs: a recipe may have been read from a file."""
     parts = path.replace("\\", "/").split("/") if isinstance(path, str) else [".."]
     inside = path == "" or not {"", ".", ".."} & set(parts)
-    require(inside, f"{setting} is {path!r}, which is no place in the folder of runs")
+    require(inside, f"{setting} is {path!r}, which is not inside the folder of runs")
 
 
 def _require_parts(recipe: Recipe) -> None:
-    """Refuse ``norm_parts`` where batches cannot be cut equally, or are normalised as a whole."""
+    """Refuse batches that cannot be split into equal parts, and parts beside ``sync_norm``."""
     parts, train = recipe.hyper.norm_parts, recipe.train
     rows = parts * train.accumulate
     require(
@@ -304,7 +304,7 @@ def _idle(recipe: Recipe) -> set[str]:
 
 
 def _of_methods(recipe: Recipe, entry: MethodEntry) -> set[str]:
-    """Settings of other methods, and of what this recipe has not."""
+    """Settings of other methods, and of what this recipe does not use."""
     read = {*entry.settings, *COMMON}
     if recipe.task != "domains":
         read.discard(ValleyAverage)

@@ -118,8 +118,8 @@ class LongTailConfig(_Data):
     meta_batch: int = at_least(0, 0)
     """balms: samples of the second, class-balanced batch of each update; 0: none."""
     meta_from: Literal["train", "val"] = "train"
-    """balms: where the second batch comes from. lfme: images that say how far the student is. "val"
-    is a list of imagenet_lt and places_lt."""
+    """balms: where the second batch comes from. lfme: images on which the student's accuracy is
+    measured. "val" is a list of imagenet_lt and places_lt."""
     paired: Literal["none", "reversed"] = "none"
     """bbn: the image beside each image of a batch; "reversed" draws its class by the inverse of the
     class's size, so that rare classes come most often."""
@@ -376,8 +376,8 @@ class FeatureConfig(_Data):
     unseen: Literal["test", "val"] = "test"
     """Which classes are not trained on: test's, or validation's with test's left out altogether."""
     choose: bool = True
-    """Train twice: first with the classes of validation left out, then on all seen classes. The
-    best epoch of the first training is reported of the second."""
+    """Train twice: first with the validation classes left out, to find the best epoch, then on all
+    seen classes up to that epoch."""
     batches: int = at_least(1, 5)
     """Random batches of an update, one for each step of the critic."""
 

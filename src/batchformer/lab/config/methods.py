@@ -41,9 +41,9 @@ class MethodEntry:
             may be soft. So class rows, further streams and other labels can join it.
         no_official_loss: why the released code's loss has no meaning here.
         no_mixed_weight: why the mixed stream has no weight of its own.
-        refuse_data: says why data of a fitting task does not serve, or nothing.
-        loss_change: where the loss changes on the way, the setting with the epoch, and how.
-        bank: it computes something of the training images, as they are scored, and is given them.
+        refuse_data: returns why data of a fitting task cannot be used, or an empty string.
+        loss_change: if the loss changes during training, the setting with the epoch, and how.
+        bank: it is given all training images without augmentation, to compute something from them.
         teacher_classes: where it learns from several networks, each of some classes: their numbers
             of classes, from the settings and the training images of each class.
     """
@@ -118,7 +118,7 @@ _REWEIGHTED = ("reweight_epoch", "the loss weights classes by how rare they are"
 _PENALISED = ("penalty_from", "the penalty has its full weight")
 _MOCO = (settings.KeyEncoder, settings.Contrast, settings.Neighbours)
 
-#: Settings that every method, or every network, can be told.
+#: Settings that every method, or every network, reads.
 COMMON = (settings.Network, settings.Features, settings.ValleyAverage)
 #: Every method by its name.
 METHODS: dict[str, MethodEntry] = {
@@ -366,7 +366,7 @@ def without_batchformer(method: str | None) -> bool:
 
 
 def loss_change(method: str | None) -> tuple[str, str] | None:
-    """Where a method changes its loss on the way: the setting with the epoch, and how.
+    """If a method changes its loss during training: the setting with the epoch, and how.
 
     >>> loss_change("vrex"), loss_change("coral")
     (('penalty_from', 'the penalty has its full weight'), None)

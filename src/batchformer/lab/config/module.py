@@ -53,7 +53,7 @@ class ModuleConfig:
     is the sample's own label."""
     exchange: bool = False
     """Let samples of all ranks attend to one another, where several train together; else those of
-    each rank do. More is not plainly better: in the paper's ablation of the batch size
+    each rank do. More is not always better: in the paper's ablation of the batch size
     (ImageNet-LT, ResNet-10; 16, 32, 64, 128, 256, 512 samples) accuracy is 43.2, 43.6, 43.3, 43.2,
     42.4, 42.5 over all classes, and 23.9, 24.9, 25.3, 24.9, 25.2, 25.8 on few-shot classes."""
     streams: Literal["shared", "mixed_only"] = "shared"
@@ -64,8 +64,8 @@ class ModuleConfig:
     lr_factor: float = at_least(0, 0.1)
     """Learning rate of the encoder as a multiple of the network's."""
     loss_scale: Literal["mean", "sum", "official"] = "mean"
-    """"official" is the released code's of Balanced Softmax, three times the paper's mean over 2N
-    rows; "sum" adds the two streams, as the released code of RIDE on CIFAR does."""
+    """"official" is the loss of the released code for Balanced Softmax, three times the paper's
+    mean over 2N rows; "sum" adds the two streams, as the released code of RIDE on CIFAR does."""
     mixed_weight: float = at_least(0, 1.0)
     """Weight of the mixed stream's loss."""
     context: Literal["none", "classes"] = "none"

@@ -1,7 +1,7 @@
 """A recipe: the complete, typed configuration of one experiment; nothing here needs torch.
 
-Which settings decide whether two runs are comparable stands here too. A run that continues in its
-folder, a run that is reused in a sweep, a report that averages runs and a published record ask it.
+This file also says which settings decide whether two runs are comparable. Resumed runs, sweeps that
+reuse runs, reports that average runs and published records use it.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ class Experts:
     distillation_factor: float = 1.0
     """ride with a teacher: weight of the distillation."""
     distillation_count: Literal["once", "per_expert"] = "once"
-    """ride with a teacher: "per_expert" takes the loss once for each expert, as RIDE's code."""
+    """ride with a teacher: "per_expert" takes the loss once for each expert, as in RIDE's code."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,7 +147,7 @@ class KeyQueue:
     enqueued: Literal["both", "plain", "mixed"] = "both"
     """moco_v2 with BatchFormer: which streams of the keys enter the queue; both turn it over twice
     as fast. One alone suits hyper.contrast-pairs plain: with all pairs the queries of the other
-    stream have no negatives of their kind, and features collapse (with plain, on digits)."""
+    stream have no negatives of their kind, and features collapse (on digits, with plain)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -520,8 +520,8 @@ def cut_classes(counts: Sequence[int], cuts: tuple[int, int]) -> list[list[int]]
     for group, (low, high) in zip(groups, bounds, strict=True):
         require(
             bool(group),
-            f"lfme has an expert on classes of {low} to {high} training images, and no class is "
-            f"such a one; set --hyper.expert-cuts, which is {many} {few}, and the same bounds for "
+            f"lfme has an expert on classes of {low} to {high} training images, and no class has "
+            f"that many; set --hyper.expert-cuts, which is {many} {few}, and the same bounds for "
             "the experts by --data.min-images and --data.max-images",
         )
     return groups

@@ -1,1 +1,1 @@
-"""Data sets of the experiments, one family per file, held in memory as uint8 tensors."""
+"""Data of the experiments: sets, batches of them, transforms of whole batches, and files."""

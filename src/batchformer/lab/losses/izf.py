@@ -57,8 +57,8 @@ def centre_loss(centres: Tensor, features: Tensor, classes: Tensor) -> Tensor:
 def negative_mmd(real: Tensor, made: Tensor) -> Tensor:
     """The negative squared maximum mean discrepancy of two sets of rows; a scalar.
 
-    The kernel is ``2D / (2D + |x - u|^2)``, and the estimate is the unbiased one of the two sets'
-    own terms. Minimising it moves the sets apart.
+    The kernel is ``2D / (2D + |x - u|^2)``, and the terms within each set leave out pairs of a row
+    with itself. Minimising it moves the sets apart.
 
     Args:
         real: (N, D).
@@ -82,7 +82,7 @@ def negative_mmd(real: Tensor, made: Tensor) -> Tensor:
 
 def _kernel(x: Tensor, u: Tensor) -> Tensor:
     """(N, M) ``2D / (2D + |x - u|^2)`` of rows (N, D) and (M, D)."""
-    # Around the mean of one set, which changes no distance: products of rows far away cancel out.
+    # Centring changes no distance; without it, products of rows far from 0 would lose precision.
     middle = u.detach().mean(0)
     x, u = x - middle, u - middle
     # Kernels of two sets differ little, and less than half precision can tell.

@@ -1,6 +1,6 @@
 """LFME (Xiang et al., 2020): distillation from experts that fades, and a curriculum of samples.
 
-All of it is as its authors' code has it: samples are weighted by multiplying their logits.
+It follows the authors' code, in which samples are weighted by multiplying their logits.
 """
 
 from __future__ import annotations
@@ -35,9 +35,8 @@ def expert_weights(student: Tensor, experts: Tensor, threshold: float = 0.3) -> 
 def class_floors(class_counts: Tensor, groups: Sequence[Tensor]) -> Tensor:
     """(K,) the least weight of a sample at the beginning, by its class.
 
-    It is the mean class size of the group of smallest classes, divided by that of the class's
-    group: on ImageNet-LT 1 for few, about 12/53 for medium and 12/230 for many, as the authors
-    have it.
+    It is the mean class size of the group of smallest classes over that of the class's own group: 1
+    for few, about 12/53 for medium and 12/230 for many on ImageNet-LT, the authors' numbers.
 
     Args:
         class_counts: (K,) training images.

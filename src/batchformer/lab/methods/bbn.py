@@ -32,7 +32,7 @@ from batchformer.nn.randomness import drawing, seed_for
 
 
 class Bbn(Method):
-    """A network whose last block stands twice, trained on pairs of images.
+    """A network with two copies of its last block, trained on pairs of images.
 
     The conventional branch sees the images of a batch, the rebalancing branch those that are paired
     with them (``paired_x``, ``paired_y``), most of them of rare classes. Both go through the shared

@@ -24,8 +24,8 @@ from batchformer.plug.attach import param_groups
 class Izf(GeneratedFeatures):
     """An invertible network maps features to attributes and a free part.
 
-    Run backwards from the attributes of a class and noise it generates features. Three losses train
-    it: the likelihood of real features; the distance between the mean of a class and what is
+    Run backwards, from the attributes of a class and noise, it generates features. Three losses
+    train it: the likelihood of real features; the distance between the mean of a class and what is
     generated from its attributes with a free part of 0; and the negative MMD between real features
     and generated ones of unseen classes, which keeps the two apart.
 

@@ -32,8 +32,8 @@ from batchformer.lab.methods.training_images import Bank, measured, require_bank
 class Lfme(Classifier):
     """Cross-entropy, and distillation from each expert that fades as the student catches up.
 
-    Both are of logits times a weight of the sample, which rises with the epochs: easy samples
-    begin near 1. What the student knows is measured before every epoch, on the data's third list
+    Both losses use logits times a weight of the sample, which rises with the epochs: easy samples
+    begin near 1. The student's accuracy is measured before every epoch, on the data's third list
     or else on the training images; never on those that are scored.
 
     Args:

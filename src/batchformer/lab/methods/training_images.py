@@ -82,7 +82,7 @@ class Bank:
 
 
 def require_bank(method: nn.Module, bank: Bank | None, who: str) -> Bank:
-    """The bank; refuses none, and a network of which each rank holds a part.
+    """The bank; refuses a missing one, and a sharded network.
 
     Args:
         who: measures the images, for the refusal.

@@ -1,1 +1,1 @@
-"""What a trained network is judged by. Accuracies are percent, their differences percent points."""
+"""Scores of trained networks. Accuracies are in percent, their differences in percentage points."""

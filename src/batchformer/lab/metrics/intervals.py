@@ -13,9 +13,8 @@ from torch import Tensor
 
 from batchformer.insight.intervals import FEWEST_SEEDS, LEVEL, finite_values, statistics_library
 
-# Accuracies are percent, differences percent points. Intervals over seeds come from Student's t,
-# never from a bootstrap: with 3 to 6 values a bootstrap interval is far too short. A bootstrap is
-# offered over test images only, where there are thousands.
+# Intervals over seeds come from Student's t, never from a bootstrap: with 3 to 6 values a bootstrap
+# interval is far too short. A bootstrap is offered only over test images: there are thousands.
 
 #: Power of a test that :func:`seeds_needed` asks for.
 POWER = 0.8
@@ -26,7 +25,7 @@ Outcome = Literal["gain", "loss", "not reliable", "too few seeds", "no spread"]
 
 
 ROUNDING = 1e-9
-"""Relative spread below which differences are one value and rounding, far under 1 image in 10^6."""
+"""Relative spread below which differences are equal but for rounding, far below 1 image in 10^6."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +113,7 @@ def verdict(
 ) -> str:
     """The outcome in words, with its numbers.
 
-    Given the paper's effect (percent points), adds how many seeds would show an effect of that
+    Given the paper's effect (percentage points), adds how many seeds would show an effect of that
     size at the spread seen here; with fewer than three seeds the spread is not known well enough.
     The interval is that of one comparison; correct the p-values of a table with ``holm``.
 
@@ -206,12 +205,12 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
 def bootstrap_interval(per_image: Tensor | Sequence[float]) -> ImageInterval:
     """95% percentile bootstrap over test images, for one trained network.
 
-    It measures the chance in the choice of test images, not that of training. The draws are the
-    same at each call.
+    It says how the score varies over draws of test images, not over repeated trainings. The draws
+    are the same at each call.
 
     Args:
         per_image: (M,), 1 where an image was right and 0 where wrong, or differences of networks on
-            the same images (-1 to 1). The result is percent, or percent points.
+            the same images (-1 to 1). The result is percent, or percentage points.
     """
     import numpy as np
 

@@ -38,8 +38,8 @@ def split_last_block(network: nn.Module, num_classes: int) -> TwoBranches:
     """Give a network two branches at its end, in place, and a linear classifier of both.
 
     The second branch begins with the weights of the first in a random order: they are independent,
-    and have the same distribution. If the network is trained, it begins with the same weights. The
-    network keeps timm's contract, with twice the features.
+    and have the same distribution. If the network is already trained, both branches begin with the
+    same weights. The network keeps timm's contract, with twice the features.
 
     Args:
         network: ends with a stage of blocks, or a linear layer, and its classifier.
@@ -56,9 +56,9 @@ def split_last_block(network: nn.Module, num_classes: int) -> TwoBranches:
     fits = isinstance(last, (nn.Sequential, nn.Linear)) and hasattr(network, "get_classifier")
     if not fits or contract.get_classifier() is not classifier:
         raise ValueError(
-            f"BBN has the last block of a network twice, and {type(network).__name__} does not end "
-            "with a stage of blocks and its classifier; set --model to a ResNet, such as resnet32 "
-            "or resnet50."
+            f"BBN needs two copies of a network's last block, and {type(network).__name__} does "
+            "not end with a stage of blocks and its classifier; set --model to a ResNet, such as "
+            "resnet32 or resnet50."
         )
     # The last block of a stage, or the layer itself.
     holder, place = (

@@ -12,14 +12,13 @@ from batchformer.lab.models.faster_rcnn import MEAN, STAGES, STD, Borrower, stag
 
 Kind = Literal["detr", "conditional", "deformable"]
 
-#: Of transformers, by kind: the beginning of its classes' names, and stages that it reads.
+#: By kind: the prefix of its class names in transformers, and the stages whose maps it reads.
 FAMILIES: dict[Kind, tuple[str, tuple[str, ...]]] = {
     "detr": ("Detr", STAGES[3:]),
     "conditional": ("ConditionalDetr", STAGES[3:]),
     "deformable": ("DeformableDetr", STAGES[1:]),
 }
-#: Sizes of the transformer that differ from transformers' defaults, which are the authors': none.
-#: Tests have smaller ones.
+#: Sizes that differ from the defaults of transformers, which are the authors'. Only tests set them.
 SIZES: dict[str, Any] = {}
 #: Most detections of an image, as COCO counts them.
 DETECTIONS = 100

@@ -137,7 +137,7 @@ def restore_rows(rows: Tensor, parts: int) -> Tensor:
 
 @contextmanager
 def recalibrate_norms(model: nn.Module) -> Iterator[list[BatchNorm]]:
-    """Within it, running statistics become plain means over the batches that the model sees.
+    """Within the block, running statistics become plain means over the batches that the model sees.
 
     Statistics kept during training weigh the last batches most and come from earlier weights.
     Layers in eval mode keep their statistics.

@@ -152,7 +152,7 @@ def read_stride(file: Path, stride_told: bool = False) -> Place | None:
         return None
     if layout not in LAYOUTS:
         raise ValueError(
-            f"{file} has the layout {layout!r} in its metadata, and known are "
+            f"{file} has the unknown layout {layout!r} in its metadata; known ones are "
             f"{', '.join(LAYOUTS)}. Weights of one layout load into the other but are wrong there: "
             "say where its bottlenecks stride by --stride 1x1 or --stride 3x3"
         )

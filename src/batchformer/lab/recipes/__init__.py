@@ -71,7 +71,7 @@ RECIPES = _Recipes()
 
 
 def find_recipe(name: str) -> Recipe:
-    """The recipe of this name; an unknown one is answered with the nearest."""
+    """The recipe of this name; the error for an unknown one suggests the nearest."""
     if name not in RECIPES:
         near = difflib.get_close_matches(name, RECIPES, 3, cutoff=0.4)
         hint = (

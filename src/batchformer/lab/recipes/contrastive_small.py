@@ -1,20 +1,19 @@
 """MoCo where it is quick: CIFAR-100-LT, the embedded digits, and your own images.
 
-None is a row of the paper, which learns without labels on ImageNet alone. What a linear probe and
-nearest neighbours find is measured with every class equally often in their training, since labels
-of a long tail would hide what the features know of its rare classes. BatchFormer learns at the rate
-of the network, as on ImageNet. That rate is suspected where MoCo-v3 was measured: LARS moves each
-matrix by a share of its length, and BatchFormer's have no normalisation behind them that would undo
-their growth. Its loss rises by more than 0.02 between 7 to 10 of the logged epochs, and never
-without BatchFormer or with it frozen. ``--module.lr-factor 0.1`` is the first thing to try; it is
-not measured.
+None is a row of the paper, which learns without labels on ImageNet alone. Linear probes and nearest
+neighbours have every class equally often in their training, since labels of a long tail would hide
+what the features know of its rare classes. BatchFormer learns at the rate of the network, as on
+ImageNet. With MoCo-v3 that rate is probably too high: LARS moves each matrix by a share of its
+length, and no normalisation follows BatchFormer's matrices that would undo their growth. With
+BatchFormer the loss rose by more than 0.02 between logged epochs 7 to 10 times, and never without
+it or with it frozen. ``--module.lr-factor 0.1`` is the first thing to try; it is not measured.
 
-Probes divide features by the root of their mean squared length (``hyper.probe_scale``), which is 30
-for a random ResNet-18 and of another size for every trained one: arms would differ by how far one
-rate suits them. The rate was chosen by training losses of probes on random features, in batches and
-for as long as in the recipe, among 1, 3, 10 and 30 as the largest at which the loss falls: 10 on
-CIFAR-100, where at 30 it rises to 11 and more from 4.6 (8 images a class, two networks), and 3 on
-the digits, where at 10 it rises to 6 and more from 2.3.
+Probes divide features by the root of their mean squared length (``hyper.probe_scale``). It is 30
+for a random ResNet-18 and different for every trained one, so one rate would not suit all arms. The
+rate is the largest of 1, 3, 10 and 30 at which the training loss of a probe on random features
+falls, with the recipe's batches and length: 10 on CIFAR-100, where at 30 the loss rises from 4.6 to
+11 and more (8 images a class, two networks), and 3 on the digits, where at 10 it rises from 2.3 to
+6 and more.
 """
 
 from __future__ import annotations
@@ -40,9 +39,9 @@ def cifar100_lt_moco_v2() -> Recipe:
     Settings are those of the demonstration on CIFAR-10 by MoCo's authors: temperature 0.1, a queue
     of 4096, momentum 0.99, weight decay 5e-4, 200 epochs, batches normalised in 8 parts, between
     which the keys are shuffled. Two deviate: rate and batch are halved, and the head has a hidden
-    layer, as MoCo-v2's has and that demonstration's has not. A queue of 65,536 would hold each of
-    the 10,847 images six times over, and encoders that follow as slowly as on ImageNet would not
-    arrive within 8,400 updates.
+    layer, as in MoCo-v2 but not in that demonstration. A queue of 65,536 would hold each of the
+    10,847 images six times over, and a key encoder that follows as slowly as on ImageNet would lag
+    too far behind in 8,400 updates.
     """
     return Recipe(
         name="cifar100_lt_moco_v2",
@@ -70,10 +69,9 @@ def cifar100_lt_moco_v2() -> Recipe:
 def cifar100_lt_moco_v3() -> Recipe:
     """MoCo-v3 on CIFAR-100-LT, ratio 100, ResNet-18 with a small stem; its probe has the results.
 
-    Temperature 0.2 and LARS at 0.3 / 256 with trust 0.02 are what CIFAR is usually trained with; of
-    1 and 0.001, those of ImageNet, the former is for thousands of negatives, and the latter for ten
-    times as many updates. Each update then moves a matrix by 0.6 * 0.02 = 0.012 of its length,
-    which is 0.0096 on ImageNet.
+    Temperature 0.2 and LARS at 0.3 / 256 with trust 0.02 are what CIFAR is usually trained with. On
+    ImageNet they are 1, for thousands of negatives, and 0.001, for ten times as many updates. Each
+    update then moves a matrix by 0.6 * 0.02 = 0.012 of its length, which is 0.0096 on ImageNet.
     """
     batch = 512
     return Recipe(
@@ -109,9 +107,9 @@ def digits_moco_v3() -> Recipe:
     """MoCo-v3 on the embedded digits, ratio 10, a small network; a minute on a CPU.
 
     Views are shifts by up to a pixel. The ratio was chosen among six settings by test scores of the
-    baseline and of random weights with seed 0, so that what lies between these two is flattered; at
-    ratio 50 neighbours were no better than with random weights.
-    BatchFormer played no part in the choice.
+    baseline and of random weights with seed 0, so the difference of these two is biased upwards; at
+    ratio 50 neighbours were no better than with random weights. BatchFormer played no part in the
+    choice.
     """
     return Recipe(
         name="digits_moco_v3",
@@ -166,8 +164,8 @@ def my_folder_moco_v3() -> Recipe:
 def my_folder_probe() -> Recipe:
     """A linear probe of features on your own images, classes balanced.
 
-    Features have unit scale, and the rate suits any of them: a linear classifier on such features,
-    with a bias and momentum 0.9, is overshot from 3.8 on at the earliest.
+    Features have unit scale, and the rate suits any of them: on such features a linear classifier
+    with a bias, trained with momentum 0.9, overshoots only at rates of 3.8 and above.
 
     By default the features are those of my_folder_moco_v3. Those of another run are named by
     ``--start RECIPE``, those of a file, or of timm's weights, by ``--start "" --weights FILE``.

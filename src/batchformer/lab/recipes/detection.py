@@ -8,9 +8,9 @@ The protocol is MoCo's, for detectron2: R50-C4, all normalisation trained over t
 updates of 16 images, statistics of normalisation measured anew before it is scored
 (``data.precise_norm``; an exported network has those of the training). Ours differs in what
 `lab/models/faster_rcnn.py` and `lab/metrics/detection.py` say of losses and of average
-precision, and biases are not decayed either. Scores vary between trainings from the same features
-by 0.2 (AP, AP50) and 0.4 (AP75), say MoCo's authors, who recommend five. None is measured by us
-yet.
+precision, and biases are not decayed either. According to MoCo's authors, who recommend five
+trainings, scores of trainings from the same features vary by 0.2 (AP, AP50) and 0.4 (AP75). We have
+measured none of these yet.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def my_voc() -> Recipe:
     base = _on_features_of("imagenet_moco_v3", "MoCo-v3")
     return base.changed(
         name="my_voc",
-        summary="your own images with boxes, Faster R-CNN R50-C4, from weights of yours",
+        summary="your own images with boxes, Faster R-CNN R50-C4, from your own weights",
         table=NOT_IN_THE_PAPER,
         data=DetectionConfig(
             trained_on=("2007/trainval",),

@@ -168,7 +168,7 @@ def my_domains() -> Recipe:
 
 
 def _mdd(data: DomainConfig, network: str, updates: int, every: int, **description: Any) -> Recipe:
-    """So many updates of 36 images of either domain, at a rate that falls by a power."""
+    """Updates with 36 images of each of two domains, at a rate that falls by a power law."""
     return Recipe(
         **description,
         task="domains",

@@ -83,7 +83,7 @@ def _two_stages(name: str, model: str) -> Recipe:
     baseline of _distilled. The baseline here is trained twice as long instead, so that arms differ
     in BatchFormer alone, and has no number in the paper.
 
-    By the author's word in an issue of the released code, its first stage had BatchFormer on
+    According to the author, in an issue of the released code, its first stage had BatchFormer on
     frequent or on rare classes alone. These are the arms ``batchformer_many`` and
     ``batchformer_not_many`` of the first stage, and ``--start RECIPE/ARM`` begins with one of them.
     """

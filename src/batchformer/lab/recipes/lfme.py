@@ -63,9 +63,9 @@ def _student(name: str, title: str, data: LongTailConfig, **changes: Any) -> Rec
 def imagenet_lt_lfme() -> Recipe:
     """Table 2, ResNet-10: LFME 38.8 (all); the paper has no row with BatchFormer.
 
-    All networks have a linear layer of 512 channels before the classifier. The third list says
-    how far the student is. We have not verified whether the printed number is of LFME alone or
-    of LFME with OLTR. Ours: not measured yet.
+    All networks have a linear layer of 512 channels before the classifier. The student's accuracy
+    is measured on the third list. We have not verified whether the printed number is of LFME alone
+    or of LFME with OLTR. Ours: not measured yet.
     """
     return _student(
         "imagenet_lt_lfme",
@@ -83,10 +83,10 @@ def imagenet_lt_lfme() -> Recipe:
 def cifar100_lt_lfme() -> Recipe:
     """LFME on CIFAR-100-LT, ratio 100; no row of the paper.
 
-    The authors have no configuration for CIFAR. The rules are those of ImageNet-LT, lengths, crop
-    and flip those that others have there: 200 epochs of batches of 128, the rate falling at the
-    same shares of them. There is no third list, and the scored images teach nothing: the training
-    images say how far the student is. Ours: not measured yet.
+    The authors have no configuration for CIFAR. The rules are those of ImageNet-LT. Lengths, crop
+    and flip are those that others use on CIFAR: 200 epochs of batches of 128, the rate falling at
+    the same shares of them. There is no third list, and the scored images must not teach, so the
+    student's accuracy is measured on the training images. Ours: not measured yet.
     """
     return _student(
         "cifar100_lt_lfme",

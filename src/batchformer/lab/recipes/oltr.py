@@ -4,7 +4,8 @@ The settings are those of its authors' code in its last version. In the second s
 four images of each of its classes. Every arm starts from the same arm of the first stage, so that
 the pipeline as a whole is with BatchFormer or without; ``--start RECIPE/baseline`` has it in the
 second stage alone. The authors choose the epoch by validation accuracy; here the last is reported.
-They count 100 and 20 training images as many and few, and we as medium, as the paper does.
+They count classes with exactly 100 or 20 training images as many and few; here these are medium, as
+in the paper.
 """
 
 from __future__ import annotations

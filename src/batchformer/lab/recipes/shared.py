@@ -29,7 +29,7 @@ def named(
     *values: P.args,
     **further: P.kwargs,
 ) -> Make:
-    """What makes one of several recipes that differ in values only.
+    """The function that makes one of several recipes that differ in values only.
 
     Args:
         name: of the recipe, which the function takes first.
@@ -48,7 +48,7 @@ def named(
 def in_epochs(
     images: int, epochs: int, batch_size: int, *, evaluations: int, drop_last: bool = False
 ) -> TrainConfig:
-    """So many epochs, evaluated and kept so many times at equal distances.
+    """A training of ``epochs`` epochs, with evaluations and checkpoints at equal distances.
 
     >>> in_epochs(10_847, 200, 128, evaluations=10).updates
     17000

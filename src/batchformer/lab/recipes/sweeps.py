@@ -77,7 +77,7 @@ class Sweep:
         return find_recipe(self.base)
 
     def level(self, name: str) -> Level:
-        """The level of this name, or those there are."""
+        """The level of this name; the error for an unknown one lists the levels."""
         for level in self.levels:
             if level.name == name:
                 return level
@@ -85,7 +85,7 @@ class Sweep:
         raise ValueError(f"{self.name} has no level {name!r}; its levels are {known}.")
 
     def of_the_paper(self, base: Recipe) -> bool:
-        """Whether the paper's numbers are of this base, as a person may have changed it."""
+        """Whether the paper's numbers belong to this base, which the user may have changed."""
         return base.row == self.base_recipe().row
 
     def table_of(self, base: Recipe) -> str:
@@ -148,7 +148,7 @@ def training_images(recipe: Recipe) -> int:
 
 
 def with_batch_size(size: int) -> Change:
-    """Batches of so many samples: the rate in proportion, the same number of epochs."""
+    """Batches of ``size`` samples: the rate in proportion, the same number of epochs."""
 
     def change(recipe: Recipe) -> Recipe:
         images = training_images(recipe)
@@ -204,7 +204,7 @@ def _of_module(setting: str, *values: Any) -> tuple[Level, ...]:
 
 
 def _of_paco(row: str = "") -> tuple[Level, ...]:
-    """With the loss and without it, which another recipe of this name has numbers of."""
+    """With and without the loss; ``row`` is the recipe with the paper's numbers without it."""
     without = Level(name="without", change=without_paco_loss, row=row)
     return Level(name="with"), without
 
@@ -299,7 +299,7 @@ SWEEPS = {name: _sweep(name, *row) for name, row in _SWEEPS.items()}
 
 
 def find_sweep(name: str) -> Sweep:
-    """The sweep of this name; an unknown one is answered with the nearest.
+    """The sweep of this name; the error for an unknown one suggests the nearest.
 
     >>> find_sweep("demo_layers").level_names
     ('1', '2', '4')

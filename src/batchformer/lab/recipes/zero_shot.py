@@ -93,7 +93,7 @@ def _opened(
 
 
 def _of_a_table(base: Recipe, name: str, updates: int, every: int) -> Recipe:
-    """The same on a table of one's own, in batches of 64 for so many updates.
+    """The same on a table of one's own, in batches of 64 for ``updates`` updates.
 
     BatchFormer learns at the rate of the published sets' recipes, 0.02 of the graph's or embedder's
     (:data:`MODULE`); ``--module.lr-factor 1`` is the default of the released training.
@@ -138,15 +138,15 @@ _EPOCHS = 2_000
 def cub_ce_gzsl() -> Recipe:
     """CUB: CE-GZSL 66.3, + BatchFormer 67.0 (harmonic mean, ResNet-101 features).
 
-    Neither the code nor BatchFormer's place was published: it stands on the embedding while that is
-    trained, ``--hyper.module-at classifier`` puts it into the final classifier. The authors of
-    CE-GZSL report the best of 2,000 epochs on the test classes; here classes of validation choose
+    Neither the code nor BatchFormer's place was published. Here it stands on the embedding while
+    that is trained; ``--hyper.module-at classifier`` puts it into the final classifier. The authors
+    of CE-GZSL report the best of 2,000 epochs on the test classes; here validation classes choose
     the epoch, every 50, in a training of their own. ``--data.no-choose --train.select-on test`` is
-    theirs, but for what has no option: a classification after every epoch, and the best of the
-    final classifier's 25 epochs on the test. The first training has fewer rows, so that an epoch of
-    it is 2 updates and one of the second 4; the number of epochs is carried over, not of updates,
-    as the authors count in epochs. Ours, on ResNet-50 features, 1,000 epochs, 3 seeds: 54.2 and
-    55.1.
+    the authors' protocol except for two things: a classification after every epoch, and the best of
+    the final classifier's 25 epochs on the test. The first training has fewer rows, so that its
+    epochs have 2 updates and those of the second 4. The number of epochs is carried over, not that
+    of updates, because the authors count epochs. Ours, on ResNet-50 features, 1,000 epochs, 3
+    seeds: 54.2 and 55.1.
     """
     return Recipe(
         name="cub_ce_gzsl",
@@ -192,7 +192,7 @@ def cub_izf() -> Recipe:
     """CUB: IZF 59.4 (harmonic mean, ResNet-101 features); no row with BatchFormer.
 
     IZF was published without code, and what is known of its settings comes from later flows on the
-    same features: treat the row as ours, in its spirit. Classes of validation choose the epoch,
+    same features: treat this as a variant of ours. Validation classes choose the epoch,
     every 5 of 60, in a training of their own, and the second training is scored once, at its end;
     published numbers are usually the best epoch on the test classes.
     """

@@ -147,7 +147,7 @@ def given_stride(recipe: Recipe) -> dict[str, Place]:
 
 
 def settle_stride(recipe: Recipe, said: Mapping[str, Place]) -> Recipe:
-    """The recipe with the stride of its initial weights, which sources of them have said.
+    """The recipe with the stride that the sources of its initial weights state.
 
     Raises:
         ValueError: the recipe and the weights, or two sources of weights, disagree.

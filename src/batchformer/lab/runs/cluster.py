@@ -23,7 +23,7 @@ class JobConfig:
     """Jobs of --launcher slurm, one for every run; local jobs use only folder and at-once."""
 
     partition: str | None = None
-    """Partition of the cluster; by default its own."""
+    """Partition of the cluster; by default the cluster's default."""
     time: int = at_least(1, 240)
     """Minutes until a job is stopped; its run is saved, queued again, and continues from there."""
     timeouts: int = at_least(0, 20)

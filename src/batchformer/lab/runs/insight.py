@@ -142,8 +142,8 @@ def look_untrained(
     start, and so are its gradients on other samples. Only what an untrained network does not show
     was learned.
 
-    Its batch normalisation takes the statistics of these images. It has seen no image yet, and
-    features would grow from layer to layer as they never do in training.
+    Its batch normalisation takes the statistics of these images: with its initial ones, features
+    would grow from layer to layer as they never do in training.
 
     Args:
         relations: of the network with random weights, and an encoder; it is changed.

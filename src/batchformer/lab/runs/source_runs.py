@@ -91,7 +91,7 @@ def require_finished(folder: Path, split: str | None, part: str = "") -> None:
 def training_hash(facts: Mapping[str, Any]) -> str:
     """Hash of the training set, or of the whole split where it has no hash of its own.
 
-    Where a run has some classes of a training set alone, it is that of all classes.
+    For a run on some classes of a training set, it is the hash of the set with all classes.
     """
     keys = ("part_of_sha256", "train_sha256", "split_sha256")
     return str(next((facts[key] for key in keys if facts.get(key)), None))

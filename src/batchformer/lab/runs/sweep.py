@@ -3,9 +3,9 @@
 The runs lie in ``RUNS/SWEEP/LEVEL/ARM/seedN`` and are ordinary runs. ``RUNS/SWEEP/sweep.json`` says
 how they belong together, for ``batchformer report``.
 
-A run that was trained before under another name is copied, not trained again: by ``batchformer
-compare`` of the base recipe, or by another sweep of it. So it is with the level that equals the
-base, and with a baseline that no level changes.
+A run that was already trained under another name, by ``batchformer compare`` of the base recipe or
+by another sweep of it, is copied and not trained again. This holds for the level that equals the
+base, and for a baseline that no level changes.
 """
 
 from __future__ import annotations

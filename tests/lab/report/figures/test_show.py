@@ -143,7 +143,7 @@ def test_what_is_missing_is_computed_if_asked_for(
 
 def test_where_there_is_nothing_to_see_it_is_said(tree: RunTree) -> None:
     tree.write("baseline", 0)
-    with pytest.raises(ValueError, match="nothing of the kind to see"):
+    with pytest.raises(ValueError, match="does not exist for this recipe"):
         printed("cam", tree.root, compute=lambda folder: None)
 
 

@@ -42,7 +42,7 @@ def test_it_has_a_table_a_figure_with_words_and_every_run(root: Path) -> None:
     assert label and "All of batchformer, 1: 52.11" in label[1] and 'role="img"' in figure
     text = text_of(page)
     for words in (
-        "BatchFormer, its layers by the level",
+        "with BatchFormer (levels: layers)",
         "Sweep of layers · paper: Layers · levels are compared with 1",
         "any baseline, 3 seeds 51.00",
         "2 batchformer, 3 seeds",

@@ -29,8 +29,8 @@ class Family:
             `ensure` passes.
         place: takes a set's name; where it is.
         looked: takes a set's name; what was looked for and where it comes from. None: its place.
-        state: of a "published" set it is looked up whether it is present; "embedded" sets and those
-            of the user have this state always.
+        state: "published" sets are looked for on disk. "embedded" sets and "yours" always have this
+            state.
     """
 
     ensure: Callable[[Any], object] = lambda data: None

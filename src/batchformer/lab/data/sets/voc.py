@@ -152,7 +152,7 @@ def boxed_images(
     """A data set of images with boxes; training images without an object are left out.
 
     Args:
-        folders: how many folders above an image the one is that tells its list, for the hash.
+        folders: how many levels above an image file its list's folder lies; its name is hashed.
     """
     train = [image for image in train if len(image.labels)]
     if not train:

@@ -21,7 +21,7 @@ from batchformer.lab.data.transforms.resize import ATTEMPTS, first_fitting
 
 
 def cutout(x: Tensor, row: Tensor, column: Tensor, side: int) -> Tensor:
-    """Set to zero the pixels from `side // 2` before the centre to less than that after it.
+    """Set a square of zeros: rows and columns from centre - side // 2 to centre + side // 2 - 1.
 
     Any dtype. The hole is clipped at the borders of the image, so a hole near a border is smaller.
 

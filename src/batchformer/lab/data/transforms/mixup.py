@@ -1,4 +1,4 @@
-"""Mixup (Zhang et al., 2018) and CutMix (Yun et al., 2019) of a batch with itself, flipped.
+"""Mixup (Zhang et al., 2018) and CutMix (Yun et al., 2019) of a batch with its reversed order.
 
 A batch has one of the two, with one share or one box, as in DeiT. Everything is drawn and decided
 on the device and shapes are static, so that an update can be captured in a CUDA graph.

@@ -36,7 +36,7 @@ FIGURES = {
 
 
 def find_figure(name: str) -> Entry:
-    """The figure of this name; a wrong one is answered with the nearest."""
+    """The figure of this name; the error for an unknown one suggests the nearest."""
     if name in FIGURES:
         return FIGURES[name]
     near = difflib.get_close_matches(name, FIGURES, 1)

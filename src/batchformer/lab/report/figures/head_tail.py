@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LEAST_REACH = 5.0
-"""Colours of a difference reach at least so many percentage points."""
+"""Colours of a difference reach at least this many percentage points."""
 PALE = 2.0
 """Colours reach this many times as far as the differences do: no cell is corrected for the others,
 so none has a full colour."""

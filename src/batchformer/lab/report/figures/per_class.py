@@ -56,7 +56,7 @@ class ByClass:
         differences: by arm other than the reference, None without test images or without pair.
         seeds, paired_seeds: how many seeds each arm has, and each difference.
         classes: K.
-        together: most classes in one point.
+        together: the largest number of classes in one point.
     """
 
     names: list[str]
@@ -145,7 +145,7 @@ def gather(group: RunGroup) -> ByClass | None:
     kept = {run: array for run in group.runs if (array := _accuracy(run)) is not None}
     if not kept:
         return None
-    # Runs of one configuration have the same classes; one that does not was not written by us.
+    # Runs of one configuration have the same classes; a run with other classes is left out.
     classes = len(next(iter(kept.values())))
     kept = {run: array for run, array in kept.items() if len(array) == classes}
     counts = np.mean([run.figures["train_counts"] for run in kept], axis=0)

@@ -47,7 +47,7 @@ def show(
         paths: folders of runs of one configuration.
         to: the file, .svg, .png or .pdf; None to print.
         compute: makes ``insight.npz`` of a run's folder, where it is needed and missing.
-        options: of the figure, less what is left at its default.
+        options: of the figure, without those left at their defaults.
     """
     entry = find_figure(name)
     given = options or {}
@@ -94,7 +94,7 @@ def missing(
     if entry.needs != FILE:
         return f"{text}."
     if len(without) == len(group.runs) and tried:
-        return f"{text}. There is nothing of the kind to see in this recipe's method or images."
+        return f"{text}. This figure does not exist for this recipe's method or images."
     if without and not tried:
         again = f"batchformer show {name} {' '.join(map(str, paths))} --compute"
         return (

@@ -236,7 +236,7 @@ def _left_out(shared: bool) -> frozenset[str]:
 
 
 def _flat(recipe: Mapping[str, Any], left_out: frozenset[str]) -> dict[str, str]:
-    """Dotted keys and values as text, less what may differ: whole keys, or first parts of them."""
+    """Dotted keys and values as text, without those whose key, or its first part, may differ."""
     return {
         key: value if isinstance(value, str) else json.dumps(value)
         for key, value in flatten(recipe).items()

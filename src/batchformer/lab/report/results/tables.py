@@ -48,7 +48,7 @@ class Terminal:
         self.console.print(text, style=style, markup=False, highlight=False, width=self.width)
 
     def show(self, caption: str, columns: Columns, rows: Rows) -> None:
-        """Print a table, less its empty columns."""
+        """Print a table without its empty columns."""
         with extra("lab"):
             from rich import box
             from rich.table import Table
@@ -157,8 +157,8 @@ READING = (
     "images of one data set, is in no interval.",
 )
 SAME = (
-    "same is the p-value of one effect in all recipes: small where they differ by more than their "
-    "seeds do."
+    "same is the p-value of the same effect in all recipes: small where they differ by more than "
+    "their seeds do."
 )
 OF = "of is the number of recipes that have a metric, where others have more."
 
