@@ -63,7 +63,7 @@ def cifar100_lt_balanced_softmax_cutmix() -> Recipe:
     """Table 1, r = 100, with CutMix on half of the batches; not in the paper.
 
     The box covers a share drawn from Beta(1, 1), and the partner's label counts by the share that
-    it covers. Ours: 50.93, and 51.04 with BatchFormer (20 seeds, bf16).
+    it covers. Ours: row 5 of docs/preregistered.md, with its table in RESULTS.md.
     """
     base = _base()
     return base.changed(
