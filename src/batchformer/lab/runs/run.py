@@ -45,6 +45,7 @@ from batchformer.lab.runs.folder import (
     recipe_from_json,
     recipe_to_json,
     refuse_other_configuration,
+    refuse_other_data,
     with_absolute_paths,
     write_figures,
     write_json,
@@ -164,6 +165,7 @@ class Run:
             more["weights"] = weights
         elif "weights" in before:
             more["weights"] = before["weights"]
+        refuse_other_data(self.folder, before, more)
         write_json(self.folder / "config.json", {**config, **more})
 
     def record_sitting(self, stage: str, update: int) -> None:
