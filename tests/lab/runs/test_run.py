@@ -241,6 +241,23 @@ def test_runs_that_start_from_a_run_stride_as_it_does(tmp_path: Path, first_layo
     assert method.network.layer2[0].conv1.stride == (2, 2)
 
 
+def test_a_run_is_not_kept_when_its_start_was_trained_otherwise(tmp_path: Path) -> None:
+    """Else a probe would show the scores of features that are gone."""
+    second = short().changed(name="second", method="crt", start="demo/baseline")
+    run(short(), "baseline", 0, root=tmp_path, **OPTIONS)
+    folder = run(second, "baseline", 0, root=tmp_path, **OPTIONS)
+    shutil.rmtree(tmp_path / "demo")
+    run(short(log_every=6), "baseline", 0, root=tmp_path, **OPTIONS)
+    run(second, "baseline", 0, root=tmp_path, **OPTIONS)  # of a start that is the same
+    shutil.rmtree(tmp_path / "demo")
+    run(short(updates=9), "baseline", 0, root=tmp_path, **OPTIONS)
+    for trace in ("", "result.json"):  # finished, and stopped
+        if trace:
+            (folder / trace).unlink()
+        with pytest.raises(ValueError, match=r"start has been .*train\.updates was 6, is 9"):
+            run(second, "baseline", 0, root=tmp_path, **OPTIONS)
+
+
 def test_a_start_of_another_stride_is_refused(tmp_path: Path, first_layout: Recipe) -> None:
     run(first_layout.changed(weights=""), "baseline", 0, root=tmp_path, **OPTIONS)
     second = started_from(first_layout).changed(stride="1x1")

@@ -265,6 +265,25 @@ def refuse_other_data(folder: Path, before: Mapping[str, Any], now: Mapping[str,
         )
 
 
+def refuse_other_sources(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Refuse a run whose start or teacher was trained again, with other settings, since it began.
+
+    Args:
+        folder: of the run.
+        before: settings of its sources when it began, by role.
+        now: settings of those that are still there.
+
+    Raises:
+        ValueError: a source has other settings now.
+    """
+    for role in before.keys() & now.keys():
+        if changed := effective_changes(before[role], now[role]):
+            raise ValueError(
+                f"{folder} holds a run whose {role} has been trained again with other settings: "
+                f"{'; '.join(changed)}. Give --runs another folder, or remove that one."
+            )
+
+
 def anything_trained(folder: Path) -> bool:
     """Whether a run in or below a folder has left more than its configuration."""
     from batchformer.lab.engine.log import read_records  # late: it imports torch

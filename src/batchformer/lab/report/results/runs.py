@@ -250,8 +250,9 @@ def read_run(folder: str | Path) -> RecordedRun:
             remarks += (LEFT_OUT,)
     origin, sittings = str(config.get("taken_from") or ""), tuple(config.get("sittings", ()))
     trained, weights = config.get("trained", {}), str(config.get("weights", {}).get("sha256", ""))
-    more = (remarks, data, origin, sittings, trained, weights)
-    return RecordedRun(*known, records, result, None, *more)
+    return RecordedRun(
+        *known, records, result, None, remarks, data, origin, sittings, trained, weights
+    )
 
 
 def _left_out_figures(recipe: Json) -> bool:
