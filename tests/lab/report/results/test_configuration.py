@@ -136,6 +136,16 @@ def test_another_module_of_one_arm_is_compared_with_the_same_baseline(tree: RunT
     assert all("module.heads: 4 or 8" in group.warnings[0] for group in (four, eight))
 
 
+def test_weight_decay_of_the_module_alone_leaves_the_baseline_shared(tree: RunTree) -> None:
+    tree.write("baseline", 0)
+    tree.write("batchformer", 0)
+    tree.write("batchformer", 1, recipe=recipe_of(optim__module_weight_decay=0.0))
+    groups = comparable(tree.runs())
+    assert [[run.arm for run in group.runs] for group in groups] == [
+        ["baseline", "batchformer"]
+    ] * 2
+
+
 def test_of_two_equal_runs_the_later_is_used_and_said(tmp_path: Path, tree: RunTree) -> None:
     old = tree.write("baseline", 0, provenance={"started": "2025-01-01"}, scores={"all": 1.0})
     moved = tmp_path / "copy" / "tail" / "baseline" / "seed0"

@@ -21,7 +21,7 @@ K = TypeVar("K")
 #: Top-level keys that describe a recipe, or that tell its runs apart.
 LABELS = frozenset({*DESCRIPTION, "seed", "arm"})
 #: Keys, or first parts of them, that an arm sets: they may differ between arms, never within one.
-OF_THE_ARM = frozenset({"module", "train.loss_multiplier"})
+OF_THE_ARM = frozenset({"module", "optim.module_weight_decay", "train.loss_multiplier"})
 
 
 @dataclass(frozen=True, eq=False)
