@@ -97,3 +97,5 @@ def test_export_writes_the_plain_network(
     build_model("digits_net", 10).load_state_dict(torch.load(file, weights_only=True), strict=True)
     with pytest.raises(UserError, match="one run folder"):
         results.export([str(folder), str(folder), "--to", str(file)])
+    with pytest.raises(UserError, match=r"is a folder.*such as .*plain\.pt"):
+        results.export([str(folder), "--to", str(tmp_path)])

@@ -64,6 +64,17 @@ def test_a_comparison_is_reported_against_its_first_arm(
     assert reported == [(folders, tmp_path / "mine.html", "demo", "batchformer_self")]
 
 
+def test_runs_that_diverged_are_named_beside_the_table_and_on_the_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A mean over the seeds that are left flatters an arm."""
+    diverging = ["--module.lr-factor", "1e30", "--train.no-figures"]
+    training.compare(["demo", "--seeds", "1", *QUICK, *diverging, "--runs", str(tmp_path)])
+    missing = "demo/batchformer/seed0 has not finished"
+    assert missing in " ".join(capsys.readouterr().out.split())
+    assert missing in (tmp_path / "demo/report.html").read_text()
+
+
 def test_train_ends_with_the_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for given, arm in ([], "batchformer"), (["--arm", "baseline"], "baseline"):
         training.train(["demo", *given, "--seed", "2", "--runs", str(tmp_path), *QUICK])

@@ -152,7 +152,7 @@ def show(arguments: list[str]) -> None:
     from batchformer.lab.report.figures.show import show as show_figure
 
     if name == "cam" and options.cam_layer is not None:
-        changed["cam_layer"] = _look_at_layer(options.device, options.cam_layer)
+        changed["cam_layer"] = _look_at_layer(options, options.cam_layer)
     show_figure(
         name,
         folders,
@@ -172,13 +172,13 @@ def _look(options: ShowOptions) -> Callable[[Path], object]:
     return lambda folder: insight_of(folder, device, root)
 
 
-def _look_at_layer(device: str, layer: str) -> Callable[[Path], object]:
+def _look_at_layer(options: ShowOptions, layer: str) -> Callable[[Path], object]:
     """Computes the heat maps of a run at a layer from its checkpoint, given the run's folder."""
     from batchformer.lab.runs.build import pick_device
     from batchformer.lab.runs.insight import cam_of
 
-    place = pick_device(device)
-    return lambda folder: cam_of(folder, place, layer)
+    device, root = pick_device(options.device), options.data.root
+    return lambda folder: cam_of(folder, device, layer, root)
 
 
 def export(arguments: list[str]) -> None:
@@ -186,6 +186,9 @@ def export(arguments: list[str]) -> None:
     options = parse(ExportOptions, rest, "export RUN")
     if len(folders) != 1:
         raise UserError("export takes one run folder.")
+    if options.to.is_dir():
+        named = options.to / "plain.pt"
+        raise UserError(f"{options.to} is a folder. Give the name of a file, such as {named}.")
     from batchformer.insight.files import write_atomically
     from batchformer.lab.models.weights import as_file
     from batchformer.lab.runs.build import pick_device

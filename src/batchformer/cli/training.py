@@ -124,10 +124,12 @@ def _compare(
     ensure_data(recipe)
     page = options.page or options.runs / recipe.name / "report.html"
     seeds = seeds_of(options.seeds)
-    if options.launcher != "none":
-        from batchformer.lab.runs.compare import runs_of_comparison
+    from batchformer.lab.runs.build import pick_device
+    from batchformer.lab.runs.compare import compare as train_arms
+    from batchformer.lab.runs.compare import runs_of_comparison
 
-        runs = runs_of_comparison(recipe, options.arms, seeds, options.runs)
+    runs = runs_of_comparison(recipe, options.arms, seeds, options.runs)
+    if options.launcher != "none":
         _launch(
             runs,
             recipe.name,
@@ -135,11 +137,7 @@ def _compare(
             lambda done: print_report(done, page, recipe.name, options.arms[0]),
         )
         return
-    from batchformer.lab.runs.build import pick_device
-    from batchformer.lab.runs.compare import compare as train_arms
-
     device = pick_device(options.device)
-    folders = []
     for folder in train_arms(
         recipe,
         options.arms,
@@ -149,9 +147,13 @@ def _compare(
         quiet=options.quiet,
         together=options.together,
     ):
-        folders.append(folder)
         ended(folder)
-    print_report(folders, page, recipe.name, options.arms[0])
+    print_report(_begun(runs), page, recipe.name, options.arms[0])
+
+
+def _begun(runs: Sequence[Run]) -> list[Path]:
+    """Folders of all runs that have begun: a report also names those that diverged or stopped."""
+    return [run.folder for run in runs if run.folder.is_dir()]
 
 
 def _launch(
@@ -160,7 +162,7 @@ def _launch(
     options: ManyRuns,
     report: Callable[[list[Path]], None],
 ) -> None:
-    """Train runs as jobs, wait for them if asked to, and report on those that finished."""
+    """Train runs as jobs, wait for them if asked to, and report once some have finished."""
     from batchformer.lab.runs.launch import Launch, submit, train_locally, wait_for
 
     launch = Launch(
@@ -173,8 +175,8 @@ def _launch(
         if submitted and not options.wait:
             return
         wait_for(submitted, options.quiet)
-    if finished := [run.folder for run in runs if run.finished]:
-        report(finished)
+    if any(run.finished for run in runs):
+        report(_begun(runs))
     if failed := [run.title for run in runs if not run.finished]:
         raise UserError(
             f"{len(failed)} of {len(runs)} runs have not finished: {', '.join(failed)}. Repeat the "

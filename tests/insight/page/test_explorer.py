@@ -121,7 +121,7 @@ def test_each_arm_is_of_its_first_seed_that_has_all() -> None:
 def test_the_words_say_how_batches_are_drawn_and_one_shot_group_is_not_named() -> None:
     record = arrays()
     section = section_of({("batchformer", 0): record})
-    assert "as frequent as in training" in section.note
+    assert "as frequent as in training, as far as there are test samples" in section.note
     alike = record | {"shot_of_class": np.zeros_like(record["shot_of_class"])}
     section = section_of({("batchformer", 0): alike})
     assert on_page(section.html)["shots"] == []

@@ -23,6 +23,7 @@ from batchformer.lab.runs.folder import (
     recipe_from_json,
     recipe_to_json,
     refuse_other_configuration,
+    with_absolute_paths,
     write_figures,
     write_json,
     write_result,
@@ -65,6 +66,17 @@ def test_a_value_of_the_wrong_type_is_named() -> None:
     plain["data"]["trained_on"] = [None]
     with pytest.raises(TypeError, match="data has a value of the wrong type"):
         recipe_from_json(plain)
+
+
+def test_one_folder_of_data_has_one_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "work").mkdir()
+    names = set()
+    for folder, given in (("", "photos"), ("work", "../photos"), ("", "work/../photos/")):
+        monkeypatch.chdir(tmp_path / folder)
+        found: Any = with_absolute_paths(find_recipe("my_folder").changed(data={"root": given}))
+        names.add(found.data.root)
+    assert names == {str(tmp_path / "photos")}
 
 
 # Files

@@ -112,6 +112,9 @@ def test_heat_maps_of_another_layer_are_made_of_a_checkpoint(
     assert "for the true class at layer1, seed 0" in " ".join(capsys.readouterr().out.split())
     assert (folder / "insight.npz").read_bytes() == before, "what is kept stays as it is"
     with pytest.raises(SystemExit):
+        main(["show", "cam", *both, "--cam-layer", "layer1", "--data.root", "x", "--device", "cpu"])
+    assert "data.root is for files" in capsys.readouterr().err, "it is where images are read"
+    with pytest.raises(SystemExit):
         main(["show", "cam", *both, "--cam-layer", "released", "--device", "cpu"])
     assert "DigitsNet has no layer layer3; its parts are conv1" in capsys.readouterr().err
 

@@ -82,7 +82,7 @@ def test_jobs_give_what_one_process_gives_though_one_is_killed(
     assert end.value.code == 1
     assert "1 of 2 runs have not finished: demo batchformer seed 0. Repeat" in seen.err
     assert "demo batchformer seed 0: job " in seen.err and "ended without a result" in seen.err
-    assert reported == [[root / other]]
+    assert reported == [[root / other, root / killed]], "the page names what is missing"
     state = load_newest(root / killed / "checkpoints")
     assert state is not None and 0 < state["counters"]["update"] < UPDATES
     done = (root / other / "result.json").stat().st_mtime_ns

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -19,6 +20,7 @@ from batchformer.lab.methods.swad import Swad
 from batchformer.lab.recipes import find_recipe
 from batchformer.lab.recipes.small import demo
 from batchformer.lab.runs.build import build, load_task
+from batchformer.lab.runs.folder import write_figures
 from batchformer.lab.runs.load_run import restore
 from batchformer.lab.runs.run import Run
 from lab_runs import config_of
@@ -65,6 +67,21 @@ def test_the_trained_method_predicts_as_it_was_saved(tmp_path: Path) -> None:
     expected.load_state_dict(state)
     with torch.no_grad():
         assert torch.equal(method.predict(x), expected.eval().predict(x))
+
+
+def test_classes_of_other_names_or_in_another_order_are_refused(tmp_path: Path) -> None:
+    """Labels are numbers: scored on a renamed class, a good network would seem to be wrong."""
+    run = begun(tmp_path)
+    keep(tmp_path / "checkpoints", 7, weights(5, run))
+    names = [str(digit) for digit in range(10)]
+    write_figures(tmp_path / "figures.npz", {"classes": np.array(names)})
+    restore(tmp_path, CPU)
+    for others in (names[::-1], [*names, "ten"]):
+        write_figures(tmp_path / "figures.npz", {"classes": np.array(others)})
+        with pytest.raises(ValueError, match=r"other classes: number \d+ was '(9|ten)' and is"):
+            restore(tmp_path, CPU)
+    (tmp_path / "figures.npz").write_bytes(b"PK")
+    restore(tmp_path, CPU)
 
 
 def test_the_mean_of_the_weights_comes_before_the_weights(tmp_path: Path) -> None:

@@ -203,6 +203,28 @@ def test_random_weights_are_of_the_network_that_the_file_is_of(
         run(first_layout, "random_weights", 1, root=tmp_path, **OPTIONS)
 
 
+def test_a_stopped_run_goes_on_from_its_own_weights_and_data_only(
+    tmp_path: Path, first_layout: Recipe
+) -> None:
+    """Else it would have learnt from two data sets, and its folder would name the second."""
+    folder = run(first_layout, "batchformer", 0, root=tmp_path, **OPTIONS)
+    (folder / "result.json").unlink()
+    before = (folder / "config.json").read_text()
+    config = json.loads(before)
+    for changed, words in (
+        ({"weights": {**config["weights"], "sha256": "0"}}, "weights.sha256 was 0, is "),
+        ({"data": {**config["data"], "train": 341, "remarks": []}}, "data.train was 341, is 342"),
+    ):
+        (folder / "config.json").write_text(json.dumps({**config, **changed}))
+        with pytest.raises(ValueError, match=f"other data or weights: {words}[^;]*$"):
+            run(first_layout, "batchformer", 0, root=tmp_path, **OPTIONS)
+        assert json.loads((folder / "config.json").read_text()) == {**config, **changed}
+    moved = {"weights": {**config["weights"], "file": "elsewhere"}}
+    facts = {"data": {**config["data"], "remarks": ["other words"]}}
+    (folder / "config.json").write_text(json.dumps({**config, **moved, **facts}))
+    run(first_layout, "batchformer", 0, root=tmp_path, **OPTIONS)
+
+
 def started_from(recipe: Recipe) -> Recipe:
     changes: dict[str, Any] = {"name": "second", "method": "crt", "start": "demo/baseline"}
     return recipe.changed(weights="", **changes)
@@ -218,6 +240,23 @@ def test_runs_that_start_from_a_run_stride_as_it_does(tmp_path: Path, first_layo
     run(second, "baseline", 0, root=tmp_path, **OPTIONS)  # found finished, not refused
     method = restore(folder, CPU)[0]
     assert method.network.layer2[0].conv1.stride == (2, 2)
+
+
+def test_a_run_is_not_kept_when_its_start_was_trained_otherwise(tmp_path: Path) -> None:
+    """Else a probe would show the scores of features that are gone."""
+    second = short().changed(name="second", method="crt", start="demo/baseline")
+    run(short(), "baseline", 0, root=tmp_path, **OPTIONS)
+    folder = run(second, "baseline", 0, root=tmp_path, **OPTIONS)
+    shutil.rmtree(tmp_path / "demo")
+    run(short(log_every=6), "baseline", 0, root=tmp_path, **OPTIONS)
+    run(second, "baseline", 0, root=tmp_path, **OPTIONS)  # of a start that is the same
+    shutil.rmtree(tmp_path / "demo")
+    run(short(updates=9), "baseline", 0, root=tmp_path, **OPTIONS)
+    for trace in ("", "result.json"):  # finished, and stopped
+        if trace:
+            (folder / trace).unlink()
+        with pytest.raises(ValueError, match=r"start has been .*train\.updates was 6, is 9"):
+            run(second, "baseline", 0, root=tmp_path, **OPTIONS)
 
 
 def test_a_start_of_another_stride_is_refused(tmp_path: Path, first_layout: Recipe) -> None:

@@ -77,7 +77,7 @@ def explorer_section(group: NetworkGroup, prefix: str) -> Section | None:
     cut = f", the first {shown} of {found.batches}" if shown < found.batches else ""
     note = (
         f"Batches of test samples ({runs}{cut}), drawn so that classes are as frequent as in "
-        f"training, and seen without dropout."
+        f"training, as far as there are test samples, and seen without dropout."
     )
     return Section("Inside a batch", html, note, EXPLORER_DETAILS, wide=True)
 

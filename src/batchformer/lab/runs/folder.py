@@ -17,7 +17,7 @@ import numpy as np
 
 from batchformer.insight.files import write_atomically
 from batchformer.lab.config.data import BY_TASK
-from batchformer.lab.config.recipe import Recipe, effective_changes
+from batchformer.lab.config.recipe import Recipe, effective_changes, flatten
 
 T = TypeVar("T")
 Findings = dict[str, dict[str, Any]]
@@ -53,7 +53,10 @@ def with_absolute_paths(recipe: Recipe) -> Recipe:
 
 def _absolute(given: str | None) -> str | None:
     path = Path(given or "").expanduser()
-    return str(path.absolute()) if given and path.exists() else given
+    if not given or not path.exists():
+        return given
+    # One folder has one name, from whichever folder a relative path leads to it.
+    return str(path.resolve() if ".." in path.parts else path.absolute())
 
 
 def recipe_to_json(recipe: Recipe) -> dict[str, Any]:
@@ -237,6 +240,48 @@ def refuse_other_configuration(folder: Path, config: dict[str, Any]) -> dict[str
             "--runs another folder, or remove that one."
         )
     return before
+
+
+def refuse_other_data(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Refuse to continue a run with other data or initial weights than it began with.
+
+    What only one of the two configurations says is not compared: another version wrote it.
+
+    Raises:
+        ValueError: they differ; the facts are named.
+    """
+    facts = ("data", "draws", "weights")
+    old, new = (flatten({key: one[key] for key in facts if key in one}) for one in (before, now))
+    changed = [
+        f"{key} was {old[key]}, is {new[key]}"
+        for key in old.keys() & new.keys() - {"data.remarks", "weights.file"}
+        if old[key] != json.loads(json.dumps(new[key]))
+    ]
+    if changed:
+        raise ValueError(
+            f"{folder} holds a stopped run that was begun with other data or weights: "
+            f"{'; '.join(sorted(changed))}. Put them back, give --runs another folder, or remove "
+            "that one."
+        )
+
+
+def refuse_other_sources(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Refuse a run whose start or teacher was trained again, with other settings, since it began.
+
+    Args:
+        folder: of the run.
+        before: settings of its sources when it began, by role.
+        now: settings of those that are still there.
+
+    Raises:
+        ValueError: a source has other settings now.
+    """
+    for role in before.keys() & now.keys():
+        if changed := effective_changes(before[role], now[role]):
+            raise ValueError(
+                f"{folder} holds a run whose {role} has been trained again with other settings: "
+                f"{'; '.join(changed)}. Give --runs another folder, or remove that one."
+            )
 
 
 def anything_trained(folder: Path) -> bool:

@@ -64,7 +64,7 @@ def insight_of(folder: Path, device: torch.device, root: str | None = None) -> P
     return folder / FILE if saved else None
 
 
-def cam_of(folder: Path, device: torch.device, layer: str) -> Arrays:
+def cam_of(folder: Path, device: torch.device, layer: str, root: str | None = None) -> Arrays:
     """Grad-CAM of a run's trained network at a layer; nothing is written.
 
     Raises:
@@ -73,7 +73,7 @@ def cam_of(folder: Path, device: torch.device, layer: str) -> Arrays:
     """
     from batchformer.lab.runs.load_run import restore
 
-    method, task, config = restore(folder, device)
+    method, task, config = restore(folder, device, root)
     images = figure_images(task, method, recipe_from_json(config["trained"]))
     relations = method.relations()
     if images is None or relations is None:

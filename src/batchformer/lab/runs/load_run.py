@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Mapping
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -31,6 +34,7 @@ def restore(
         recipe = recipe.changed(data={"root": root})
     task = load_task(recipe.data, device).seeded(seed)
     _require_same_draw(folder, config.get("data", {}), task)
+    _require_same_classes(folder, task)
     method = build(recipe, seed, task)
     with explain_mismatch(folder):
         method.load_state_dict(dict(state))
@@ -71,6 +75,29 @@ def _require_same_draw(folder: Path, facts: Mapping[str, Any], task: Task) -> No
             f"(split {before[:12]}), which has other images now (split {now[:12]}). Some of the "
             "images to be scored may have been trained on. Put the same images back, or name the "
             "folder that has them by --data.root."
+        )
+
+
+def _require_same_classes(folder: Path, task: Task) -> None:
+    """Refuse data whose classes have other names or another order than in training.
+
+    Raises:
+        ValueError: a label would mean another class than the one that was learnt.
+    """
+    now, path = getattr(getattr(task, "data", None), "classes", None), folder / "figures.npz"
+    if now is None or not path.exists():
+        return
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            before = arrays["classes"].tolist() if "classes" in arrays.files else [*now]
+    except (OSError, ValueError, zipfile.BadZipFile):
+        return  # damaged: it does not say
+    if before != [*now]:
+        pairs = zip_longest(before, now, fillvalue="none")
+        number, (old, new) = next((i, pair) for i, pair in enumerate(pairs) if len({*pair}) > 1)
+        raise ValueError(
+            f"{folder} was trained on other classes: number {number} was {old!r} and is {new!r} "
+            "here. Name the folder that has the same classes by --data.root."
         )
 
 

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -45,6 +46,8 @@ from batchformer.lab.runs.folder import (
     recipe_from_json,
     recipe_to_json,
     refuse_other_configuration,
+    refuse_other_data,
+    refuse_other_sources,
     with_absolute_paths,
     write_figures,
     write_json,
@@ -147,6 +150,8 @@ class Run:
             "trained": recipe_to_json(self.settled()),
         }
         before = refuse_other_configuration(self.folder, config) or {}
+        sources = self.source_settings()
+        refuse_other_sources(self.folder, before.get("sources", {}), sources)
         if self.finished:
             return
         task = self.task
@@ -158,12 +163,15 @@ class Run:
         }
         if numbers := recordable(task):
             more["built_with"] = numbers
+        if sources := {**before.get("sources", {}), **sources}:
+            more["sources"] = sources
         if draws := task.draws():
             more["draws"] = draws
         if weights := self.weights_record():
             more["weights"] = weights
         elif "weights" in before:
             more["weights"] = before["weights"]
+        refuse_other_data(self.folder, before, more)
         write_json(self.folder / "config.json", {**config, **more})
 
     def record_sitting(self, stage: str, update: int) -> None:
@@ -220,6 +228,11 @@ class Run:
                 self._root / recipe / (arm or self.arm) / f"seed{self.seed}" / self.part
             )
         return folders
+
+    def source_settings(self) -> dict[str, Any]:
+        """The settings of each source as it was trained; without those that are gone."""
+        configs = {role: read_config(folder) for role, folder in self.sources.items()}
+        return {role: config["trained"] for role, config in configs.items() if config}
 
     @property
     def _root(self) -> Path:

@@ -192,6 +192,8 @@ def test_lists_and_tables(tmp_path: Path) -> None:
     (tmp_path / "train.txt").write_text("images/1.jpg 0\nimages/2.jpg 1\n")
     (tmp_path / "test.txt").write_text("images/3.jpg 0\nimages/1.jpg 1\n")
     plain = own_files(None, str(tmp_path / "train.txt"), str(tmp_path / "test.txt"))
+    said = "1 of 2 test images are training images too, so that scores are not of new images"
+    assert plain.remarks == (f"{said}: images/1.jpg",)
     assert plain.classes == ("0", "1") and plain.train.root == tmp_path
     with pytest.raises(ValueError, match="or neither"):
         own_files(tmp_path, lists[0])

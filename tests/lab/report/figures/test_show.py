@@ -69,6 +69,12 @@ def test_numbers_are_printed_and_an_svg_has_a_title_and_words(
     assert path.stat().st_size < 1_000_000
 
 
+def test_an_arm_that_is_not_there_is_refused(root: Path) -> None:
+    for name, options in (("classes", {"against": "nix"}), ("cam", {"options": {"arm": "nix"}})):
+        with pytest.raises(ValueError, match=r"--a\w+ nix: .* arms: baseline, batchformer\."):
+            printed(name, root, **options)
+
+
 def test_png_and_pdf_can_be_printed(root: Path, tmp_path: Path) -> None:
     said = printed("bias", root, to=tmp_path / "figure.PNG").replace("\n", "")
     assert said.endswith(f"Figure: {tmp_path / 'figure.PNG'}")
@@ -110,7 +116,7 @@ def test_options_reach_the_figure(root: Path, tmp_path: Path) -> None:
         ("features", {"options": {"by_shots": True}}, "--by-shots; its own options: none"),
         ("cam", {"to": Path("figure.jpg")}, "written as .svg, .png or .pdf"),
         ("convergence", {}, "drawn from metrics.jsonl of a linear probe, and no run"),
-        ("attention", {"options": {"arm": "batchformer_self"}}, "though some were looked at"),
+        ("attention", {"options": {"arm": "baseline"}}, "though some were looked at"),
     ],
 )
 def test_mistakes_are_named(root: Path, name: str, options: Any, words: str) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -92,6 +93,27 @@ def test_two_configurations_under_one_name_are_kept_apart_and_named(tree: RunTre
         assert "train.updates: 400 or 800" in group.warnings[0]
 
 
+def test_runs_that_began_with_other_weights_are_kept_apart(tree: RunTree) -> None:
+    """The file of a name may hold other weights on another day."""
+    recipe = recipe_of(weights="w.pth")
+    folders = [tree.write(arm, 0, recipe=recipe) for arm in ("baseline", "batchformer")]
+    tree.write("random_weights", 0, recipe=recipe)  # it began with none of them
+
+    def began_with(hashes: tuple[str, str]) -> list[RunGroup]:
+        for folder, sha256 in zip(folders, hashes, strict=True):
+            path = folder / "config.json"
+            config = {**json.loads(path.read_text()), "weights": {"sha256": sha256}}
+            path.write_text(json.dumps(config))
+        return comparable(tree.runs())
+
+    (group,) = began_with(("0a", "0a"))
+    assert group.arms == ["baseline", "batchformer", "random_weights"] and not group.warnings
+    groups = began_with(("0a", "0b"))
+    assert len(groups) == 3 and all(len(group.arms) <= 2 for group in groups)
+    assert not any({"baseline", "batchformer"} <= {run.arm for run in one.runs} for one in groups)
+    assert "weights_sha256: 0a or 0b" in groups[0].warnings[0]
+
+
 def test_another_module_of_one_arm_is_compared_with_the_same_baseline(tree: RunTree) -> None:
     tree.write("baseline", 0, recipe=recipe_of(module=None))
     tree.write("batchformer", 0)
@@ -112,6 +134,16 @@ def test_another_module_of_one_arm_is_compared_with_the_same_baseline(tree: RunT
     ]
     assert eight.name == "tail (module.heads 8)"
     assert all("module.heads: 4 or 8" in group.warnings[0] for group in (four, eight))
+
+
+def test_weight_decay_of_the_module_alone_leaves_the_baseline_shared(tree: RunTree) -> None:
+    tree.write("baseline", 0)
+    tree.write("batchformer", 0)
+    tree.write("batchformer", 1, recipe=recipe_of(optim__module_weight_decay=0.0))
+    groups = comparable(tree.runs())
+    assert [[run.arm for run in group.runs] for group in groups] == [
+        ["baseline", "batchformer"]
+    ] * 2
 
 
 def test_of_two_equal_runs_the_later_is_used_and_said(tmp_path: Path, tree: RunTree) -> None:

@@ -126,6 +126,10 @@ def test_a_folder_holds_one_configuration(tree: RunTree, tmp_path: Path) -> None
     elsewhere = dataclasses.replace(one, arm="batchformer", data={"split_sha256": "other"})
     with pytest.raises(ValueError, match="seed 0 were trained on different data"):
         save([elsewhere], tmp_path)
+    weights = [{"weights_sha256": name} for name in ("0a", "0b")]
+    pair = [dataclasses.replace(one, seed=1 + i, more=more) for i, more in enumerate(weights)]
+    with pytest.raises(ValueError, match="began with the weights of 2 files"):
+        save(pair, tmp_path)
     assert [record.arm for record in records_in(tmp_path / "my_folder/small")] == ["baseline"]
 
 

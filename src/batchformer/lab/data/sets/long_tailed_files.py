@@ -71,6 +71,14 @@ class LongTailedFiles:
         """Names of the classes without a test image."""
         return without_images(self.test.counts, self.classes)
 
+    @cached_property
+    def trained_on(self) -> list[str]:
+        """Paths of the test images that are training images too, as lists may name them."""
+        if self.train.root != self.test.root:
+            return []
+        known = {*self.train.paths}
+        return [path for path in self.test.paths if path in known]
+
     @property
     def remarks(self) -> tuple[str, ...]:
         """What the user should know before the data is used, one per line."""
@@ -86,6 +94,11 @@ class LongTailedFiles:
             lines.append(
                 f"{len(self.untested)} of {len(self.classes)} classes have training images and no "
                 f"test image, so that no score speaks of them: {shorten(self.untested)}"
+            )
+        if self.trained_on:
+            lines.append(
+                f"{len(self.trained_on):,} of {len(self.test):,} test images are training images "
+                f"too, so that scores are not of new images: {shorten(self.trained_on)}"
             )
         return tuple(lines)
 

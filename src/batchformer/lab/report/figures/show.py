@@ -45,6 +45,7 @@ def show(
 
     Args:
         paths: folders of runs of one configuration.
+        against: the arm to compare with, which is among the runs; None: as :func:`one_group` says.
         to: the file, .svg, .png or .pdf; None to print.
         compute: makes ``insight.npz`` of a run's folder, where it is needed and missing.
         options: of the figure, without those left at their defaults.
@@ -59,6 +60,12 @@ def show(
     if to is not None and _format(to) not in FORMATS:
         raise ValueError(f"{to}: a figure is written as .svg, .png or .pdf.")
     group = one_group(find_runs(list(paths)), against)
+    here = {run.arm for run in group.runs}
+    for option, arm in (("--against", against), ("--arm", given.get("arm"))):
+        if arm is not None and arm not in here:
+            raise ValueError(
+                f"{option} {arm}: no such run has finished here; arms: {', '.join(sorted(here))}."
+            )
     if compute is not None and entry.needs == FILE:
         fill_in(group, compute)
     if "cam_layer" in given:

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from batchformer.lab.config.consistency import hidden_settings
@@ -21,7 +21,7 @@ K = TypeVar("K")
 #: Top-level keys that describe a recipe, or that tell its runs apart.
 LABELS = frozenset({*DESCRIPTION, "seed", "arm"})
 #: Keys, or first parts of them, that an arm sets: they may differ between arms, never within one.
-OF_THE_ARM = frozenset({"module", "train.loss_multiplier"})
+OF_THE_ARM = frozenset({"module", "optim.module_weight_decay", "train.loss_multiplier"})
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,6 +73,7 @@ def comparable(runs: Iterable[RecordedRun], reference: str | None = None) -> lis
             by_name[run.recipe_name].append(run)
     groups: list[RunGroup] = []
     for name, members in sorted(by_name.items()):
+        members = _with_one_file_of_weights(members)
         sides = [side for same in _split(members, shared=True) for side in _by_arm(same)]
         conflicting = _conflicting(members) if len(sides) > 1 else {}
         groups += [_group(name, side, conflicting, reference) for side in sides]
@@ -133,6 +134,15 @@ def _without_effect(recipe: Mapping[str, Any]) -> set[str]:
         return hidden_settings(recipe_from_json(recipe))
     except (ValueError, TypeError):
         return set()
+
+
+def _with_one_file_of_weights(runs: list[RecordedRun]) -> list[RecordedRun]:
+    """Put an arm without its recipe's weights beside the arms that begin with them."""
+    files = {run.weights for run in runs} - {""}
+    if len(files) != 1:
+        return runs
+    (file,) = files
+    return [run if run.weights else replace(run, weights=file) for run in runs]
 
 
 def _split(runs: Sequence[RecordedRun], *, shared: bool) -> list[list[RecordedRun]]:

@@ -211,6 +211,12 @@ def require_one_configuration(records: Sequence[Record], folder: Path) -> None:
                 f"({first.arm}/seed{first.seed} and {record.arm}/seed{record.seed}). Record these "
                 "runs apart, each with its own --variant NAME."
             )
+    files = {file for record in records if (file := (record.more or {}).get("weights_sha256"))}
+    if len(files) > 1:
+        raise ValueError(
+            f"{folder}: these runs began with the weights of {len(files)} files (weights_sha256). "
+            "Record them apart, each with its own --variant NAME."
+        )
     splits: dict[int, str] = {}
     for record in records:
         split = record.data.get("split_sha256")

@@ -92,6 +92,7 @@ class RecordedRun:
         taken_from: the run that it is a copy of, by recipe, arm and seed; else empty.
         sittings: the provenance of each start and resumption, with the update it began at.
         trained: the recipe as this arm trained it.
+        weights: SHA-256 of the file of weights that it began with; else empty.
     """
 
     folder: Path
@@ -107,6 +108,7 @@ class RecordedRun:
     taken_from: str = ""
     sittings: tuple[Json, ...] = ()
     trained: Json = field(default_factory=dict)
+    weights: str = ""
 
     @property
     def trainings(self) -> frozenset[str]:
@@ -125,7 +127,8 @@ class RecordedRun:
         """What another run must share to be averaged with this one."""
         # Remarks are words on what the other facts say.
         found = {key: value for key, value in self.data.items() if key != "remarks"}
-        return {**self.recipe, "data_found": found} if found else self.recipe
+        facts = {"data_found": found, "weights_sha256": self.weights}
+        return {**self.recipe, **{key: value for key, value in facts.items() if value}}
 
     @property
     def recipe_name(self) -> str:
@@ -246,8 +249,10 @@ def read_run(folder: str | Path) -> RecordedRun:
         if _left_out_figures(config["recipe"]) and not any(folder.rglob("insight.npz")):
             remarks += (LEFT_OUT,)
     origin, sittings = str(config.get("taken_from") or ""), tuple(config.get("sittings", ()))
-    trained = config.get("trained", {})
-    return RecordedRun(*known, records, result, None, remarks, data, origin, sittings, trained)
+    trained, weights = config.get("trained", {}), str(config.get("weights", {}).get("sha256", ""))
+    return RecordedRun(
+        *known, records, result, None, remarks, data, origin, sittings, trained, weights
+    )
 
 
 def _left_out_figures(recipe: Json) -> bool:
@@ -269,7 +274,7 @@ def _configuration(folder: Path) -> dict[str, Any]:
     for key, kind in kinds.items():
         if not isinstance(config.get(key), kind):
             raise _Damage(f"config.json has no {key!r} of type {kind.__name__}")
-    for key in ("provenance", "data", "trained"):
+    for key in ("provenance", "data", "trained", "weights"):
         if not isinstance(config.get(key, {}), dict):
             raise _Damage(f"config.json: {key!r} is not an object")
     sittings = config.get("sittings", [])
