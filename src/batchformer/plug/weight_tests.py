@@ -20,7 +20,7 @@ from batchformer.plug.observe import (
     reachable,
 )
 from batchformer.plug.preserve import temporary_hooks
-from batchformer.torch_private import Norm
+from batchformer.torch_private import Norm, gradients_of
 
 #: The most weights without a gradient that are tried: each takes a pass.
 TRIED = 8
@@ -186,9 +186,7 @@ def _support(rows: Tensor, weights: Sequence[Tensor]) -> list[Tensor]:
     if not rows.requires_grad or not weights:
         return none
     aims = torch.randn(rows.shape, generator=torch.Generator().manual_seed(0)).to(rows)
-    found = torch.autograd.grad(
-        (rows * aims).sum(), list(weights), allow_unused=True, retain_graph=True
-    )
+    found = gradients_of((rows * aims).sum(), weights)
     return [empty if g is None else g != 0 for g, empty in zip(found, none, strict=True)]
 
 
