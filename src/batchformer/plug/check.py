@@ -25,8 +25,9 @@ from batchformer.plug import (
 )
 from batchformer.plug.alive import about_life, decay_warning, influence_of
 from batchformer.plug.batches import fill_up, probe_batch, replaced_index
+from batchformer.plug.classifier import find_and_trace
 from batchformer.plug.evidence import Evidence
-from batchformer.plug.example import Batch, find_batch, remembered
+from batchformer.plug.example import Batch, remembered
 from batchformer.plug.findings import CALLED, MEMBER, ON, THERE, CheckResult, Finding
 from batchformer.plug.insertion import OURS, Attachment, WithBatchFormer, find_record, unwrap
 from batchformer.plug.noise import (
@@ -230,7 +231,7 @@ def _guess(model: nn.Module, axis: int) -> Batch:
     failure: ValueError | None = None
     try:
         if axis == 0:  # guesses have their samples there
-            return find_batch(model)
+            return find_and_trace(model, None, axis)[0]
     except ValueError as error:
         failure = error
     raise ValueError(
