@@ -212,8 +212,8 @@ REFUSED: dict[str, tuple[Callable[[], Any], dict[str, Any], str]] = {
     ),
     "DataParallel": (lambda: nn.DataParallel(Net()), {}, "train with DistributedDataParallel"),
     "compiled": (lambda: torch.compile(Net(), backend="eager"), {}, "wrap it afterwards"),
-    "compiled in place": (compiled_in_place, {}, "wrap it afterwards"),
-    "TorchScript": (lambda: torch.jit.script(nn.Linear(4, 2)), {}, "TorchScript"),
+    "compiled in place": (compiled_in_place, {}, "Attach first, then compile it"),
+    "TorchScript": (lambda: torch.jit.script(nn.Linear(4, 2)), {}, "script what export"),
     "heads that do not fit": (Net, {"heads": 3}, "use heads= one of 1, 2, 4, 8"),
     "a norm as the place": (Net, PER_STREAM, "name the layer before it"),
     "one module for two widths": (

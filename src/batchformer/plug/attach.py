@@ -285,14 +285,20 @@ def _refuse_wrapped(model: nn.Module) -> None:
     name = type(model).__name__
     if isinstance(model, torch.jit.ScriptModule):
         raise AttachError(
-            "attach(): a TorchScript model cannot be changed. Attach first, then script it."
+            "attach(): a TorchScript model cannot be changed. Attach to the model that it was made "
+            "from, and script what export(model) returns after training."
         )
     if isinstance(model, nn.DataParallel):
         raise AttachError(
             "attach(): nn.DataParallel is not supported: its replicas would share the encoder of "
             "one device. Attach to the model inside and train with DistributedDataParallel."
         )
-    if unwrap(model) is not model or getattr(model, COMPILED_CALL, None) is not None:
+    if getattr(model, COMPILED_CALL, None) is not None:
+        raise AttachError(
+            f"attach(): this {name} is compiled already (model.compile()). Attach first, then "
+            f"compile it."
+        )
+    if unwrap(model) is not model:
         raise AttachError(
             f"attach(): the model is wrapped ({name}). Attach to the model inside and wrap it "
             f"afterwards, so that the wrapper sees the new parameters."

@@ -417,14 +417,21 @@ def dry_run(
             fit or _has_more_rows(t.shape, shape, batch.rows, expected)
             for fit, t, shape in zip(fits, seen.outputs, record.shapes, strict=True)
         ]
+    if not fits:
+        raise AttachError(
+            "attach(): in training the model returns no tensor with rows, so nothing can show that "
+            "they double. Let it return its logits beside the loss."
+        )
     if not any(fits) or (strict and not all(fits)):
         lines = OWN_FORWARD.format(channels=_places(calls)[0].encoder.dim)
+        at = repr(tried[0] if len(tried) == 1 else tried)
+        kept = f"If the others shall keep their rows, say at={at}. " if any(fits) else ""
         raise AttachError(
             f"attach(): with BatchFormer at {names} a training pass gives outputs of shapes "
             f"{[tuple(t.shape) for t in seen.outputs]} for {batch.rows} samples, not {expected} "
             f"rows. Mixed rows are lost after the place (a head for each token, pooled later, as "
             f"in GPT-2), or an output does not come from it: name its classifier with at=. "
-            f"{lines} {record.candidates(tried, lines=False)}"
+            f"{kept}{lines} {record.candidates(tried, lines=False)}"
         )
     return seen
 
