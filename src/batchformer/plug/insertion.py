@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from dataclasses import dataclass, field
 from types import MethodType
 from typing import Any, Literal
@@ -223,17 +224,29 @@ class WithBatchFormer(ForwardMixin):
         if not args and not kwargs:  # compilers cannot break a graph inside a try block
             out = super().forward(features)
         else:
+            if place.marks and not torch.compiler.is_compiling():
+                unseen = _unseen(place, x, features, args, kwargs)
+                if unseen and not isinstance(self, DoublesSideInputs):
+                    warnings.warn(unseen, stacklevel=2)  # labels of a margin may cause no error
             try:
                 out = super().forward(features, *args, **kwargs)
             except RuntimeError as error:
-                rows = x.shape[place.encoder.batch_axis]
-                beside = [path for path, t in tensors((args, kwargs)) if t.shape[0] == rows]
-                if features is x or place.role != "double" or not beside:
+                unseen = _unseen(place, x, features, args, kwargs)
+                if unseen is None:
                     raise
-                raise RuntimeError(f"{error}\n{UNSEEN.format(rows=rows)}") from error
+                raise RuntimeError(f"{error}\n{unseen}") from error
         # Without gradients there is no loss that could get the rows wrong.
         marks = place.marks and torch.is_grad_enabled() and place.encoder.training
         return mark_two_streams(out) if marks else out
+
+
+def _unseen(place: Place, x: Tensor, features: Tensor, args: Any, kwargs: Any) -> str | None:
+    """Advice if a module reads N rows beside the 2N rows of the features; else None."""
+    rows = x.shape[place.encoder.batch_axis]
+    if features is x or place.role != "double":
+        return None
+    beside = any(t.shape[0] == rows for _, t in tensors((args, kwargs)))
+    return UNSEEN.format(rows=rows) if beside else None
 
 
 class PerStream(ForwardMixin):
