@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -45,10 +46,13 @@ def follow_gradients(seen: Evidence, leaves: dict[int, tuple[Tensor, int]]) -> N
     outside = reachable(seen.base.outputs, around=[out for _, _, out in seen.base.calls])
     if before and not before.keys() & outside.keys():
         seen.plain_untrained = "the backbone"
+    # A weight that two modules share, such as that of words, may act before and after the encoder.
+    around = [tensor for _, x, out in seen.base.calls for tensor in (x, out)]
+    tied = _tied_parameters(model) & reachable(seen.base.outputs, around).keys()
     others = [
         p
         for key, (p, _) in leaves.items()
-        if isinstance(p, nn.Parameter) and key not in inside and key not in before
+        if isinstance(p, nn.Parameter) and key not in inside and key not in before.keys() - tied
     ]
     on_plain, on_mixed = (gradients(half, others) for half in halves)
     acting = list(zip(others, on_plain, on_mixed, strict=True))
@@ -80,6 +84,12 @@ def follow_gradients(seen: Evidence, leaves: dict[int, tuple[Tensor, int]]) -> N
             late = shared and leaves[id(parameter)][1] <= min(shared)
             if late and id(parameter) not in stock:
                 seen.unshared = names.get(id(parameter), "a weight")
+
+
+def _tied_parameters(model: nn.Module) -> set[int]:
+    """Ids of the parameters that several modules share."""
+    counts = Counter(id(p) for _, p in model.named_parameters(remove_duplicate=False))
+    return {key for key, count in counts.items() if count > 1}
 
 
 def _reached(seen: Evidence, weights: list[Tensor]) -> list[bool]:

@@ -189,6 +189,19 @@ class Lstm(nn.Module):
         return self.head(self.rnn(self.words(ids))[1][0][-1])
 
 
+class Tied(nn.Module):
+    """The classifier has the weights of the words, and no other layer follows the encoder."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.body = nn.Embedding(20, C), nn.Linear(C, C)
+        self.head = nn.Linear(C, 20, bias=False)
+        self.head.weight = self.words.weight
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.head(self.body(self.words(ids)).relu().mean(1))
+
+
 class Cosine(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -248,6 +261,7 @@ attached(
     ),
     tokens,
 )
+attached("tied weights", Tied, words)
 attached("cosine classifier", lambda: nn.Sequential(nn.Linear(8, C), nn.ReLU(), Cosine()), x)
 attached(
     "weight norm",
