@@ -267,8 +267,12 @@ def test_ddp_and_fsdp_are_refused_with_what_to_do(tmp_path: Path) -> None:
         wrapped = nn.parallel.DistributedDataParallel(Net())
         with pytest.raises(AttachError, match="wrap it afterwards"):
             attach(wrapped)
+        with pytest.warns(UserWarning, match="DIFFERENT ENCODERS"):
+            attach(wrapped.module, verbose=False)
         sharded = fully_shard(Net(), mesh=init_device_mesh("cpu", (1,)))
         with pytest.raises(AttachError, match="Attach first, then shard"):
             attach(sharded)
+        with pytest.raises(ValueError, match="before it is sharded"):
+            check(sharded, X)
     finally:
         distributed.destroy_process_group()

@@ -35,6 +35,7 @@ from batchformer.plug.insertion import (
     double_side_inputs,
     dry_run,
     insert_all,
+    is_sharded,
     mark_outputs,
     normalise_per_stream,
     remove,
@@ -197,6 +198,7 @@ def attach(
     if example is not None:
         remember(model, batch)
     _add_to_optimizer(model, optimizer, [p for m in unique for p in m.parameters()], lr_factor)
+    _warn_of_ranks(model)
     if verbose:
         print(_summary(model, calls, axes, unique, streams, len(seen.sides)))
     return model
@@ -269,6 +271,21 @@ def _add_to_optimizer(
             return
 
 
+def _warn_of_ranks(model: nn.Module) -> None:
+    """Warn if a wrapper exists that averages the gradients of the old parameters alone."""
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return
+    kinds = _subclasses(nn.parallel.DistributedDataParallel)
+    wrappers = [found for found in gc.get_objects() if type(found) in kinds]
+    if any(part is model for wrapper in wrappers for part in wrapper.modules()):
+        warnings.warn(
+            "attach(): the model is in DistributedDataParallel already, which does not average the "
+            "gradients of new parameters: RANKS WILL TRAIN DIFFERENT ENCODERS. Attach first, then "
+            "wrap.",
+            stacklevel=3,
+        )
+
+
 def _subclasses(kind: type) -> set[type]:
     return {kind}.union(*map(_subclasses, kind.__subclasses__()))
 
@@ -300,11 +317,10 @@ def _refuse_wrapped(model: nn.Module) -> None:
         )
     if unwrap(model) is not model:
         raise AttachError(
-            f"attach(): the model is wrapped ({name}). Attach to the model inside and wrap it "
-            f"afterwards, so that the wrapper sees the new parameters."
+            f"attach(): the model is wrapped ({name}). Attach first and wrap it afterwards, so "
+            f"that the wrapper sees the new parameters."
         )
-    bases = [base.__name__ for base in type(model).mro()]
-    if any("FSDP" in base or "FullySharded" in base for base in bases):
+    if is_sharded(model):
         raise AttachError(
             f"attach(): the parameters are sharded already ({name}). Attach first, then shard."
         )

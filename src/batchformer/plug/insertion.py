@@ -575,3 +575,9 @@ def unwrap(model: nn.Module) -> nn.Module:
             model = model.module  # type: ignore[assignment]
         else:
             return model
+
+
+def is_sharded(model: nn.Module) -> bool:
+    """Whether the parameters of a part of the model are sharded over ranks (FSDP)."""
+    names = {base.__name__ for kind in {type(m) for m in model.modules()} for base in kind.mro()}
+    return any("FSDP" in name or "FullySharded" in name for name in names)
