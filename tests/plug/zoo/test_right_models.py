@@ -202,6 +202,18 @@ class Tied(nn.Module):
         return self.head(self.body(self.words(ids)).relu().mean(1))
 
 
+class AttentionPool(nn.Module):
+    """As SigLIP: one query for each sample reads its tokens, so no query can reach another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query = nn.Parameter(torch.randn(1, 1, 8))
+        self.attention, self.head = nn.MultiheadAttention(8, 2, batch_first=True), nn.Linear(8, K)
+
+    def forward(self, f: Tensor) -> Tensor:
+        return self.head(self.attention(self.query.expand(len(f), 1, 8), f, f)[0][:, 0])
+
+
 class Cosine(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -261,6 +273,7 @@ attached(
     ),
     tokens,
 )
+attached("pooling by attention", AttentionPool, tokens, example=torch.randn(3, 7, 8))
 attached("tied weights", Tied, words)
 attached("cosine classifier", lambda: nn.Sequential(nn.Linear(8, C), nn.ReLU(), Cosine()), x)
 attached(
