@@ -201,7 +201,7 @@ def _traced(model: nn.Module, batch: Batch) -> Trace:
     handles = [
         module.register_forward_hook(watch(name, is_layer(module)), with_kwargs=True)
         for name, module in model.named_modules()
-        if name
+        if name and not isinstance(module, torch.jit.ScriptModule)  # which takes no hooks
     ]
     with temporary_hooks(handles):
         outputs = batch.run(model)
@@ -281,7 +281,8 @@ def find_classifiers(model: nn.Module, record: Trace) -> list[str]:
     if not names or len(widths) > 1:
         raise AttachError(
             f"attach(): {type(model).__name__} has {len(record.producers)} outputs and no single "
-            f"classifier. Name one with at=, or switch auxiliary outputs off. "
+            f"classifier. Name one with at=, or a list of those that compute one output together, "
+            f"or switch auxiliary outputs off. "
             f"{record.candidates()}"
         )
     return names
