@@ -112,7 +112,7 @@ class LossInTraining(FeaturesInTraining):
 
 def test_a_loss_alone_shows_no_rows() -> None:
     batch = torch.randn(5, 4), torch.zeros(5, dtype=torch.long)
-    with pytest.raises(AttachError, match="return its logits beside the loss"):
+    with pytest.raises(AttachError, match="return its logits, beside the loss"):
         attach(LossInTraining(), example=batch, verbose=False)
 
 

@@ -433,7 +433,8 @@ def dry_run(
     if not fits:
         raise AttachError(
             "attach(): in training the model returns no tensor with rows, so nothing can show that "
-            "they double. Let it return its logits beside the loss."
+            "they double. Let it return its logits, beside the loss if it computes one, as a "
+            "tensor or in a tuple, dict or dataclass."
         )
     if not any(fits) or (strict and not all(fits)):
         lines = OWN_FORWARD.format(channels=_places(calls)[0].encoder.dim)
