@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
 from pathlib import Path
 
@@ -58,6 +59,15 @@ def test_excerpts_of_output_are_what_is_printed(
     lines = [line.strip() for line in block.splitlines()]
     missing = [line for line in lines if line not in {*printed, "..."} and "absent" not in line]
     assert not [line for line in missing if f"Usage: {line}" not in printed]
+
+
+def test_the_tables_of_check_are_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (ROOT / "docs/six-lines.md").read_text()
+    blocks = re.findall(r"```(python|text)\n(.*?)```", page, re.S)
+    for (kind, code), (following, text) in itertools.pairwise(blocks):
+        if (kind, following) == ("python", "text"):
+            exec(compile(code, "page", "exec"), {"__name__": "page"})
+            assert capsys.readouterr().out.strip() == text.strip()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

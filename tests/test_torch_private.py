@@ -44,6 +44,8 @@ NAMES = {
     "torch._disable_dynamo": "collectives are compiled (uncompiled)",
     "torch.compiler.assume_constant_result(print_nothing)._dynamo_marked_constant": "a warning "
     "becomes part of compiled code (constant_when_compiled)",
+    "torch.autograd.graph._engine_run_backward": "check fails on checkpointed models "
+    "(gradients_of)",
     "torch._C._are_functorch_transforms_active": "kernels run inside torch.func (is_transformed)",
     "forward_ad._current_level": "kernels run in forward-mode differentiation (is_forward_mode)",
 }

@@ -9,11 +9,12 @@ hooks, are kept here as strings.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
 import torch
-from torch.autograd import forward_ad
+from torch import Tensor
+from torch.autograd import forward_ad, graph
 from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
 from torch.nn.modules.batchnorm import _NormBase as Norm
 from torch.nn.modules.conv import _ConvNd as Conv
@@ -69,6 +70,18 @@ def constant_when_compiled(function: F) -> F:
     """
     function._dynamo_marked_constant = True  # type: ignore[attr-defined]
     return function
+
+
+def gradients_of(loss: Tensor, inputs: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
+    """The gradients of a number with respect to these tensors; the graph is kept.
+
+    This is ``torch.autograd.grad``, which suspends a ``TorchFunctionMode``, except that the mode
+    stays active: a checkpoint runs a part of the model again inside this call, as it ran before.
+    """
+    ones = torch.ones_like(loss)
+    return graph._engine_run_backward(
+        (loss,), (ones,), True, False, tuple(inputs), True, accumulate_grad=False
+    )
 
 
 def is_transformed() -> bool:

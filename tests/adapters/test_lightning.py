@@ -236,6 +236,11 @@ def test_inputs_says_what_the_network_is_called_with() -> None:
     assert set(lit.rows["train"]) == {8}
 
 
+def test_a_batch_that_the_network_does_not_take_asks_for_inputs() -> None:
+    with pytest.raises(RuntimeError, match=r"keyword argument 'features'.*pass inputs="):
+        trainer(BatchFormerCallback(verbose=False)).fit(Named(), DataLoader(Rows(), batch_size=4))
+
+
 def test_a_wrong_name_lists_the_children() -> None:
     with pytest.raises(AttachError, match=r"Lit has no submodule 'net'.*its children: model"):
         trainer(BatchFormerCallback("net")).fit(Lit(), data())

@@ -212,8 +212,8 @@ REFUSED: dict[str, tuple[Callable[[], Any], dict[str, Any], str]] = {
     ),
     "DataParallel": (lambda: nn.DataParallel(Net()), {}, "train with DistributedDataParallel"),
     "compiled": (lambda: torch.compile(Net(), backend="eager"), {}, "wrap it afterwards"),
-    "compiled in place": (compiled_in_place, {}, "wrap it afterwards"),
-    "TorchScript": (lambda: torch.jit.script(nn.Linear(4, 2)), {}, "TorchScript"),
+    "compiled in place": (compiled_in_place, {}, "Attach first, then compile it"),
+    "TorchScript": (lambda: torch.jit.script(nn.Linear(4, 2)), {}, "script what export"),
     "heads that do not fit": (Net, {"heads": 3}, "use heads= one of 1, 2, 4, 8"),
     "a norm as the place": (Net, PER_STREAM, "name the layer before it"),
     "one module for two widths": (
@@ -267,8 +267,12 @@ def test_ddp_and_fsdp_are_refused_with_what_to_do(tmp_path: Path) -> None:
         wrapped = nn.parallel.DistributedDataParallel(Net())
         with pytest.raises(AttachError, match="wrap it afterwards"):
             attach(wrapped)
+        with pytest.warns(UserWarning, match="DIFFERENT ENCODERS"):
+            attach(wrapped.module, verbose=False)
         sharded = fully_shard(Net(), mesh=init_device_mesh("cpu", (1,)))
         with pytest.raises(AttachError, match="Attach first, then shard"):
             attach(sharded)
+        with pytest.raises(ValueError, match="before it is sharded"):
+            check(sharded, X)
     finally:
         distributed.destroy_process_group()

@@ -219,6 +219,26 @@ def test_large_images_are_tried_at_half_the_resolution_where_the_model_accepts_t
         assert sides[-1] == side
 
 
+class AuxiliaryHead(nn.Module):
+    """As Inception: a head that is called in training alone, and needs a larger image."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.head = nn.Conv2d(3, 8, 3, 16), nn.Linear(8, 3)
+        self.aux = nn.Conv2d(8, 3, 5)
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        features = self.stem(x).relu()
+        out = {"out": self.head(features.mean((2, 3)))}
+        return out | {"aux": self.aux(features)} if self.training else out
+
+
+@pytest.mark.parametrize("batch", [None, torch.randn(4, 3, 128, 128)])
+def test_images_are_large_enough_for_training_too(batch: Tensor | None) -> None:
+    model = attach(AuxiliaryHead(), verbose=False)
+    assert check(model, batch)
+
+
 def test_a_part_of_the_encoder_that_is_never_called_is_named() -> None:
     model = attach(Backbone(), verbose=False)
     layer = model.head.batchformer.layers[0]  # type: ignore[union-attr]

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from batchformer import attach
 from batchformer.plug.classifier import (
     AttachError,
     find_classifiers,
@@ -122,6 +123,15 @@ def test_trace_counts_calls_and_leaves_no_hook() -> None:
     assert "called 2 times" in record.calls["0"].describe()
     assert "There is no candidate" in record.candidates()
     assert not any(module._forward_hooks for module in model.modules())
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:FutureWarning")
+@pytest.mark.parametrize("at", [None, "2"])
+def test_a_part_in_torchscript_is_no_place_and_no_obstacle(at: str | None) -> None:
+    body = torch.jit.script(nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU()))
+    model = nn.Sequential(body, nn.Tanh(), nn.Linear(8, 3))
+    attach(model, at=at, example=torch.randn(3, 4), verbose=False)
+    assert hasattr(model[2], "batchformer") and len(model(torch.randn(5, 4))) == 10
 
 
 def test_layers_are_leaves_with_weights() -> None:

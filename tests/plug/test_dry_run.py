@@ -85,6 +85,37 @@ def test_an_auxiliary_output_that_is_named_so_keeps_its_rows() -> None:
     )
 
 
+class FeaturesInTraining(nn.Module):
+    """Returns its features too in training, for a penalty on them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(4, 8), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Any:
+        features = self.body(x)
+        return (self.head(features), features) if self.training else self.head(features)
+
+
+def test_an_output_that_keeps_its_rows_must_be_wanted() -> None:
+    with pytest.raises(AttachError, match="say at='head'"):
+        attach(FeaturesInTraining(), verbose=False)
+    model = attach(FeaturesInTraining(), at="head", verbose=False)
+    assert [len(part) for part in model(torch.randn(5, 4))] == [10, 5]
+
+
+class LossInTraining(FeaturesInTraining):
+    def forward(self, x: Tensor, y: Tensor | None = None) -> Any:
+        logits = self.head(self.body(x))
+        return F.cross_entropy(logits, match(logits, y)) if self.training else logits
+
+
+def test_a_loss_alone_shows_no_rows() -> None:
+    batch = torch.randn(5, 4), torch.zeros(5, dtype=torch.long)
+    with pytest.raises(AttachError, match="return its logits, beside the loss"):
+        attach(LossInTraining(), example=batch, verbose=False)
+
+
 class Segmenter(nn.Module):
     """As FCN: a dict, with an auxiliary classifier of earlier features in eval too."""
 

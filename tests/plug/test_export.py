@@ -175,6 +175,36 @@ def test_an_example_that_the_model_no_longer_accepts_is_not_insisted_on() -> Non
     assert export(model)(torch.randn(2, 6)).shape == (2, 3)
 
 
+class Keeps(nn.Module):
+    """Stores what it computed, for a penalty or a figure."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(4, 8), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.features = self.body(x)
+        self.logits: Tensor = self.head(self.features)
+        self.seen = {"norms": [self.features.norm(dim=1)]}
+        return self.logits
+
+
+def test_what_a_model_has_stored_in_training_does_not_stop_export() -> None:
+    model = attach(Keeps(), verbose=False)
+    model(torch.randn(5, 4))
+    plain = export(model)
+    assert type(plain.logits) is Tensor and not plain.logits.requires_grad
+    assert model.logits.requires_grad and model.logits.grad_fn is not None
+
+
+def test_a_checkpoint_is_not_taken_for_a_state_dict() -> None:
+    model = attach(nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 3)), verbose=False)
+    checkpoint = {"state_dict": model.state_dict(), "optimizer": {"state": {0: {}}}, "epoch": 3}
+    with pytest.raises(ValueError, match=r"export\(checkpoint\['state_dict'\]\)"):
+        export(checkpoint)
+    assert len(export(checkpoint["state_dict"])) == 4  # type: ignore[arg-type]
+
+
 def test_a_failed_guess_is_told_once() -> None:
     with pytest.raises(ValueError, match="No guessed input was accepted by Pair") as told:
         attach(Pair())

@@ -66,11 +66,20 @@ class MultiTask(nn.Module):
     def __init__(self, classes: int = 4) -> None:
         super().__init__()
         self.body = nn.Sequential(nn.Linear(6, 16), nn.ReLU())
-        self.kind, self.colour = nn.Linear(16, K), nn.Linear(16, classes)
+        self.kind: nn.Module = nn.Linear(16, K)
+        self.colour = nn.Linear(16, classes)
 
     def forward(self, x: Tensor) -> dict[str, Tensor]:
         features = self.body(x)
         return {"kind": self.kind(features), "colour": self.colour(features)}
+
+
+class DeepHead(MultiTask):
+    """One head of several layers, which read the same features as the other head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kind = nn.Sequential(nn.Dropout(0.2), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, K))
 
 
 class Ages(Mlp):
@@ -174,6 +183,7 @@ BY_HAND = {
     ),
     "mlp": Family(Mlp, rows(6), ("head",)),
     "multi-task": Family(MultiTask, rows(6), ("kind", "colour")),
+    "multi-task, a deep head": Family(DeepHead, rows(6), ("kind.0", "colour")),
     "regression": Family(Ages, rows(6), ("head",)),
 }
 FAMILIES = TIMM | TORCHVISION | BY_HAND

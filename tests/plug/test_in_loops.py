@@ -25,6 +25,7 @@ from torch.utils.checkpoint import checkpoint
 import batchformer
 from batchformer import attach, check, export, match, stream_loss
 from batchformer.nn.module import encoders_of
+from batchformer.plug.alive import influence, watched_influence
 from batchformer.plug.export import plain_state_dict
 
 SOURCE = str(Path(batchformer.__file__).parents[1])
@@ -370,6 +371,36 @@ def test_a_model_that_checkpoints_itself_can_be_attached_and_checked() -> None:
     attach(model, at="blocks.1", verbose=False)
     result = check(model, torch.randn(3, 3, 32, 32))
     assert result.passed, str(result)
+
+
+class Recomputed(nn.Module):
+    """A block whose forward runs again in the backward pass, with dropout called as a function."""
+
+    def __init__(self, reentrant: bool) -> None:
+        super().__init__()
+        self.linear, self.reentrant = nn.Linear(8, 8), reentrant
+
+    def forward(self, x: Tensor) -> Any:
+        return checkpoint(self.inside, x, use_reentrant=self.reentrant)
+
+    def inside(self, x: Tensor) -> Tensor:
+        return F.dropout(self.linear(x), 0.1, self.training).relu()
+
+
+def test_a_recomputed_pass_drops_as_little_as_the_pass_that_check_observed() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), Recomputed(reentrant=False), nn.Linear(8, 4))
+    attach(model, at="1.linear", verbose=False)
+    x = vectors(4)
+    result = check(model, x)
+    assert result.passed and result.influence == influence(model, x), str(result)
+
+
+def test_what_cannot_be_measured_in_a_checkpoint_stops_no_training() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), Recomputed(reentrant=True), nn.Linear(8, 4))
+    attach(model, at="1.linear", verbose=False)
+    with pytest.raises(RuntimeError, match="use_reentrant=True"):
+        influence(model, vectors(4))
+    assert watched_influence(model, vectors(4)) is None
 
 
 def test_functional_calls_use_the_given_parameters() -> None:

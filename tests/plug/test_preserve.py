@@ -49,6 +49,26 @@ def test_modes_buffers_flags_and_random_states_come_back() -> None:
     assert np.random.rand() == expected.rand()  # noqa: NPY002
 
 
+class Observer(nn.Module):
+    """As torch's for quantization: its range has no shape before the first batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("largest", torch.tensor([]))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.largest.resize_(x.shape[1]).copy_(x.amax(0))
+        return x
+
+
+def test_a_buffer_that_a_pass_has_resized_comes_back() -> None:
+    model = Observer()
+    with preserve_state(model):
+        model(torch.randn(5, 4))
+        assert model.largest.shape == (4,)
+    assert model.largest.shape == (0,)
+
+
 @pytest.mark.parametrize("kind", ["mps", "xpu"])
 def test_the_generators_of_other_accelerators_come_back(
     kind: str, monkeypatch: pytest.MonkeyPatch

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 import pickle
+import warnings
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from batchformer import attach, check, detach
+from batchformer import attach, check, detach, duplicate
 from batchformer.plug.example import Batch
 from batchformer.plug.insertion import DoublesSideInputs
 from batchformer.plug.side_inputs import FEATURES, PaddingMask, SideInputs, row_axes
@@ -191,3 +192,39 @@ def test_a_mask_that_attach_has_not_seen_is_explained() -> None:
         model(x, mask)
     model = attach(Masked(), at="block", example=(x, mask), verbose=False)
     assert len(model(x, mask)) == len(model(x)) == 2 * N
+
+
+class Margin(nn.Linear):
+    """As ArcFace: in training, a margin is taken from the logit of each label."""
+
+    def forward(self, x: Tensor, y: Tensor | None = None) -> Tensor:
+        logits = super().forward(x)
+        if y is None:
+            return logits
+        return logits - torch.zeros_like(logits).scatter_(1, y[:, None], 9.0)
+
+
+class WithMargin(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(C, C), Margin(C, 2)
+
+    def forward(self, x: Tensor, y: Tensor | None = None) -> Tensor:
+        logits: Tensor = self.head(self.body(x), y)
+        return logits
+
+
+def test_labels_that_attach_has_not_seen_cause_a_warning() -> None:
+    """N labels for 2N rows are no error in scatter: the mixed rows would get no margin."""
+    x, y = torch.randn(5, C), torch.zeros(5, dtype=torch.long)
+    model = attach(WithMargin(), verbose=False)
+    with pytest.warns(UserWarning, match=r"others of 5 rows.*has not seen.*example="):
+        model(x, y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model(x)
+        model(x, duplicate(y))
+        model.eval()(x, y)
+        seen = attach(WithMargin(), at="head", example=(x, y), dropout=0.0, verbose=False)
+        margins = (seen(x) - seen(x, y))[:, 0]
+    torch.testing.assert_close(margins, torch.full((10,), 9.0))

@@ -78,7 +78,14 @@ class BatchFormerCallback(Callback):  # type: ignore[misc]
         seen = batch if self.inputs is None else self.inputs(batch)
         if self._unchecked:
             optimizer = trainer.optimizers[0] if len(trainer.optimizers) == 1 else None
-            result = check_model(self._network(pl_module), seen, optimizer)
+            try:
+                result = check_model(self._network(pl_module), seen, optimizer)
+            except (TypeError, RuntimeError) as error:
+                raise RuntimeError(
+                    f"BatchFormerCallback: check() fails on the first training batch: {error}. If "
+                    f"a batch is not (x, y), pass inputs=, a function from a batch to what the "
+                    f"network is called with."
+                ) from error
             if result.failures:
                 raise RuntimeError(f"BatchFormerCallback, on the first training batch:\n{result}")
             if not result:  # not proven, for example because of noise: no reason to stop training

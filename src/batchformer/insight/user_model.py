@@ -99,6 +99,11 @@ def look_at(
     inner = unwrap(model)
     samples = collect(loader, most, captions, columns)
     labels = samples.labels
+    if labels.ndim != 1 or int(labels.min()) < 0:
+        raise ValueError(
+            f"look_at(): the labels of the loader have shape {tuple(labels.shape)} and begin at "
+            f"{int(labels.min())}. Use a loader that gives one class from 0 on for each sample."
+        )
     device = next((p.device for p in inner.parameters()), torch.device("cpu"))
     relations = relations_of(inner, samples.at(slice(3), device), loss)
     with preserve_state(inner), torch.no_grad():

@@ -21,6 +21,7 @@ from batchformer.plug.findings import ALIVE, Finding
 from batchformer.plug.insertion import find_record, unwrap
 from batchformer.plug.noise import isolated, without_noise
 from batchformer.plug.observe import Experiment, Pass
+from batchformer.torch_private import gradients_of
 
 #: In nats. Below this, one sample has no effect on another's loss; as in the lab's reports.
 NEXT_TO_NOTHING = 1e-3
@@ -90,9 +91,7 @@ def _influence_on(logits: Tensor, seen: Pass, axis: int) -> float:
     apart = (2 * (features - features.mean(0)).square().sum(1).mean()).sqrt()
     lengths = []
     for row in range(len(logits)):
-        (gradient,) = torch.autograd.grad(
-            _loss(logits[row]), x, retain_graph=True, allow_unused=True
-        )
+        (gradient,) = gradients_of(_loss(logits[row]), [x])
         if gradient is None:
             return 0.0
         length = gradient.movedim(axis, 0).flatten(1).double().norm(dim=1)
@@ -170,11 +169,12 @@ def about_life(seen: Evidence, explained: bool) -> Finding | None:
 def watched_influence(model: nn.Module, batch: Any) -> float | None:
     """:func:`influence` for the adapters: warns if weight decay has shrunk the encoder to nothing.
 
-    None if this batch cannot show it (one sample, or equal ones): logging must not stop a training.
+    None if this batch cannot show it (one sample, or equal ones), or if no gradient can be taken (a
+    checkpoint with ``use_reentrant=True``): logging must not stop a training.
     """
     try:
         measured = influence(model, batch)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RuntimeError):
         return None
     reason = decay_warning(encoders_of(model), measured)
     if reason is not None:

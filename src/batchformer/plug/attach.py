@@ -35,6 +35,7 @@ from batchformer.plug.insertion import (
     double_side_inputs,
     dry_run,
     insert_all,
+    is_sharded,
     mark_outputs,
     normalise_per_stream,
     remove,
@@ -197,6 +198,7 @@ def attach(
     if example is not None:
         remember_example(model, batch)
     _add_to_optimizer(model, optimizer, [p for m in unique for p in m.parameters()], lr_factor)
+    _warn_of_ranks(model)
     if verbose:
         print(_summary(model, calls, axes, unique, streams, len(seen.sides)))
     return model
@@ -269,6 +271,21 @@ def _add_to_optimizer(
             return
 
 
+def _warn_of_ranks(model: nn.Module) -> None:
+    """Warn if a wrapper exists that averages the gradients of the old parameters alone."""
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return
+    kinds = _subclasses(nn.parallel.DistributedDataParallel)
+    wrappers = [found for found in gc.get_objects() if type(found) in kinds]
+    if any(part is model for wrapper in wrappers for part in wrapper.modules()):
+        warnings.warn(
+            "attach(): the model is in DistributedDataParallel already, which does not average the "
+            "gradients of new parameters: RANKS WILL TRAIN DIFFERENT ENCODERS. Attach first, then "
+            "wrap.",
+            stacklevel=3,
+        )
+
+
 def _subclasses(kind: type) -> set[type]:
     return {kind}.union(*map(_subclasses, kind.__subclasses__()))
 
@@ -285,20 +302,25 @@ def _refuse_wrapped(model: nn.Module) -> None:
     name = type(model).__name__
     if isinstance(model, torch.jit.ScriptModule):
         raise AttachError(
-            "attach(): a TorchScript model cannot be changed. Attach first, then script it."
+            "attach(): a TorchScript model cannot be changed. Attach to the model that it was made "
+            "from, and script what export(model) returns after training."
         )
     if isinstance(model, nn.DataParallel):
         raise AttachError(
             "attach(): nn.DataParallel is not supported: its replicas would share the encoder of "
             "one device. Attach to the model inside and train with DistributedDataParallel."
         )
-    if unwrap(model) is not model or getattr(model, COMPILED_CALL, None) is not None:
+    if getattr(model, COMPILED_CALL, None) is not None:
         raise AttachError(
-            f"attach(): the model is wrapped ({name}). Attach to the model inside and wrap it "
-            f"afterwards, so that the wrapper sees the new parameters."
+            f"attach(): this {name} is compiled already (model.compile()). Attach first, then "
+            f"compile it."
         )
-    bases = [base.__name__ for base in type(model).mro()]
-    if any("FSDP" in base or "FullySharded" in base for base in bases):
+    if unwrap(model) is not model:
+        raise AttachError(
+            f"attach(): the model is wrapped ({name}). Attach first and wrap it afterwards, so "
+            f"that the wrapper sees the new parameters."
+        )
+    if is_sharded(model):
         raise AttachError(
             f"attach(): the parameters are sharded already ({name}). Attach first, then shard."
         )

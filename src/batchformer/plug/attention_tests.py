@@ -26,6 +26,7 @@ from batchformer.plug.findings import ATTEND, CONTROL, Finding
 from batchformer.plug.insertion import WithBatchFormer
 from batchformer.plug.observe import SEEDS, STEPS, Experiment, Features, Pass, effect, moved
 from batchformer.plug.place_tests import left_out
+from batchformer.torch_private import gradients_of
 
 # ---- One sample is replaced.
 
@@ -95,7 +96,7 @@ def dependence(experiment: Experiment, pick: Picker) -> Tensor | None:
         row = torch.cat([t[number].float() for t in rows])
         total = (row * torch.randn(row.shape, generator=generator).to(row)).sum()
         try:
-            slopes = torch.autograd.grad(total, given, retain_graph=True, allow_unused=True)
+            slopes = gradients_of(total, given)
         except RuntimeError:  # no graph, or a checkpoint that refuses it
             return None
         reach = torch.zeros(batch.rows, dtype=torch.bool)

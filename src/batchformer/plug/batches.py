@@ -62,7 +62,9 @@ def _half_resolution(model: nn.Module, batch: Batch) -> Batch:
         return batch
     with preserve_state(model), torch.no_grad():
         try:
-            smaller.head(1).run(model.eval())
+            for mode in (False, True):  # an auxiliary head in training may need a larger image
+                model.train(mode)
+                run_without_values(model, smaller.head(2), lambda few: few.run(model))
         except Exception:  # it accepts images of one size only
             return batch
     return smaller

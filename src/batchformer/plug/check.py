@@ -25,10 +25,18 @@ from batchformer.plug import (
 )
 from batchformer.plug.alive import about_life, decay_warning, influence_of
 from batchformer.plug.batches import few_samples, fill_up, replaced_index
+from batchformer.plug.classifier import find_and_trace
 from batchformer.plug.evidence import Evidence
-from batchformer.plug.example import Batch, find_batch, remembered_example
+from batchformer.plug.example import Batch, remembered_example
 from batchformer.plug.findings import CALLED, MEMBER, ON, THERE, CheckResult, Finding
-from batchformer.plug.insertion import OURS, Attachment, WithBatchFormer, find_record, unwrap
+from batchformer.plug.insertion import (
+    OURS,
+    Attachment,
+    WithBatchFormer,
+    find_record,
+    is_sharded,
+    unwrap,
+)
 from batchformer.plug.noise import (
     closed_gates,
     drops_everything,
@@ -71,7 +79,7 @@ def check(
             the one that ``attach`` was given, or 0.
 
     Raises:
-        ValueError: the batch cannot show anything, or the model is wrapped in ``DataParallel``.
+        ValueError: the batch cannot show anything, or the model is in ``DataParallel`` or FSDP.
 
     >>> from batchformer import attach
     >>> model = attach(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 4)), verbose=False)
@@ -83,6 +91,11 @@ def check(
             "check(): nn.DataParallel is not supported: its replicas share the encoder of one "
             "device. Start one process for each GPU with torchrun, wrap the model in "
             "DistributedDataParallel, and check that."
+        )
+    if is_sharded(model):
+        raise ValueError(
+            "check(): the parameters are sharded (FSDP), and check needs whole ones. Check the "
+            "model before it is sharded."
         )
     if input_axis is not None and input_axis < 0:
         raise ValueError(f"check(): input_axis={input_axis}; axes count from 0.")
@@ -230,7 +243,7 @@ def _guess(model: nn.Module, axis: int) -> Batch:
     failure: ValueError | None = None
     try:
         if axis == 0:  # guesses have their samples there
-            return find_batch(model)
+            return find_and_trace(model, None, axis)[0]
     except ValueError as error:
         failure = error
     raise ValueError(

@@ -201,7 +201,7 @@ def _traced(model: nn.Module, batch: Batch) -> Trace:
     handles = [
         module.register_forward_hook(watch(name, is_layer(module)), with_kwargs=True)
         for name, module in model.named_modules()
-        if name
+        if name and not isinstance(module, torch.jit.ScriptModule)  # which takes no hooks
     ]
     with temporary_hooks(handles):
         outputs = batch.run(model)
@@ -281,7 +281,8 @@ def find_classifiers(model: nn.Module, record: Trace) -> list[str]:
     if not names or len(widths) > 1:
         raise AttachError(
             f"attach(): {type(model).__name__} has {len(record.producers)} outputs and no single "
-            f"classifier. Name one with at=, or switch auxiliary outputs off. "
+            f"classifier. Name one with at=, or a list of those that compute one output together, "
+            f"or switch auxiliary outputs off. "
             f"{record.candidates()}"
         )
     return names
@@ -321,9 +322,9 @@ def _on_same_features(names: list[str], record: Trace) -> list[str]:
 
 def resolve(model: nn.Module, at: At | None, record: Trace) -> list[str]:
     """Names of the modules that BatchFormer shall stand before, in the order of their calls."""
-    if at is None:
-        return find_classifiers(model, record)
     modules = dict(model.named_modules())
+    if at is None:
+        return [_first_layer(name, modules) for name in find_classifiers(model, record)]
     chosen = []
     several = isinstance(at, Iterable) and not isinstance(at, (str, nn.Module))
     places: Iterable[Any] = at if several else [at]  # type: ignore[assignment]
@@ -336,9 +337,7 @@ def resolve(model: nn.Module, at: At | None, record: Trace) -> list[str]:
                 f"attach(): {type(model).__name__} has no submodule {name!r}. "
                 f"{hint}{record.candidates()}"
             )
-        while isinstance(modules[name], nn.Sequential) and len(modules[name]):
-            # A child of a Sequential would run as its last layer. Its first layer has its input.
-            name = f"{name}.{next(iter(getattr(modules[name], CHILDREN)))}"
+        name = _first_layer(name, modules)
         if name not in record.calls:
             raise AttachError(
                 f"attach(): {name!r} is not called in a forward pass, so BatchFormer would never "
@@ -349,6 +348,16 @@ def resolve(model: nn.Module, at: At | None, record: Trace) -> list[str]:
         raise AttachError(f"attach(): at={at!r} names no place, or one place twice.")
     order = list(record.calls)
     return sorted(chosen, key=order.index)
+
+
+def _first_layer(name: str, modules: dict[str, nn.Module]) -> str:
+    """The first layer of a Sequential, which has its input; any other module's own name.
+
+    A child of the Sequential would run as its last layer.
+    """
+    while isinstance(modules[name], nn.Sequential) and len(modules[name]):  # type: ignore[arg-type]
+        name = f"{name}.{next(iter(getattr(modules[name], CHILDREN)))}"
+    return name
 
 
 def _name_of(place: Any, modules: dict[str, nn.Module], model: nn.Module) -> str:

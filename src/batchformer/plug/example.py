@@ -104,7 +104,13 @@ def fit_batch(model: nn.Module, example: Any, axis: int = 0) -> Batch:
     """The example as this model accepts it: as it is, or without its labels."""
     given = as_batch(example, axis)
     if isinstance(example, Mapping):
-        return Batch((), _without_labels(given.kwargs), given.rows, axis)
+        given = given._replace(kwargs=_without_labels(given.kwargs))
+        if not _takes(model, **given.kwargs):
+            raise TypeError(
+                f"{type(model).__name__} takes no keyword arguments {', '.join(given.kwargs)}. If "
+                f"it is called with the dict itself, put that into a tuple: (batch,)."
+            )
+        return given
     if len(given.args) < 2:
         return given
     with preserve_state(model), torch.no_grad():
@@ -112,7 +118,7 @@ def fit_batch(model: nn.Module, example: Any, axis: int = 0) -> Batch:
             given.run(model.eval())
         except Exception:  # (x, y) of a data loader: the model may accept x alone
             alone = as_batch(given.args[0], axis)
-            if _takes(model, len(given.args)):
+            if _takes(model, *given.args):
                 try:
                     alone.run(model)
                 except Exception:
@@ -127,16 +133,20 @@ def give_shapes(model: nn.Module, example: Any, axis: int) -> None:
     """Run the example once, so that lazy modules get their shapes, as from a first batch."""
     batch = as_batch(example, axis)
     batch = batch._replace(kwargs=_without_labels(batch.kwargs))
-    if len(batch.args) > 1 and not _takes(model, len(batch.args)):
+    if len(batch.args) > 1 and not _takes(model, *batch.args):
         batch = batch._replace(args=batch.args[:1])  # (x, y) of a data loader, see fit_batch
     with in_eval(model), torch.no_grad():
         batch.run(model)
 
 
-def _takes(model: nn.Module, arguments: int) -> bool:
-    """Whether the model's forward accepts this number of positional arguments."""
+def _takes(model: nn.Module, /, *args: Any, **kwargs: Any) -> bool:
+    """Whether the signature of the model's forward, if it has one, accepts these arguments."""
     try:
-        inspect.signature(model.forward).bind(*range(arguments))
+        signature = inspect.signature(model.forward)
+    except (TypeError, ValueError):  # TorchScript
+        return True
+    try:
+        signature.bind(*args, **kwargs)
     except TypeError:
         return False
     return True

@@ -9,6 +9,7 @@ from typing import Any, TypeVar, overload
 import torch
 from torch import Tensor, nn
 
+from batchformer.nn.streams import leaves
 from batchformer.plug.classifier import CHILD, AttachError, output_tensors
 from batchformer.plug.example import Batch, find_batch, forget_example, remembered_example
 from batchformer.plug.insertion import (
@@ -68,13 +69,20 @@ def export(model: nn.Module | Mapping[str, Any], example: Any = None) -> Any:
 
     Raises:
         RuntimeError: copy and original give different outputs on the example batch.
+        ValueError: a checkpoint that contains a state dict was given in place of the state dict.
     """
     if isinstance(model, Mapping):
+        for key, part in model.items():
+            if isinstance(part, Mapping) and len(plain_state_dict(part)) < len(part):
+                raise ValueError(
+                    f"export(): this is not a state dict, but a checkpoint with a state dict in "
+                    f"{key!r}. Call export(checkpoint[{key!r}])."
+                )
         return plain_state_dict(model)
     inner = unwrap(model)
     with preserve_state(inner):
         inner.train()  # clears tensors that some modules cache in eval and that cannot be copied
-        plain = copy.deepcopy(inner)
+        plain = copy.deepcopy(inner, _without_graphs(inner))
         _remove_all(plain, "export")
         plain.eval()
     record: Attachment | None = inner.__dict__.get(RECORD)
@@ -89,6 +97,16 @@ def export(model: nn.Module | Mapping[str, Any], example: Any = None) -> Any:
             "something besides BatchFormer acts in eval. Run check(model, batch) to find it."
         )
     return plain
+
+
+def _without_graphs(model: nn.Module) -> dict[int, Any]:
+    """Copies for ``copy.deepcopy`` of tensors that modules keep from the last pass, by their id.
+
+    Tensors with a graph, such as features that a model stores, cannot be copied by torch.
+    """
+    kept = (part for module in model.modules() for _, part in leaves(vars(module)))
+    with_graph = (part for part in kept if isinstance(part, Tensor) and not part.is_leaf)
+    return {id(part): copy.deepcopy(part.detach()) for part in with_graph}
 
 
 def _accepted(model: nn.Module, batch: Batch | None) -> Batch | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from dataclasses import dataclass, field
 from types import MethodType
 from typing import Any, Literal
@@ -223,17 +224,29 @@ class WithBatchFormer(ForwardMixin):
         if not args and not kwargs:  # compilers cannot break a graph inside a try block
             out = super().forward(features)
         else:
+            if place.marks and not torch.compiler.is_compiling():
+                unseen = _unseen(place, x, features, args, kwargs)
+                if unseen and not isinstance(self, DoublesSideInputs):
+                    warnings.warn(unseen, stacklevel=2)  # labels of a margin may cause no error
             try:
                 out = super().forward(features, *args, **kwargs)
             except RuntimeError as error:
-                rows = x.shape[place.encoder.batch_axis]
-                beside = [path for path, t in tensors((args, kwargs)) if t.shape[0] == rows]
-                if features is x or place.role != "double" or not beside:
+                unseen = _unseen(place, x, features, args, kwargs)
+                if unseen is None:
                     raise
-                raise RuntimeError(f"{error}\n{UNSEEN.format(rows=rows)}") from error
+                raise RuntimeError(f"{error}\n{unseen}") from error
         # Without gradients there is no loss that could get the rows wrong.
         marks = place.marks and torch.is_grad_enabled() and place.encoder.training
         return mark_two_streams(out) if marks else out
+
+
+def _unseen(place: Place, x: Tensor, features: Tensor, args: Any, kwargs: Any) -> str | None:
+    """Advice if a module reads N rows beside the 2N rows of the features; else None."""
+    rows = x.shape[place.encoder.batch_axis]
+    if features is x or place.role != "double":
+        return None
+    beside = any(t.shape[0] == rows for _, t in tensors((args, kwargs)))
+    return UNSEEN.format(rows=rows) if beside else None
 
 
 class PerStream(ForwardMixin):
@@ -417,14 +430,22 @@ def dry_run(
             fit or _has_more_rows(t.shape, shape, batch.rows, expected)
             for fit, t, shape in zip(fits, seen.outputs, record.shapes, strict=True)
         ]
+    if not fits:
+        raise AttachError(
+            "attach(): in training the model returns no tensor with rows, so nothing can show that "
+            "they double. Let it return its logits, beside the loss if it computes one, as a "
+            "tensor or in a tuple, dict or dataclass."
+        )
     if not any(fits) or (strict and not all(fits)):
         lines = OWN_FORWARD.format(channels=_places(calls)[0].encoder.dim)
+        at = repr(tried[0] if len(tried) == 1 else tried)
+        kept = f"If the others shall keep their rows, say at={at}. " if any(fits) else ""
         raise AttachError(
             f"attach(): with BatchFormer at {names} a training pass gives outputs of shapes "
             f"{[tuple(t.shape) for t in seen.outputs]} for {batch.rows} samples, not {expected} "
             f"rows. Mixed rows are lost after the place (a head for each token, pooled later, as "
             f"in GPT-2), or an output does not come from it: name its classifier with at=. "
-            f"{lines} {record.candidates(tried, lines=False)}"
+            f"{kept}{lines} {record.candidates(tried, lines=False)}"
         )
     return seen
 
@@ -555,3 +576,9 @@ def unwrap(model: nn.Module) -> nn.Module:
             model = model.module  # type: ignore[assignment]
         else:
             return model
+
+
+def is_sharded(model: nn.Module) -> bool:
+    """Whether the parameters of a part of the model are sharded over ranks (FSDP)."""
+    names = {base.__name__ for kind in {type(m) for m in model.modules()} for base in kind.mro()}
+    return any("FSDP" in name or "FullySharded" in name for name in names)

@@ -22,6 +22,7 @@ from batchformer.plug.preserve import (
     temporary_hooks,
 )
 from batchformer.plug.replay import Replay
+from batchformer.torch_private import gradients_of
 
 #: Training steps that are skipped to see whether the model still mixes later. It is a prime, so
 #: that a model which mixes in every second or third step is seen in another one.
@@ -320,7 +321,7 @@ def gradients(rows: Sequence[Tensor], targets: Sequence[Tensor]) -> list[bool]:
     loss = torch.stack(losses).sum() if losses else torch.zeros(())
     if not loss.requires_grad or not targets:
         return [False] * len(targets)
-    found = torch.autograd.grad(loss, list(targets), allow_unused=True, retain_graph=True)
+    found = gradients_of(loss, targets)
     return [gradient is not None and bool(gradient.any()) for gradient in found]
 
 

@@ -93,7 +93,7 @@ def record_attention(model: nn.Module) -> Iterator[AttentionRecord]:
 
     def record(name: str) -> Any:
         def hook(module: nn.Module, args: Any, kwargs: Any) -> None:
-            if module.training:
+            if module.training or not isinstance(module, BatchFormer):
                 found.calls.append(AttentionCall(name, module, args, kwargs))
 
         return hook

@@ -68,7 +68,7 @@ def preserve_state(model: nn.Module) -> Iterator[None]:
                 # A module may have replaced the tensor rather than written into it.
                 getattr(module, BUFFERS)[name] = buffer
                 if not _is_expanded(buffer):
-                    buffer.copy_(value)
+                    _write(buffer, value)
 
 
 #: Attributes that torch gives to every module.
@@ -108,7 +108,14 @@ def _preserve_attributes(model: nn.Module) -> Iterator[None]:
         with torch.no_grad():
             for tensor, value in tensors:
                 if not _same_values(tensor, value):
-                    tensor.copy_(value)
+                    _write(tensor, value)
+
+
+def _write(tensor: Tensor, value: Tensor) -> None:
+    """Give a tensor back its value, and its shape: observers of quantization resize theirs."""
+    if tensor.shape != value.shape:
+        tensor.resize_(value.shape)
+    tensor.copy_(value)
 
 
 def _same_values(now: Any, value: Tensor) -> bool:

@@ -118,7 +118,8 @@ def _shapes_read(model: nn.Module, batch: Batch) -> dict[nn.Module, list[dict[st
         shapes = {path: tensor.shape for path, tensor in tensors((args, kwargs))}
         found.setdefault(module, []).append(shapes)
 
-    parts = [module for name, module in model.named_modules() if name]
+    named = ((name, m) for name, m in model.named_modules() if name)
+    parts = [m for _, m in named if not isinstance(m, torch.jit.ScriptModule)]
     handles = (part.register_forward_pre_hook(note, with_kwargs=True) for part in parts)
     with temporary_hooks(handles):
         batch.run(model)

@@ -35,6 +35,8 @@ COMPARISONS = {
 #: themselves: (2N, 1) against (N,) is an error only once it is reduced to one number.
 PRODUCTS = {"mul", "multiply", "__mul__", "__rmul__", "where", "xlogy"}
 REDUCTIONS = {"mean", "sum"}
+#: Functions whose index may have fewer rows than what it indexes.
+INDEXED = {"gather", "scatter", "scatter_", "scatter_add", "scatter_add_"}
 RESHAPES = {"view", "reshape", "unflatten"}
 TRANSPOSITIONS = {"t", "transpose", "swapaxes", "swapdims", "permute", "movedim"}
 
@@ -175,7 +177,7 @@ def _silently_paired(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
         return _broadcast_rows(*tensors) if len(tensors) == 2 else 0
     if not isinstance(marked, TwoStreamTensor) or marked.ndim < 2 or marked._rows_axis:
         return 0
-    if name == "__getitem__" and isinstance(args[1], tuple):
+    if name in ("__getitem__", "__setitem__") and isinstance(args[1], tuple):
         # log_p[arange(N), y] selects from the plain rows, so the mixed rows are never trained.
         lengths = [_length(index) for index in args[1]]
         paired = len(lengths) > 1 and lengths[0] and lengths[0] == lengths[1]
@@ -183,9 +185,10 @@ def _silently_paired(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
             return 0
         # boxes[samples, queries] of a matcher: as many pairs as samples are no sign of a mistake.
         return 0 if marked.ndim > 2 and _selects_mixed_rows(args[1][0], lengths[0]) else lengths[0]
-    if name == "gather":
-        # log_p.gather(1, y[:, None]): an index may have fewer rows, and the others are ignored.
-        index = kwargs.get("index", args[-1])
+    if name in INDEXED:
+        # log_p.gather(1, y[:, None]) and zeros_like(out).scatter_(1, y[:, None], 1): an index may
+        # have fewer rows, and the others are ignored.
+        index: Any = args[2] if len(args) > 2 else kwargs.get("index")
         dim = kwargs.get("dim", args[1] if len(args) > 1 else 0)
         along_rows = not isinstance(dim, int) or dim % marked.ndim == 0
         if _has_rows(index) and not along_rows and 2 * index.shape[0] == marked.shape[0]:

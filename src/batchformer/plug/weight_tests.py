@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -20,7 +21,7 @@ from batchformer.plug.observe import (
     reachable,
 )
 from batchformer.plug.preserve import temporary_hooks
-from batchformer.torch_private import Norm
+from batchformer.torch_private import Norm, gradients_of
 
 #: The most weights without a gradient that are tried: each takes a pass.
 TRIED = 8
@@ -45,10 +46,13 @@ def follow_gradients(seen: Evidence, leaves: dict[int, tuple[Tensor, int]]) -> N
     outside = reachable(seen.base.outputs, around=[out for _, _, out in seen.base.calls])
     if before and not before.keys() & outside.keys():
         seen.plain_untrained = "the backbone"
+    # A weight that two modules share, such as that of words, may act before and after the encoder.
+    around = [tensor for _, x, out in seen.base.calls for tensor in (x, out)]
+    tied = _tied_parameters(model) & reachable(seen.base.outputs, around).keys()
     others = [
         p
         for key, (p, _) in leaves.items()
-        if isinstance(p, nn.Parameter) and key not in inside and key not in before
+        if isinstance(p, nn.Parameter) and key not in inside and key not in before.keys() - tied
     ]
     on_plain, on_mixed = (gradients(half, others) for half in halves)
     acting = list(zip(others, on_plain, on_mixed, strict=True))
@@ -80,6 +84,12 @@ def follow_gradients(seen: Evidence, leaves: dict[int, tuple[Tensor, int]]) -> N
             late = shared and leaves[id(parameter)][1] <= min(shared)
             if late and id(parameter) not in stock:
                 seen.unshared = names.get(id(parameter), "a weight")
+
+
+def _tied_parameters(model: nn.Module) -> set[int]:
+    """Ids of the parameters that several modules share."""
+    counts = Counter(id(p) for _, p in model.named_parameters(remove_duplicate=False))
+    return {key for key, count in counts.items() if count > 1}
 
 
 def _receive_gradient(seen: Evidence, weights: list[Tensor]) -> list[bool]:
@@ -186,9 +196,7 @@ def _support(rows: Tensor, weights: Sequence[Tensor]) -> list[Tensor]:
     if not rows.requires_grad or not weights:
         return none
     aims = torch.randn(rows.shape, generator=torch.Generator().manual_seed(0)).to(rows)
-    found = torch.autograd.grad(
-        (rows * aims).sum(), list(weights), allow_unused=True, retain_graph=True
-    )
+    found = gradients_of((rows * aims).sum(), weights)
     return [empty if g is None else g != 0 for g, empty in zip(found, none, strict=True)]
 
 

@@ -189,6 +189,31 @@ class Lstm(nn.Module):
         return self.head(self.rnn(self.words(ids))[1][0][-1])
 
 
+class Tied(nn.Module):
+    """The classifier has the weights of the words, and no other layer follows the encoder."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.body = nn.Embedding(20, C), nn.Linear(C, C)
+        self.head = nn.Linear(C, 20, bias=False)
+        self.head.weight = self.words.weight
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.head(self.body(self.words(ids)).relu().mean(1))
+
+
+class AttentionPool(nn.Module):
+    """As SigLIP: one query for each sample reads its tokens, so no query can reach another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query = nn.Parameter(torch.randn(1, 1, 8))
+        self.attention, self.head = nn.MultiheadAttention(8, 2, batch_first=True), nn.Linear(8, K)
+
+    def forward(self, f: Tensor) -> Tensor:
+        return self.head(self.attention(self.query.expand(len(f), 1, 8), f, f)[0][:, 0])
+
+
 class Cosine(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -248,6 +273,8 @@ attached(
     ),
     tokens,
 )
+attached("pooling by attention", AttentionPool, tokens, example=torch.randn(3, 7, 8))
+attached("tied weights", Tied, words)
 attached("cosine classifier", lambda: nn.Sequential(nn.Linear(8, C), nn.ReLU(), Cosine()), x)
 attached(
     "weight norm",
