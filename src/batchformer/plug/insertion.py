@@ -408,6 +408,11 @@ def dry_run(
                 raise
             seen = _training_pass(model, batch, calls, record, doubles_sides)
         except Exception as error:
+            if _fails_alone(model, batch):
+                raise AttachError(
+                    f"attach(): in training the model fails on this batch without BatchFormer too: "
+                    f"{error}. Pass example=, a batch that it trains on."
+                ) from first
             raise AttachError(
                 f"attach(): with BatchFormer at {names} a training pass fails: {error}. The layers "
                 f"after the place do not accept 2N rows. {OTHER_ROWS if doubles_sides else ''}"
@@ -448,6 +453,18 @@ def dry_run(
             f"{kept}{lines} {record.candidates(tried, lines=False)}"
         )
     return seen
+
+
+def _fails_alone(model: nn.Module, batch: Batch) -> bool:
+    """Whether a training pass fails without BatchFormer too, which is removed."""
+    for module in list(model.modules()):
+        remove(module)
+    with preserve_state(model), torch.no_grad():
+        try:
+            batch.run(model.train())
+        except Exception:
+            return True
+    return False
 
 
 def _has_more_rows(shape: torch.Size, in_eval: torch.Size, samples: int, expected: int) -> bool:
