@@ -100,6 +100,13 @@ def test_a_zero_classifier_does_not_hide_the_module() -> None:
     assert result.passed and "begins after the first step" in str(result)
 
 
+def test_a_zero_that_no_pass_uses_does_not_hide_its_influence() -> None:
+    model = attach(Backbone(), verbose=False)
+    model.mask_token = nn.Parameter(torch.zeros(1, 8))  # as DINOv2's, for pretraining alone
+    result = check(model, torch.randn(4, 8))
+    assert result.influence and "mask_token" not in str(result), str(result)
+
+
 def test_controls_and_ablations_are_recognised() -> None:
     result = check(attach(Backbone(), attend="self", verbose=False), X)
     assert result.passed and "acting as the control: samples attend only to them" in str(result)

@@ -116,6 +116,22 @@ def test_a_loss_alone_shows_no_rows() -> None:
         attach(LossInTraining(), example=batch, verbose=False)
 
 
+class NeedsTargets(FeaturesInTraining):
+    def forward(self, x: Tensor, y: Tensor | None = None) -> Any:
+        if self.training and y is None:
+            raise ValueError("no targets")
+        logits = self.head(self.body(x))
+        loss = {} if y is None else {"loss": F.mse_loss(logits, match(logits, y))}
+        return {"logits": logits} | loss
+
+
+def test_a_batch_that_the_model_does_not_train_on_is_told_as_such() -> None:
+    with pytest.raises(AttachError, match=r"without BatchFormer too: no targets\. Pass example="):
+        attach(NeedsTargets(), verbose=False)
+    batch = torch.randn(5, 4), torch.randn(5, 3)
+    assert len(attach(NeedsTargets(), example=batch, verbose=False)(*batch)["logits"]) == 10
+
+
 class Segmenter(nn.Module):
     """As FCN: a dict, with an auxiliary classifier of earlier features in eval too."""
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import gc
 import io
+import weakref
 
 import pytest
 import torch
@@ -121,6 +123,23 @@ def test_heads_that_read_the_same_tensor_get_the_same_stream() -> None:
     assert stream.source is None and stream.doubled is None, "nothing is kept alive"
     assert stream.double(x, encoder) is not first, "the next pass draws anew"
     assert stream.double(other, encoder) is not first, "other features are not confused"
+
+
+def test_a_stream_that_one_head_alone_has_read_serves_no_later_pass() -> None:
+    """Stored features are the same tensor in every pass, and a pass may be for one task only."""
+    encoder, stream = BatchFormer(8), SharedStream(readers=2)
+    x = torch.randn(4, 8)
+    with torch.no_grad():
+        unread = stream.double(x, encoder)
+    first = stream.double(x, encoder)
+    assert first is not unread and first.requires_grad, "with a gradient"
+    first.sum().backward()
+    assert stream.doubled is None, "its graph is gone"
+    stream.double(x, encoder).sum().backward()
+    kept = weakref.ref(stream.double(x, encoder))
+    del stream
+    gc.collect()
+    assert kept() is None, "a hook keeps nothing alive"
 
 
 def test_insert_and_remove() -> None:

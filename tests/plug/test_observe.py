@@ -134,8 +134,8 @@ def test_the_first_error_is_raised_if_the_model_takes_the_pair_and_fails() -> No
 def test_labels_that_came_along_are_left_out() -> None:
     x, y = torch.randn(6, 2), torch.arange(6)
     assert len(few_samples(nn.Linear(2, 2), (x, y), 0).args) == 1
-    kept = few_samples(nn.Linear(2, 2), {"input": x, "labels": y, "scale": torch.ones(9)}, 0).kwargs
-    assert {key: len(value) for key, value in kept.items()} == {"input": FEW, "scale": 9}
+    kept = few_samples(nn.Bilinear(2, 9, 2), {"input1": x, "labels": y, "input2": torch.ones(9)}, 0)
+    assert {key: len(value) for key, value in kept.kwargs.items()} == {"input1": FEW, "input2": 9}
 
 
 @pytest.mark.parametrize(

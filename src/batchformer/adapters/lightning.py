@@ -82,8 +82,8 @@ class BatchFormerCallback(Callback):  # type: ignore[misc]
                 result = check_model(self._network(pl_module), seen, optimizer)
             except (TypeError, RuntimeError) as error:
                 raise RuntimeError(
-                    f"BatchFormerCallback: check() fails on the first training batch: {error}. If "
-                    f"a batch is not (x, y), pass inputs=, a function from a batch to what the "
+                    f"BatchFormerCallback: check() fails on the first training batch: {error}\n"
+                    f"If a batch is not (x, y), pass inputs=, a function from a batch to what the "
                     f"network is called with."
                 ) from error
             if result.failures:

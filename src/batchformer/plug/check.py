@@ -128,6 +128,9 @@ def check(
             seen = _with_gates_open(
                 gather_evidence(experiment, frozen, plain.attention), plain.attention, optimizer
             )
+            # A weight that no pass here uses, such as a token for masked patches, hides nothing.
+            acting = reachable(seen.base.outputs).keys()
+            zeros = [name for name in zeros if id(inner.get_parameter(name)) in acting]
             seen.zeros = [f"{name} is zero" for name in zeros] + seen.zeros
             if not seen.used and not seen.doubled and not seen.attending.any():
                 return CheckResult((_none_found(encoders),))

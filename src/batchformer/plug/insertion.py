@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import warnings
+import weakref
 from dataclasses import dataclass, field
 from types import MethodType
 from typing import Any, Literal
@@ -192,25 +193,47 @@ def encoder_of(owner: nn.Module) -> BatchFormer:
 
 @dataclass
 class SharedStream:
-    """The doubled features of a forward pass, kept until the last head has read them."""
+    """The doubled features of a forward pass, kept until the last head has read them.
+
+    A pass may call some heads only, and the next one may read the same tensor of stored features.
+    So they are dropped once a gradient has gone through, or gradients are switched on or off.
+    """
 
     readers: int
     left: int = 0
     source: Tensor | None = None
     doubled: Tensor | None = None
+    with_gradient: bool = False
 
     def __reduce__(self) -> tuple[type[SharedStream], tuple[int]]:
         # If a head was not called, features are left behind. No copy or file shall contain them.
         return SharedStream, (self.readers,)
 
     def double(self, x: Tensor, module: BatchFormer) -> Tensor:
-        if self.source is not x or self.doubled is None:
+        known = self.source is x and self.with_gradient == torch.is_grad_enabled()
+        if not known or self.doubled is None:
             self.source, self.doubled, self.left = x, two_streams(x, module), self.readers
+            self.with_gradient = torch.is_grad_enabled()
+            if self.doubled.requires_grad and not torch.compiler.is_compiling():
+                # A hook that held the stream would keep both alive for ever.
+                hook = functools.partial(_drop, weakref.ref(self))
+                self.doubled.register_hook(hook)  # type: ignore[no-untyped-call]
         doubled = self.doubled
         self.left -= 1
         if self.left == 0:
-            self.source = self.doubled = None
+            self.drop()
         return doubled
+
+    def drop(self) -> None:
+        # All as it was: a compiler compiles again if an attribute has another value.
+        self.source = self.doubled = None
+        self.with_gradient = False
+
+
+def _drop(stream: weakref.ref[SharedStream], gradient: Tensor) -> None:
+    kept = stream()
+    if kept is not None:
+        kept.drop()
 
 
 class WithBatchFormer(ForwardMixin):
@@ -408,6 +431,11 @@ def dry_run(
                 raise
             seen = _training_pass(model, batch, calls, record, doubles_sides)
         except Exception as error:
+            if _fails_alone(model, batch):
+                raise AttachError(
+                    f"attach(): in training the model fails on this batch without BatchFormer too: "
+                    f"{error}. Pass example=, a batch that it trains on."
+                ) from first
             raise AttachError(
                 f"attach(): with BatchFormer at {names} a training pass fails: {error}. The layers "
                 f"after the place do not accept 2N rows. {OTHER_ROWS if doubles_sides else ''}"
@@ -448,6 +476,18 @@ def dry_run(
             f"{kept}{lines} {record.candidates(tried, lines=False)}"
         )
     return seen
+
+
+def _fails_alone(model: nn.Module, batch: Batch) -> bool:
+    """Whether a training pass fails without BatchFormer too, which is removed."""
+    for module in list(model.modules()):
+        remove(module)
+    with preserve_state(model), torch.no_grad():
+        try:
+            batch.run(model.train())
+        except Exception:
+            return True
+    return False
 
 
 def _has_more_rows(shape: torch.Size, in_eval: torch.Size, samples: int, expected: int) -> bool:
