@@ -34,8 +34,9 @@ from batchformer.lab.engine.cuda_graph import (
     why_eager,
 )
 from batchformer.lab.engine.interrupt import Interrupted
-from batchformer.lab.engine.loop import Evaluation, Job, Plan, fit, train_interleaved, training
+from batchformer.lab.engine.loop import Job, fit, train_interleaved, training
 from batchformer.lab.engine.method import Batches, Method
+from batchformer.lab.engine.stage import Evaluation, Plan
 from batchformer.lab.methods import build_method
 from batchformer.lab.models.build import build_model
 from training_plans import quiet_plan

@@ -21,9 +21,10 @@ from batchformer.lab.data.transforms import digits_train
 from batchformer.lab.engine import checkpoint
 from batchformer.lab.engine.interrupt import Interrupted, StopRequest
 from batchformer.lab.engine.log import read_records
-from batchformer.lab.engine.loop import BEST, Evaluation, Plan, fit, training
+from batchformer.lab.engine.loop import fit, training
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep
+from batchformer.lab.engine.stage import BEST, Evaluation, Plan
 from training_plans import quiet_plan
 
 

@@ -18,9 +18,10 @@ from batchformer.lab.data.sets.pairs import Compositions
 from batchformer.lab.data.transforms import digits_train
 from batchformer.lab.engine.cuda_graph import Captured, Eager
 from batchformer.lab.engine.interrupt import Interrupted, StopRequest
-from batchformer.lab.engine.loop import Evaluation, Plan, fit, training
+from batchformer.lab.engine.loop import fit, training
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optimizer_step import OptimizerStep
+from batchformer.lab.engine.stage import Evaluation, Plan
 from batchformer.lab.methods import build_method
 from batchformer.lab.methods.training_images import Bank
 from batchformer.lab.models.build import build_model

@@ -27,9 +27,9 @@ from batchformer.lab.data.feeds.samplers import (
 from batchformer.lab.data.feeds.sharding import all_rows, scored_rows
 from batchformer.lab.data.files.file_lists import shorten
 from batchformer.lab.data.sets.images import ImageSplit, LongTailedData
-from batchformer.lab.engine.loop import Evaluation
 from batchformer.lab.engine.method import Batches, Method
 from batchformer.lab.engine.optimizer_step import OptimizerStep
+from batchformer.lab.engine.stage import Evaluation
 from batchformer.lab.metrics.shots import LongTailedMetrics
 from batchformer.nn.randomness import seed_for
 

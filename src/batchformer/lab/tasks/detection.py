@@ -18,9 +18,9 @@ from batchformer.lab.data.feeds.sharding import all_rows, part_sizes, scored_row
 from batchformer.lab.data.sets.coco import load_coco
 from batchformer.lab.data.sets.voc import BoxedImages, count_objects, load_voc
 from batchformer.lab.engine.checkpoint import sync_state
-from batchformer.lab.engine.loop import Evaluation
 from batchformer.lab.engine.method import Batches, Method
 from batchformer.lab.engine.optimizer_step import OptimizerStep, to_double
+from batchformer.lab.engine.stage import Evaluation
 from batchformer.lab.metrics.detection import (
     Boxes,
     average_precision,

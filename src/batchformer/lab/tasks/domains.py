@@ -36,9 +36,9 @@ from batchformer.lab.data.transforms import (
     digits_test,
     digits_train,
 )
-from batchformer.lab.engine.loop import Evaluation
 from batchformer.lab.engine.method import Batches, Method
 from batchformer.lab.engine.optimizer_step import OptimizerStep
+from batchformer.lab.engine.stage import Evaluation
 from batchformer.lab.tasks.base import image_feed, images_for_figures, scored_batches
 from batchformer.lab.tasks.image_files import centre_crop, in_memory
 from batchformer.nn.randomness import seed_for

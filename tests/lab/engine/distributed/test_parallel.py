@@ -41,9 +41,10 @@ from batchformer.lab.engine.distributed.rank_zero import (
 from batchformer.lab.engine.distributed.sync_norm import synchronise_norms
 from batchformer.lab.engine.interrupt import Interrupted, StopRequest
 from batchformer.lab.engine.log import DivergedError
-from batchformer.lab.engine.loop import Evaluation, Plan, fit, training
+from batchformer.lab.engine.loop import fit, training
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep, Step
+from batchformer.lab.engine.stage import Evaluation, Plan
 from batchformer.lab.methods import build_method
 from batchformer.lab.models.build import build_model
 from batchformer.lab.tasks.detection import of_all_ranks
