@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar
 
@@ -190,6 +191,7 @@ def with_second(feed: Batches, second: Batches, name: Literal["meta", "paired"])
     return ExtendedFeed(feed, extend, second)
 
 
+@dataclass(frozen=True)
 class LabelledTask(FixedSplit):
     """Labelled images of one domain, in memory or in files.
 
