@@ -24,9 +24,10 @@ from batchformer.lab.bench.step import OPTIM, RESNET32, Network
 from batchformer.lab.bench.table import Spread, Table
 from batchformer.lab.config.training import ScheduleConfig, TrainConfig
 from batchformer.lab.engine.interrupt import StopRequest
-from batchformer.lab.engine.loop import Evaluation, Plan, own_stream, training
+from batchformer.lab.engine.loop import own_stream, training
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optimizer_step import matmul_precision
+from batchformer.lab.engine.stage import Evaluation, Plan
 
 #: Updates between checkpoints, and between records: more often than any recipe writes them.
 BLOCK, LOG_EVERY = 16, 8

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainConfig
-from batchformer.lab.engine.loop import Plan
+from batchformer.lab.engine.stage import Plan
 
 
 def quiet_plan(

@@ -22,9 +22,9 @@ from batchformer.nn.exchange import (
     as_single_rank,
     is_rank_zero,
     rank,
-    uncompiled,
     world_size,
 )
+from batchformer.torch_private import uncompiled
 
 CPU = torch.device("cpu")
 

@@ -12,12 +12,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from batchformer import BatchFormer, attach, check, match, param_groups
-from batchformer.insight.figures.influence import NEXT_TO_NOTHING, apart
+from batchformer.insight.figures.influence import apart
 from batchformer.insight.gradient import influence as laboratory_influence
 from batchformer.insight.measures import principal_axes
 from batchformer.insight.user_model import relations_of
 from batchformer.plug.alive import influence, watched_influence, weight_left
-from batchformer.plug.findings import ALIVE
+from batchformer.plug.findings import ALIVE, NEXT_TO_NOTHING
 
 X = torch.randn(16, 8, generator=torch.Generator().manual_seed(0))
 Y = torch.arange(16) % 5

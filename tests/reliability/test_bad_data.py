@@ -95,8 +95,6 @@ GOOD = "train/ant/0.png 0\ntrain/bee/0.png 1\n"
     ("train", "test", "words"),
     [
         (GOOD, "test/ant/0.png 0\ntest/bee/0.png 7\n", "test.txt, line 2: the label 7 is outside"),
-        ("train/ant/0.png 0\ntrain/bee/0.png -1\n", GOOD, "train.txt, line 2: expected a path"),
-        ("train/ant/0.png nan\n", GOOD, "train.txt, line 1: expected a path"),
         ("train/ant/0.png 99999999999999999999\n", GOOD, "99999999999999999999 is no class"),
         ("", GOOD, "names no images"),
         ("train/ant/99.png 0\n", GOOD, "99.png"),
@@ -171,13 +169,7 @@ def features(path: Path, changes: dict[str, Change]) -> Path:
     ("changes", "words"),
     [
         ({"features": at((3, 2), np.nan)}, "features are not all finite numbers"),
-        ({"features": at((3, 2), np.inf)}, "features are not all finite numbers"),
-        ({"att": at((3, 2), np.nan)}, "attributes are not all finite numbers"),
         ({"labels": at(3, 9)}, "labels run from 0 to 9, but the 6 classes are 0..5"),
-        ({"labels": at(3, -1)}, "labels run from -1 to 5"),
-        ({"trainval_loc": at(0, 1000)}, "trainval runs from 1 to 1000, but the rows are 0..59"),
-        ({"trainval_loc": lambda a: a[:0]}, "trainval must be one or more"),
-        ({"features": lambda a: a[:, 0]}, "features must be torch.float32 with 2 axes"),
     ],
 )
 def test_features_that_cannot_be(
@@ -210,15 +202,7 @@ TWO: Change = lambda a: a[..., :2]  # noqa: E731
     [
         ({"x_train": TWO, "x_test": TWO}, "x has 2 channels (N, C, H, W) but mean has 3"),
         ({"x_train": TWO}, "training images are (2, 32, 32) but test images are (3, 32, 32)"),
-        ({"x_train": lambda a: a * np.nan}, "x_train must be uint8 of shape (N, H, W, C)"),
         ({"y_train": at(0, 10)}, "y_train runs from 0 to 10, but the 10 classes are 0..9"),
-        ({"y_train": at(0, -1)}, "y_train runs from -1 to 9"),
-        ({"y_test": at(0, 10)}, "y_test runs from 0 to 10"),
-        ({"y_train": lambda a: a * np.nan}, "y_train must be whole numbers of shape (100,)"),
-        ({"y_train": lambda a: a[:5]}, "y_train must be whole numbers of shape (100,)"),
-        ({"y_train": lambda a: a[:, None]}, "y_train must be whole numbers of shape (100,)"),
-        ({"rank_in_class": lambda a: a[:5]}, "rank_in_class is of shape (5,)"),
-        ({"x_test": lambda a: a[:0], "y_test": lambda a: a[:0]}, "has no images for y_test"),
         ({"y_train": lambda a: np.where(a == 9, 8, a)}, "classes have too few images"),
     ],
 )

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch import distributed as dist
 from torch.autograd.function import once_differentiable
 
-from batchformer.torch_private import uncompiled as uncompiled
+from batchformer.torch_private import uncompiled
 
 # ---- Collectives. Every rank of the group calls them, with tensors of one shape and type.
 

@@ -17,14 +17,11 @@ from torch import Tensor, nn
 from batchformer.nn.module import BatchFormer, encoders_of
 from batchformer.plug.batches import few_samples
 from batchformer.plug.evidence import Evidence
-from batchformer.plug.findings import ALIVE, Finding
+from batchformer.plug.findings import ALIVE, NEXT_TO_NOTHING, Finding
 from batchformer.plug.insertion import find_record, unwrap
 from batchformer.plug.noise import isolated, without_noise
 from batchformer.plug.observe import Experiment, Pass
 from batchformer.torch_private import gradients_of
-
-#: In nats. Below this, one sample has no effect on another's loss; as in the lab's reports.
-NEXT_TO_NOTHING = 1e-3
 
 #: Relative to the size at initialisation. Below this (1/e), weight decay has shrunk a weight.
 SHRUNK = 0.37

@@ -20,6 +20,9 @@ ALIVE = "is the encoder still alive?"
 EVAL = "is eval the plain model?"
 MEMBER = "is it in the optimizer?"
 
+#: In nats. Below this, one sample has no effect on another's loss; as in the lab's reports.
+NEXT_TO_NOTHING = 1e-3
+
 CONTROL = "samples attend only to themselves"
 AFTER_CLASSIFIER = (
     "no layer with weights follows the encoder. Unless the classifier is in your loss, the encoder "

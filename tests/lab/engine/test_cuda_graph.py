@@ -22,6 +22,8 @@ from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainCo
 from batchformer.lab.data.feeds.framing import RandomResizedCrop
 from batchformer.lab.data.feeds.loader import FileFeed
 from batchformer.lab.data.feeds.memory import Feed
+from batchformer.lab.data.feeds.order import Steps
+from batchformer.lab.data.feeds.samplers import Shuffle
 from batchformer.lab.data.files.image_files import ImageFiles
 from batchformer.lab.data.sets.images import ImageSplit
 from batchformer.lab.data.transforms import cifar_train
@@ -34,8 +36,9 @@ from batchformer.lab.engine.cuda_graph import (
     why_eager,
 )
 from batchformer.lab.engine.interrupt import Interrupted
-from batchformer.lab.engine.loop import Evaluation, Job, Plan, fit, train_interleaved, training
+from batchformer.lab.engine.loop import Job, fit, train_interleaved, training
 from batchformer.lab.engine.method import Batches, Method
+from batchformer.lab.engine.stage import Evaluation, Plan
 from batchformer.lab.methods import build_method
 from batchformer.lab.models.build import build_model
 from training_plans import quiet_plan
@@ -238,7 +241,9 @@ def losses(folder: Path) -> list[float]:
 
 
 def feed(seed: int = 0) -> Feed:
-    return Feed(split(), cifar_train(), 64, seed, device=CUDA)
+    images = split()
+    order = Steps(Shuffle(len(images), seed), 64)
+    return Feed(images, cifar_train(), order, seed, device=CUDA)
 
 
 def both_ways(
@@ -428,6 +433,7 @@ def test_captured_equals_eager_on_image_files(tmp_path: Path) -> None:
         place.mkdir(parents=True, exist_ok=True)
         write_png(images.x[number], str(place / f"{number}.png"))
     files = ImageFiles.from_folder(tmp_path / "images")
-    parts = files, RandomResizedCrop(32), cifar_train(), 64, 0
+    order = Steps(Shuffle(len(files), seed=0), 64)
+    parts = files, RandomResizedCrop(32), cifar_train(), order, 0
     batches = partial(FileFeed, *parts, device=CUDA, workers=2)
     both_ways(tmp_path, method, batches, updates=60)

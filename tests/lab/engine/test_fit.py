@@ -16,14 +16,17 @@ from torch import Tensor, nn
 from batchformer import BatchFormer, match, two_streams
 from batchformer.lab.config.training import OptimConfig, ScheduleConfig
 from batchformer.lab.data.feeds.memory import Feed
+from batchformer.lab.data.feeds.order import Steps
+from batchformer.lab.data.feeds.samplers import Shuffle
 from batchformer.lab.data.sets.images import ImageSplit
 from batchformer.lab.data.transforms import digits_train
 from batchformer.lab.engine import checkpoint
 from batchformer.lab.engine.interrupt import Interrupted, StopRequest
 from batchformer.lab.engine.log import read_records
-from batchformer.lab.engine.loop import BEST, Evaluation, Plan, fit, training
+from batchformer.lab.engine.loop import fit, training
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep
+from batchformer.lab.engine.stage import BEST, Evaluation, Plan
 from training_plans import quiet_plan
 
 
@@ -62,7 +65,7 @@ def evaluate(method: Method, optimizer_step: OptimizerStep) -> Evaluation:
 
 
 def feed() -> Feed:
-    return Feed(SPLIT, digits_train(), batch_size=16, seed=3)
+    return Feed(SPLIT, digits_train(), Steps(Shuffle(len(SPLIT), seed=3), 16), seed=3)
 
 
 def plan(folder: Path, **train: Any) -> Plan:

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from batchformer.lab.config.training import OptimConfig, ScheduleConfig
 from batchformer.lab.engine.interrupt import Interrupted, StopRequest
 from batchformer.lab.engine.log import DivergedError
-from batchformer.lab.engine.loop import Evaluation, Job, Plan, fit, train_interleaved, training
+from batchformer.lab.engine.loop import Job, fit, train_interleaved, training
 from batchformer.lab.engine.method import Method
+from batchformer.lab.engine.stage import Evaluation, Plan
 from training_plans import quiet_plan
 
 CPU = torch.device("cpu")

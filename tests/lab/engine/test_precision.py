@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from batchformer.lab.config.training import OptimConfig, ScheduleConfig
 from batchformer.lab.engine import checkpoint
 from batchformer.lab.engine.log import read_records
-from batchformer.lab.engine.loop import Evaluation, Job, Plan, fit, train_interleaved, training
+from batchformer.lab.engine.loop import Job, fit, train_interleaved, training
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optimizer_step import (
     Batch,
@@ -23,6 +23,7 @@ from batchformer.lab.engine.optimizer_step import (
     predict_in_double,
     to_double,
 )
+from batchformer.lab.engine.stage import Evaluation, Plan
 from training_plans import quiet_plan
 
 IMAGES = torch.linspace(0, 1, 12).view(4, 3)

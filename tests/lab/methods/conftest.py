@@ -13,14 +13,17 @@ from torch import Tensor, nn
 from batchformer.lab.config.methods import METHODS, MethodConfig, ModuleConfig
 from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainConfig
 from batchformer.lab.data.feeds.memory import Feed
+from batchformer.lab.data.feeds.order import Steps
+from batchformer.lab.data.feeds.samplers import Shuffle
 from batchformer.lab.data.sets.images import ImageSplit
 from batchformer.lab.data.sets.pairs import Compositions
 from batchformer.lab.data.transforms import digits_train
 from batchformer.lab.engine.cuda_graph import Captured, Eager
 from batchformer.lab.engine.interrupt import Interrupted, StopRequest
-from batchformer.lab.engine.loop import Evaluation, Plan, fit, training
+from batchformer.lab.engine.loop import fit, training
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optimizer_step import OptimizerStep
+from batchformer.lab.engine.stage import Evaluation, Plan
 from batchformer.lab.methods import build_method
 from batchformer.lab.methods.training_images import Bank
 from batchformer.lab.models.build import build_model
@@ -146,7 +149,8 @@ class Batches:
         draw = torch.Generator().manual_seed(1)
         x = torch.randint(0, 256, (14, 1, 8, 8), generator=draw, dtype=torch.uint8)
         split = ImageSplit(x, torch.arange(14) % 5)
-        self.feed = Feed(split, digits_train(), 10, seed=2, second=digits_train())
+        order = Steps(Shuffle(14, seed=2), 10)
+        self.feed = Feed(split, digits_train(), order, seed=2, second=digits_train())
 
     def batch(self, step: int) -> dict[str, Any]:
         got = self.feed.batch(step)

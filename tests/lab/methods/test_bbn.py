@@ -17,8 +17,9 @@ from batchformer.lab.config.data import LongTailConfig
 from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.config.training import OptimConfig, TrainConfig
 from batchformer.lab.data.feeds.samplers import ReversedClasses
-from batchformer.lab.engine.loop import Plan, fit
+from batchformer.lab.engine.loop import fit
 from batchformer.lab.engine.optim import lr_factor
+from batchformer.lab.engine.stage import Plan
 from batchformer.lab.losses.bbn import bilateral_loss, cumulative_alpha, mixed_branches
 from batchformer.lab.methods.bbn import Bbn
 from batchformer.lab.models.bbn import TwoBranches, split_last_block

@@ -12,13 +12,9 @@ from torch import nn
 from batchformer import check
 from batchformer.lab.config.methods import ModuleConfig
 from batchformer.lab.config.training import OptimConfig
-from batchformer.lab.methods.classifier import (
-    classifier_of,
-    make_encoder,
-    replace_classifier,
-)
+from batchformer.lab.methods.classifier import classifier_of, make_encoder
 from batchformer.lab.models.build import build_model
-from batchformer.lab.models.heads import CosineClassifier
+from batchformer.lab.models.heads import CosineClassifier, replace_classifier
 
 COUNTS = torch.tensor([50, 20, 10, 5, 1])
 

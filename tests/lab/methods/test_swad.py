@@ -19,9 +19,10 @@ from batchformer import BatchFormer, match, two_streams
 from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainConfig
 from batchformer.lab.engine.cuda_graph import Captured, CapturedUpdate
 from batchformer.lab.engine.interrupt import Interrupted, StopRequest
-from batchformer.lab.engine.loop import Evaluation, Plan, fit, training
+from batchformer.lab.engine.loop import fit, training
 from batchformer.lab.engine.method import Method, TrainingFinding
 from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep
+from batchformer.lab.engine.stage import Evaluation, Plan
 from batchformer.lab.methods.swad import (
     MeanWeights,
     Swad,

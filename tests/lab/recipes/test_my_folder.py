@@ -91,7 +91,8 @@ def test_a_class_without_a_test_image_is_said_once_and_stands_in_the_page(
     assert said.count(f"photos: {line}: bee") == 1
     place = tmp_path / "runs/my_folder"
     for folder in place.glob("*/seed*"):
-        assert config_of(folder)["data"]["remarks"] == [f"{line}: bee"]
+        data = config_of(folder)["data"]
+        assert data["remarks"] == [f"{line}: bee"] and data["classes_without_test_image"] == 1
     assert f"<li>{line}: bee.</li>" in (place / "report.html").read_text()
     run(small(photos, updates=1), "baseline", 0, root=tmp_path, device=CPU, quiet=True)
     assert "photos:" not in capsys.readouterr().err

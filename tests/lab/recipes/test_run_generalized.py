@@ -67,7 +67,7 @@ def small() -> Iterator[None]:
 
 def tiny(features: Path) -> Recipe:
     recipe = find_recipe(RECIPE)
-    sizes = {"noise": 4, "gan_hidden": 128, "synthetic": 9, "classifier_epochs": 100}
+    sizes = {"noise": 4, "gan_hidden": 128, "synthetic": 9, "classifier_epochs": 30}
     return recipe.changed(
         data={"root": str(features), "batches": 2},
         hyper={"critic_steps": 2, "contrast": 0.1, **sizes},

@@ -115,6 +115,8 @@ def test_batches(task: DetectionTask) -> None:
     assert sorted(batch["index"].tolist()) == [0, 1]
     assert all(min(x.shape[1:]) in (24, 32) for x in batch["x"])
     assert sorted(batch["y"].tolist()) == [1, 2]
+    with pytest.raises(ValueError, match="no full batch"):
+        task.feed(dataclasses.replace(TRAIN, batch_size=3, drop_last=True), seed=0)
 
 
 def test_difficult_objects_may_be_left_out(task: DetectionTask) -> None:

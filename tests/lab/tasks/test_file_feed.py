@@ -12,6 +12,8 @@ from PIL import Image
 from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.data.feeds.framing import ResizeCentreCrop
 from batchformer.lab.data.feeds.loader import FileFeed
+from batchformer.lab.data.feeds.order import Steps
+from batchformer.lab.data.feeds.samplers import Shuffle
 from batchformer.lab.data.files.decode import DamagedImageError
 from batchformer.lab.data.files.image_files import ImageFiles
 from batchformer.lab.data.transforms import IMAGENET, Compose, RandomFlip
@@ -37,7 +39,8 @@ def files(tmp_path: Path) -> ImageFiles:
 def test_batches_are_those_of_the_training(files: ImageFiles, drop_last: bool) -> None:
     train = TrainConfig(batch_size=3, drop_last=drop_last, workers=0)
     made = image_feed(files, VIEW, train, 5, CPU, second=VIEW)
-    by_hand = FileFeed(files, *VIEW, 3, 5, drop_last, CPU, 0, second=VIEW)
+    order = Steps(Shuffle(7, seed=5), 3, drop_last)
+    by_hand = FileFeed(files, *VIEW, order, 5, CPU, 0, second=VIEW)
     assert made.per_epoch == by_hand.per_epoch == (2 if drop_last else 3)
     for step in range(4):
         one, other = made.batch(step), by_hand.batch(step)

@@ -67,19 +67,6 @@ def test_facts(task: ImageFileTask) -> None:
     assert task.method_options["class_counts"].tolist() == [12, 6, 2] and task.num_classes == 3
 
 
-def test_a_class_without_a_test_image_is_remarked_on(root: Path, tmp_path: Path) -> None:
-    for part, labels in (("train", (0, 1, 2)), ("test", (0, 2))):
-        lines = (f"test/{'abc'[label]}/0.png {label}\n" for label in labels)
-        (tmp_path / f"{part}.txt").write_text("".join(lines))
-    lists = {f"{part}_list": str(tmp_path / f"{part}.txt") for part in ("train", "test")}
-    config = dataclasses.replace(CONFIG, root=str(root), **lists)  # type: ignore[arg-type]
-    facts = ImageFileTask.load(config, CPU).facts()
-    assert facts["classes_without_test_image"] == 1
-    (line,) = facts["remarks"]
-    assert line.startswith("1 of 3 classes have training images and no test image")
-    assert line.endswith(": 1")
-
-
 @pytest.mark.parametrize("workers", [0, 1])
 def test_scores_by_hand(task: ImageFileTask, workers: int) -> None:
     optimizer_step = OptimizerStep(TrainConfig(workers=workers), CPU)

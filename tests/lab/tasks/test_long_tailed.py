@@ -12,6 +12,7 @@ from torch import Tensor
 from batchformer.lab.config.data import LongTailConfig
 from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.data.feeds.memory import Feed
+from batchformer.lab.data.feeds.order import Steps
 from batchformer.lab.data.feeds.samplers import ClassBalanced
 from batchformer.lab.data.transforms import digits_train
 from batchformer.lab.engine.method import Method
@@ -75,8 +76,8 @@ def test_a_balanced_batch_comes_beside_the_training_batch() -> None:
     alone = plain.feed(TrainConfig(batch_size=32), seed=0)
     assert feed.per_epoch == alone.per_epoch
     part = plain.data.train
-    balanced, other = ClassBalanced(part.y, 0, stream=1), seed_for(0, "augmentation", 1)
-    beside = Feed(part, digits_train(), 30, other, drop_last=True, sampler=balanced)
+    balanced = Steps(ClassBalanced(part.y, 0, stream=1), 30, drop_last=True)
+    beside = Feed(part, digits_train(), balanced, seed_for(0, "augmentation", 1))
     for step in (0, 3, 40):
         batch = feed.batch(step)
         assert torch.equal(batch["meta_x"], beside.batch(step)["x"])

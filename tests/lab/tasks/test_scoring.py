@@ -12,9 +12,9 @@ from torchmetrics.functional.classification import multiclass_accuracy
 from batchformer.lab.config.data import LongTailConfig
 from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.data.sets.images import ImageSplit, LongTailedData, class_counts
-from batchformer.lab.engine.loop import Evaluation
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optimizer_step import OptimizerStep
+from batchformer.lab.engine.stage import Evaluation
 from batchformer.lab.metrics.shots import top1_calibration_error
 from batchformer.lab.tasks import base
 from batchformer.lab.tasks.base import class_sizes, remarks_in, split_facts

@@ -35,7 +35,7 @@ from batchformer.insight.figures.text import (
     seeds,
 )
 from batchformer.insight.record import InsightArrays
-from batchformer.plug.alive import NEXT_TO_NOTHING as NEXT_TO_NOTHING
+from batchformer.plug.findings import NEXT_TO_NOTHING
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -19,6 +19,8 @@ from batchformer.lab.bench.measure import BenchSettings
 from batchformer.lab.bench.table import Spread, Table
 from batchformer.lab.data.feeds.framing import RandomResizedCrop
 from batchformer.lab.data.feeds.loader import FileFeed
+from batchformer.lab.data.feeds.order import Steps
+from batchformer.lab.data.feeds.samplers import Shuffle
 from batchformer.lab.data.feeds.workers import PREFETCH
 from batchformer.lab.data.files.image_files import ImageFiles
 from batchformer.lab.data.transforms import IMAGENET, Compose, RandomFlip
@@ -128,7 +130,7 @@ def _plain(folder: Path, batch_size: int, workers: int, size: int) -> Batches:
 
 def _ours(folder: Path, batch_size: int, workers: int, size: int) -> Batches:
     files, view = ImageFiles.from_folder(folder), Compose((RandomFlip(), IMAGENET))
-    crop = RandomResizedCrop(size)
-    with FileFeed(files, crop, view, batch_size, seed=0, workers=workers) as feed:
+    crop, order = RandomResizedCrop(size), Steps(Shuffle(len(files), seed=0), batch_size)
+    with FileFeed(files, crop, view, order, seed=0, workers=workers) as feed:
         for step in itertools.count():
             yield feed.batch(step)

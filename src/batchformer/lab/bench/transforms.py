@@ -21,6 +21,8 @@ from batchformer.lab.bench.measure import (
 from batchformer.lab.bench.table import Spread, Table
 from batchformer.lab.data import transforms as ours
 from batchformer.lab.data.feeds.memory import Feed
+from batchformer.lab.data.feeds.order import Steps
+from batchformer.lab.data.feeds.samplers import Shuffle
 from batchformer.lab.data.sets.images import ImageSplit
 from batchformer.lab.data.transforms import Transform, cifar_train
 
@@ -106,7 +108,8 @@ def _measure_feed(table: Table, settings: BenchSettings, batch: int) -> None:
     """The feed of a run: order, and augmentation of several steps at once on its own stream."""
     x = random_images(IMAGES, (3, 32, 32), settings.device)
     split = ImageSplit(x, torch.randint(0, 100, (IMAGES,)))
-    feed = Feed(split, cifar_train(), batch, seed=0, drop_last=True, device=settings.device)
+    order = Steps(Shuffle(IMAGES, seed=0), batch, drop_last=True)
+    feed = Feed(split, cifar_train(), order, seed=0, device=settings.device)
     steps = itertools.count()
     watch = Stopwatch(lambda: feed.batch(next(steps)), settings.device, calls=feed.chunk)
     ms = time_interleaved({"feed": watch}, settings.repeats, usual=ROUNDS, budget=BUDGET)["feed"].ms

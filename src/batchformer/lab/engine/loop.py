@@ -22,22 +22,8 @@ from batchformer.lab.engine.interrupt import Interrupted, StopRequest, stop_requ
 from batchformer.lab.engine.log import DivergedError, NoLog, Progress, RunLog
 from batchformer.lab.engine.method import Batches, Method
 from batchformer.lab.engine.optimizer_step import matmul_precision
-from batchformer.lab.engine.stage import BEST, Evaluate, Evaluation, Plan, Position, Stage
+from batchformer.lab.engine.stage import Evaluate, Evaluation, Plan, Position, Stage
 from batchformer.nn.exchange import is_rank_zero, world_size
-
-__all__ = [
-    "BEST",
-    "Evaluate",
-    "Evaluation",
-    "Job",
-    "Plan",
-    "Training",
-    "explain_mismatch",
-    "fit",
-    "own_stream",
-    "train_interleaved",
-    "training",
-]
 
 Training = Generator[Position, None, Evaluation]
 

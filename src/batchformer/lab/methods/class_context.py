@@ -8,8 +8,9 @@ from torch import Tensor
 
 from batchformer.lab.data.transforms.mixup import one_hot
 from batchformer.nn.attention import Attend
-from batchformer.nn.exchange import all_reduce_, uncompiled, world_size
+from batchformer.nn.exchange import all_reduce_, world_size
 from batchformer.nn.module import BatchFormer
+from batchformer.torch_private import uncompiled
 
 
 class ClassContext(BatchFormer):

@@ -17,7 +17,6 @@ from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optimizer_step import Batch
 from batchformer.lab.losses.attention_labels import attended_labels, permute_others
 from batchformer.lab.methods.class_context import ClassContext, class_row_loss
-from batchformer.lab.models.heads import replace_classifier as replace_classifier
 from batchformer.nn.module import BatchFormer, two_streams
 from batchformer.nn.randomness import drawing
 from batchformer.nn.streams import stream_loss, weigh_streams

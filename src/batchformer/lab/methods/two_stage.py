@@ -12,12 +12,8 @@ from torch.optim import Optimizer
 from batchformer.insight.relations import Relations
 from batchformer.lab.config.training import OptimConfig
 from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep
-from batchformer.lab.methods.classifier import (
-    Classifier,
-    classifier_of,
-    head_of,
-    replace_classifier,
-)
+from batchformer.lab.methods.classifier import Classifier, classifier_of, head_of
+from batchformer.lab.models.heads import replace_classifier
 from batchformer.nn.randomness import drawing
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from batchformer.lab.config.recipe import Recipe
-from batchformer.lab.engine.loop import explain_mismatch
+from batchformer.lab.engine.checkpoint import explain_mismatch
 from batchformer.lab.engine.method import Method
 from batchformer.lab.runs.build import RecordedSizes, build, load_task
 from batchformer.lab.runs.folder import read_config, recipe_from_json

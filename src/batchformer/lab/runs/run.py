@@ -24,9 +24,10 @@ from batchformer.lab.engine.checkpoint import load_newest
 from batchformer.lab.engine.distributed.rank_zero import on_rank_zero
 from batchformer.lab.engine.interrupt import StopRequest
 from batchformer.lab.engine.log import Progress
-from batchformer.lab.engine.loop import Evaluation, Plan, Training, training
+from batchformer.lab.engine.loop import Training, training
 from batchformer.lab.engine.method import Batches, Method
 from batchformer.lab.engine.optimizer_step import matmul_precision
+from batchformer.lab.engine.stage import Evaluation, Plan
 from batchformer.lab.models.weights import file_hash
 from batchformer.lab.runs.build import (
     TIMM,

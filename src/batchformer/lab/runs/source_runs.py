@@ -11,8 +11,8 @@ from torch import Tensor
 
 from batchformer.lab.config.arms import ARMS
 from batchformer.lab.config.recipe import Recipe
-from batchformer.lab.engine.checkpoint import load_newest
-from batchformer.lab.engine.loop import BEST, explain_mismatch
+from batchformer.lab.engine.checkpoint import explain_mismatch, load_newest
+from batchformer.lab.engine.stage import BEST
 from batchformer.lab.models.weights import Place
 from batchformer.lab.recipes import RECIPES, find_recipe
 from batchformer.lab.runs.folder import read_json, recipe_from_json

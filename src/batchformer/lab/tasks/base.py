@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar
 
@@ -17,19 +17,19 @@ from batchformer.insight.images import LabelledImages
 from batchformer.lab.config.data import DataConfig, LongTailConfig
 from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.data.feeds.memory import EvaluationImages, ExtendedFeed, Feed
-from batchformer.lab.data.feeds.order import Order
+from batchformer.lab.data.feeds.order import Order, Steps
 from batchformer.lab.data.feeds.samplers import (
     ClassBalanced,
     ReversedClasses,
-    Sampler,
+    Shuffle,
     sampler_named,
 )
 from batchformer.lab.data.feeds.sharding import all_rows, scored_rows
 from batchformer.lab.data.files.file_lists import shorten
 from batchformer.lab.data.sets.images import ImageSplit, LongTailedData
-from batchformer.lab.engine.loop import Evaluation
 from batchformer.lab.engine.method import Batches, Method
 from batchformer.lab.engine.optimizer_step import OptimizerStep
+from batchformer.lab.engine.stage import Evaluation
 from batchformer.lab.metrics.shots import LongTailedMetrics
 from batchformer.nn.randomness import seed_for
 
@@ -110,26 +110,23 @@ def image_feed(
     device: torch.device,
     *,
     second: Any = None,
-    sampler: Sampler | None = None,
-    steps: Order | None = None,
+    order: Order | None = None,
 ) -> Feed | FileFeed:
     """Augmented training batches of images in memory or in files.
 
     Args:
         view: a transform for images in memory; geometry and transform for image files.
         second: another view of the same images, ``view2``.
-        sampler: order of the samples in each epoch; None: every sample once, shuffled.
-        steps: which samples each step takes, in place of batch size and sampler.
+        order: which samples each step takes; None: every sample once an epoch, shuffled.
     """
+    if order is None:
+        order = Steps(Shuffle(len(part), seed), train.batch_size, train.drop_last)
     options: dict[str, Any] = {
-        "batch_size": train.batch_size,
-        "drop_last": train.drop_last,
+        "order": order,
         "accumulate": train.accumulate,
         "seed": seed,
         "device": device,
         "second": second,
-        "sampler": sampler,
-        "steps": steps,
     }
     if isinstance(part, ImageSplit):
         return Feed(part, view, **options)
@@ -194,6 +191,7 @@ def with_second(feed: Batches, second: Batches, name: Literal["meta", "paired"])
     return ExtendedFeed(feed, extend, second)
 
 
+@dataclass(frozen=True)
 class LabelledTask(FixedSplit):
     """Labelled images of one domain, in memory or in files.
 
@@ -232,21 +230,21 @@ class LabelledTask(FixedSplit):
         """Augmented training batches, in the order of the configured sampler."""
         config, part = self.config, self.data.train
         view, second = self.training_views()
-        sampler = sampler_named(config.sampler, labels_of(part), seed, config.per_turn)
-        feed = image_feed(part, view, train, seed, self.device, second=second, sampler=sampler)
+        labels, sizes = labels_of(part), (train.batch_size, train.drop_last)
+        order = Steps(sampler_named(config.sampler, labels, seed, config.per_turn), *sizes)
+        feed = image_feed(part, view, train, seed, self.device, second=second, order=order)
         other = seed_for(seed, "augmentation", 1)
         if config.paired == "reversed":
-            rare = ReversedClasses(labels_of(part), seed, stream=1)
-            pairs = image_feed(part, view, train, other, self.device, sampler=rare)
+            rare = Steps(ReversedClasses(labels, seed, stream=1), *sizes)
+            pairs = image_feed(part, view, train, other, self.device, order=rare)
             return with_second(feed, pairs, "paired")
         if not config.meta_batch:
             return feed
         part = getattr(self.data, "val", None) or part
         # Full batches only: a smaller one would hold only some classes.
         size = min(config.meta_batch, len(part))
-        full = dataclasses.replace(train, batch_size=size, drop_last=True)
-        balanced = ClassBalanced(labels_of(part), seed, stream=1)
-        meta = image_feed(part, view, full, other, self.device, sampler=balanced)
+        balanced = Steps(ClassBalanced(labels_of(part), seed, stream=1), size, drop_last=True)
+        meta = image_feed(part, view, train, other, self.device, order=balanced)
         return with_second(feed, meta, "meta")
 
     def as_at_test(

@@ -14,13 +14,15 @@ from batchformer.lab.config.data import DetectionConfig
 from batchformer.lab.config.training import TrainConfig, require
 from batchformer.lab.data.feeds.detection import DetectionFeed, scored_images
 from batchformer.lab.data.feeds.memory import close
+from batchformer.lab.data.feeds.order import Steps
+from batchformer.lab.data.feeds.samplers import Shuffle
 from batchformer.lab.data.feeds.sharding import all_rows, part_sizes, scored_rows
 from batchformer.lab.data.sets.coco import load_coco
 from batchformer.lab.data.sets.voc import BoxedImages, count_objects, load_voc
 from batchformer.lab.engine.checkpoint import sync_state
-from batchformer.lab.engine.loop import Evaluation
 from batchformer.lab.engine.method import Batches, Method
 from batchformer.lab.engine.optimizer_step import OptimizerStep, to_double
+from batchformer.lab.engine.stage import Evaluation
 from batchformer.lab.metrics.detection import (
     Boxes,
     average_precision,
@@ -79,9 +81,8 @@ class DetectionTask(FixedSplit):
             self.data.train,
             self.config.shorter,
             self.config.longest,
-            train.batch_size,
+            Steps(Shuffle(len(self.data.train), seed), train.batch_size, train.drop_last),
             seed,
-            train.drop_last,
             self.device,
             train.workers,
             accumulate=train.accumulate,

@@ -20,7 +20,8 @@ from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.data.feeds import framing
 from batchformer.lab.data.feeds.loader import View, read_all
 from batchformer.lab.data.feeds.memory import ExtendedFeed
-from batchformer.lab.data.feeds.order import DomainSteps, Order
+from batchformer.lab.data.feeds.order import DomainSteps, Order, Steps
+from batchformer.lab.data.feeds.samplers import Shuffle
 from batchformer.lab.data.feeds.sharding import all_rows
 from batchformer.lab.data.sets.digits import rotated_digits
 from batchformer.lab.data.sets.domain_layouts import load_domains
@@ -36,9 +37,9 @@ from batchformer.lab.data.transforms import (
     digits_test,
     digits_train,
 )
-from batchformer.lab.engine.loop import Evaluation
 from batchformer.lab.engine.method import Batches, Method
 from batchformer.lab.engine.optimizer_step import OptimizerStep
+from batchformer.lab.engine.stage import Evaluation
 from batchformer.lab.tasks.base import image_feed, images_for_figures, scored_batches
 from batchformer.lab.tasks.image_files import centre_crop, in_memory
 from batchformer.nn.randomness import seed_for
@@ -156,7 +157,7 @@ class DomainTask:
 
     def _source_feed(self, train: TrainConfig) -> Batches:
         part, domain = self.data.joined(self.split.train)
-        steps: Order | None = None
+        order: Order | None = None
         if self.config.sampler == "domains":
             each, rest = divmod(train.batch_size, self.groups)
             if rest or not each:
@@ -165,19 +166,20 @@ class DomainTask:
                     f"set train.batch-size to a multiple of {self.groups}, or to 0 for "
                     f"{PER_DOMAIN} images of each"
                 )
-            steps = DomainSteps(domain, self.groups, each, self.seed, self.config.epoch or None)
-        feed, number = self._part_feed(part, train, self.seed, steps), domain.to(self.device)
+            order = DomainSteps(domain, self.groups, each, self.seed, self.config.epoch or None)
+        feed, number = self._part_feed(part, train, self.seed, order), domain.to(self.device)
         return ExtendedFeed(feed, lambda batch, _: {"domain": number[batch["index"]]})
 
     def _target_feed(self, train: TrainConfig) -> Batches:
         """All images of the target, in full batches: the number of rows must not change."""
         part, _ = self.data.joined({self.config.target: self.split.target_all})
-        full = dataclasses.replace(train, drop_last=True)
-        return self._part_feed(part, full, seed_for(self.seed, "augmentation", 1), None)
+        seed = seed_for(self.seed, "augmentation", 1)
+        order = Steps(Shuffle(len(part), seed), train.batch_size, drop_last=True)
+        return self._part_feed(part, train, seed, order)
 
-    def _part_feed(self, part: Any, train: TrainConfig, seed: int, steps: Order | None) -> Batches:
+    def _part_feed(self, part: Any, train: TrainConfig, seed: int, order: Order | None) -> Batches:
         view = self._view(part, training=True)
-        return image_feed(part, view, train, seed, self.device, steps=steps)
+        return image_feed(part, view, train, seed, self.device, order=order)
 
     def _view(self, part: Any, training: bool) -> Transform | View:
         if self.config.augment == "shift":

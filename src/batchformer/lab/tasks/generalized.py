@@ -14,9 +14,9 @@ from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.data.feeds.memory import FeatureFeed
 from batchformer.lab.data.feeds.sharding import all_rows, scored_rows
 from batchformer.lab.data.sets.attributes import AttributeFeatures, load_attribute_features
-from batchformer.lab.engine.loop import Evaluation
 from batchformer.lab.engine.method import Batches, Method
 from batchformer.lab.engine.optimizer_step import OptimizerStep
+from batchformer.lab.engine.stage import Evaluation
 from batchformer.lab.metrics.generalized import (
     class_accuracy,
     generalized_accuracy,

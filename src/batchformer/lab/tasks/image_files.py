@@ -47,9 +47,6 @@ class ImageFileTask(LabelledTask):
     """Data, batches and scores of one experiment on image files."""
 
     data: LongTailedFiles
-    config: LongTailConfig
-    device: torch.device
-
     test_batch: ClassVar[int] = 128
 
     @classmethod

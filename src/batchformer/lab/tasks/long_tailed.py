@@ -35,9 +35,6 @@ class LongTailedTask(LabelledTask):
     """Data, batches and scores of one long-tailed experiment."""
 
     data: LongTailedData
-    config: LongTailConfig
-    device: torch.device
-
     test_batch: ClassVar[int] = 1000
 
     @classmethod

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from batchformer.lab.data.feeds import order as module
-from batchformer.lab.data.feeds.order import DomainSteps, Steps, order_of
-from batchformer.lab.data.feeds.samplers import InOrder, Shuffle
+from batchformer.lab.data.feeds.order import DomainSteps, Steps
+from batchformer.lab.data.feeds.samplers import Shuffle
 from batchformer.nn.randomness import generator
 
 
@@ -64,17 +64,6 @@ def test_a_sampler_sets_the_length_of_an_epoch() -> None:
     for samples, batch_size in ((0, 4), (4, 0), (4, -1)):
         with pytest.raises(ValueError, match="make no batch"):
             Steps(Shuffle(samples, 0), batch_size)
-
-
-def test_the_order_a_feed_is_asked_for() -> None:
-    shuffled = order_of(23, 1, 5, drop_last=True)
-    assert shuffled.per_epoch == 4
-    assert torch.equal(shuffled.index(6), Steps(Shuffle(23, 1), 5, drop_last=True).index(6))
-    assert order_of(23, 1, 5, False, InOrder(23)).index(1).tolist() == [5, 6, 7, 8, 9]
-    own = Steps(InOrder(4), 2)
-    assert order_of(23, 1, 5, False, None, own) is own
-    with pytest.raises(ValueError, match="give one of them, not both"):
-        order_of(23, 1, 5, False, InOrder(23), own)
 
 
 # Steps by domains.

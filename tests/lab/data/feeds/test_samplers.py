@@ -129,7 +129,7 @@ def test_batches_of_mates_have_the_classes_of_the_data() -> None:
 
 def test_samplers_by_name() -> None:
     labels = torch.tensor([0, 0, 1])
-    assert sampler_named("shuffle", labels, 0) is None
+    assert sampler_named("shuffle", labels, 5) == Shuffle(3, 5)
     balanced = sampler_named("class_balanced", labels, 0, per_turn=4)
     assert isinstance(balanced, ClassBalanced) and balanced.per_turn == 4
     assert sampler_named("repeated", labels, 5) == Repeated(3, 5)

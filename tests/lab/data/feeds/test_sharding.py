@@ -90,13 +90,14 @@ def test_a_rank_without_a_row_to_score_looks_at_the_first() -> None:
 def test_parts_of_a_feed_are_the_whole_with_its_augmentation() -> None:
     images = torch.randint(0, 256, (22, 1, 8, 8), dtype=torch.uint8)
     split = ImageSplit(images, torch.arange(22) % 10)
-    whole = Feed(split, digits_train(), 8, seed=1)
+    order = Steps(Shuffle(22, seed=1), 8)
+    whole = Feed(split, digits_train(), order, seed=1)
     for accumulate, ranks in ((1, 3), (2, 3), (1, 2)):
         for step in range(4):  # the third has six images
             expected, parts = whole.batch(step), []
             for rank in range(ranks):
                 with as_rank(rank, ranks):
-                    feed = Feed(split, digits_train(), 8, seed=1, accumulate=accumulate)
+                    feed = Feed(split, digits_train(), order, seed=1, accumulate=accumulate)
                     parts.append(feed.batch(step))
             if accumulate == 1:
                 for name in ("x", "y", "index"):
@@ -113,7 +114,7 @@ def test_each_rank_reads_its_own_files(
 ) -> None:
     files = noise_files(tmp_path, [(20, 24)] * 7, classes=3)
     crop, flip = RandomResizedCrop(8), Compose((RandomFlip(), IMAGENET))
-    how: dict[str, Any] = {"batch_size": 4, "seed": 0, "workers": 0}
+    how: dict[str, Any] = {"order": Steps(Shuffle(7, seed=0), 4), "seed": 0, "workers": 0}
     with FileFeed(files, crop, flip, **how) as feed:
         whole = [feed.batch(step) for step in range(3)]
     middle = ResizeCentreCrop(8, 10)
@@ -140,15 +141,16 @@ def test_features_and_boxes_are_sharded_too() -> None:
     whole = FeatureFeed(features, labels, 5, 0, times=2).batch(3)["index"]
     no_box = torch.zeros(0, 4), torch.zeros(0).long(), torch.zeros(0).bool()
     boxed = [BoxedImage(Path(f"{n}.png"), *no_box) for n in range(9)]
+    order = Steps(Shuffle(9, seed=0), 5, drop_last=True)
     found, read = [], []
     for rank in range(2):
         with as_rank(rank, 2):
             found.append(FeatureFeed(features, labels, 5, 0, times=2).batch(3)["index"])
-            feed = DetectionFeed(boxed, (24, 32, 40), 60, 5, seed=0, drop_last=True)
+            feed = DetectionFeed(boxed, (24, 32, 40), 60, order, seed=0)
             read.append(feed.request(2))
     first, second = (torch.split(rows, [3, 3] if len(rows) == 6 else [2, 2]) for rows in found)
     assert torch.equal(torch.cat((first[0], second[0], first[1], second[1])), whole)
-    expected = DetectionFeed(boxed, (24, 32, 40), 60, 5, seed=0, drop_last=True).request(2)
+    expected = DetectionFeed(boxed, (24, 32, 40), 60, order, seed=0).request(2)
     for name in ("samples", "paths", "shorter", "flip"):
         assert getattr(read[0], name) + getattr(read[1], name) == getattr(expected, name)
     assert len(expected.samples) == read[0].total == read[1].total == 5

@@ -52,7 +52,7 @@ def test_what_is_written_is_read(
     assert len(classes) == max((label for _, label in rows), default=-1) + 1
 
 
-@pytest.mark.parametrize("line", ["a.jpg", "a.jpg one", "a.jpg -1", "a.jpg 1.0", "a.jpg ²", "7"])
+@pytest.mark.parametrize("line", ["a.jpg", "a.jpg nan", "a.jpg -1", "a.jpg 1.0", "a.jpg ²", "7"])
 def test_a_line_that_is_not_understood(tmp_path: Path, line: str) -> None:
     file = tmp_path / "list.txt"
     file.write_text(f"a.jpg 0\n\n{line}\n", encoding="utf-8")

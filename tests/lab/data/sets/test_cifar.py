@@ -191,12 +191,12 @@ def test_flatter_tail_is_refused(tmp_path: Path, ratio: float, profile: str) -> 
     [
         ({"classes": np.array(["a", "b"])}, "has 2 classes instead of 6"),
         ({"classes": np.array(["a"] * 6, dtype=object)}, "allow_pickle=False"),
-        (
-            {"x_test": np.zeros((12, 8, 8, 3))},
-            r"x_test must be uint8 .* got float64",
-        ),
+        ({"x_test": np.zeros((12, 8, 8, 3))}, r"x_test must be uint8 .* got float64"),
         ({"x_test": np.zeros((0, 8, 8, 3), np.uint8)}, "has no images for y_test"),
         ({"y_test": np.zeros(11, int)}, r"y_test must be whole numbers of shape \(12,\)"),
+        ({"y_test": np.zeros((12, 1), int)}, r"y_test must be whole numbers of shape \(12,\)"),
+        ({"y_test": np.zeros(12)}, r"y_test must be whole numbers of shape \(12,\)"),
+        ({"y_test": np.full(12, -1)}, "y_test runs from -1 to -1"),
         ({"y_test": np.full(12, 6)}, "y_test runs from 6 to 6, but the 6 classes are 0..5"),
         ({"rank_in_class": np.zeros(3)}, r"rank_in_class is of shape \(3,\)"),
     ],

@@ -22,7 +22,8 @@ from batchformer import BatchFormer, match, two_streams
 from batchformer.lab.config.methods import ModuleConfig
 from batchformer.lab.config.training import OptimConfig, ScheduleConfig
 from batchformer.lab.data.feeds.memory import Feed
-from batchformer.lab.data.feeds.order import DomainSteps
+from batchformer.lab.data.feeds.order import DomainSteps, Order, Steps
+from batchformer.lab.data.feeds.samplers import Shuffle
 from batchformer.lab.data.feeds.sharding import all_rows, own_positions, scored_rows
 from batchformer.lab.data.sets.images import ImageSplit
 from batchformer.lab.data.transforms import digits_train
@@ -41,9 +42,10 @@ from batchformer.lab.engine.distributed.rank_zero import (
 from batchformer.lab.engine.distributed.sync_norm import synchronise_norms
 from batchformer.lab.engine.interrupt import Interrupted, StopRequest
 from batchformer.lab.engine.log import DivergedError
-from batchformer.lab.engine.loop import Evaluation, Plan, fit, training
+from batchformer.lab.engine.loop import fit, training
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep, Step
+from batchformer.lab.engine.stage import Evaluation, Plan
 from batchformer.lab.methods import build_method
 from batchformer.lab.models.build import build_model
 from batchformer.lab.tasks.detection import of_all_ranks
@@ -58,6 +60,7 @@ SPLIT = ImageSplit(
     ),
     torch.arange(IMAGES) % 10,
 )
+SHUFFLED = Steps(Shuffle(IMAGES, seed=3), BATCH)
 #: Which of three domains an image is of.
 DOMAIN = torch.arange(IMAGES) % 3
 
@@ -169,7 +172,7 @@ SCENARIOS: dict[str, Callable[[], Made]] = {
     "clipped and averaged": lambda: (Net(), {**SYNC, "clip_norm": 0.3, "ema": 0.9}, {}),
     "accumulated": lambda: (Net(mixed=True), {**SYNC, "accumulate": 2}, {"accumulate": 2}),
     "own update": lambda: (TwoOptimizers(), SYNC, {}),
-    "domains": lambda: (Net(), SYNC, {"steps": DomainSteps(DOMAIN, 3, 4, seed=3)}),
+    "domains": lambda: (Net(), SYNC, {"order": DomainSteps(DOMAIN, 3, 4, seed=3)}),
     "class context": lambda: (class_context(), SYNC, {}),
     "the best kept": lambda: (Net(), {**SYNC, "select_on": "test"}, {}),
 }
@@ -188,7 +191,7 @@ def trained(name: str, folder: Path) -> dict[str, Any]:
         kept(self, step, optimizer)
 
     Parallel.finish = finish  # type: ignore[method-assign]
-    feed = Feed(SPLIT, digits_train(), BATCH, seed=3, **how)
+    feed = feed_of(**how)
     try:
         found = fit(method, feed, evaluate, plan(folder, **options))
     finally:
@@ -259,7 +262,7 @@ def agreements(folder: Path) -> dict[str, Any]:
             fit(method, feed_of(), evaluate, often)
         found["narrower"] = {k: v.clone() for k, v in method.state_dict().items()}
     try:
-        Feed(SPLIT, digits_train(), 29, seed=0)
+        feed_of(Steps(Shuffle(len(SPLIT), seed=0), 29))
     except ValueError as error:
         found["too few"] = str(error)
     return found
@@ -356,8 +359,8 @@ def primitives() -> dict[str, Any]:
     }
 
 
-def feed_of() -> Feed:
-    return Feed(SPLIT, digits_train(), BATCH, seed=3)
+def feed_of(order: Order = SHUFFLED, **how: Any) -> Feed:
+    return Feed(SPLIT, digits_train(), order, seed=3, **how)
 
 
 def work(rank: int, ranks: int, folder: Path) -> None:

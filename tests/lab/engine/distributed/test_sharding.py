@@ -19,15 +19,18 @@ from torch.nn import functional as F
 
 from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainConfig
 from batchformer.lab.data.feeds.memory import Feed
+from batchformer.lab.data.feeds.order import Steps
+from batchformer.lab.data.feeds.samplers import Shuffle
 from batchformer.lab.data.feeds.sharding import all_rows, scored_rows
 from batchformer.lab.data.sets.images import ImageSplit
 from batchformer.lab.data.transforms import digits_train
 from batchformer.lab.engine import checkpoint
 from batchformer.lab.engine.distributed import sharding
 from batchformer.lab.engine.interrupt import StopRequest
-from batchformer.lab.engine.loop import Evaluation, Plan, fit, training
+from batchformer.lab.engine.loop import fit, training
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep
+from batchformer.lab.engine.stage import Evaluation, Plan
 from training_plans import quiet_plan
 
 SPLIT = ImageSplit(
@@ -85,7 +88,7 @@ def plan(folder: Path, **train: Any) -> Plan:
 
 def run(folder: Path, stop_at: int | None = None, **train: Any) -> dict[str, Any]:
     """What is kept of a training; one that stops is left, as if its machine had died."""
-    feed = Feed(SPLIT, digits_train(), 8, seed=3)
+    feed = Feed(SPLIT, digits_train(), Steps(Shuffle(len(SPLIT), seed=3), 8), seed=3)
     if stop_at is not None:
         steps = training(Net(), feed, evaluate, plan(folder, **train), StopRequest())
         for _ in range(stop_at):

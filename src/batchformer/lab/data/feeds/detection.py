@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from batchformer.lab.data.feeds.loader import ReadAheadFeed
-from batchformer.lab.data.feeds.order import augmentation_numbers, order_of
+from batchformer.lab.data.feeds.order import Order, augmentation_numbers
 from batchformer.lab.data.feeds.sharding import Share
 from batchformer.lab.data.feeds.workers import Stream
 from batchformer.lab.data.files.decode import decode
@@ -129,7 +129,7 @@ def detector_inputs(
 
 
 class DetectionFeed(ReadAheadFeed[DetectionRequest, DetectionImages]):
-    """Shuffled images with boxes, each mirrored or not and with its own shorter side.
+    """Images with boxes, each mirrored or not and with its own shorter side.
 
     A batch is a function of (seed, step) alone: the same with any number of workers, and after
     resuming at any step. With several ranks, each reads its own part of the batch, mirrored and
@@ -138,6 +138,7 @@ class DetectionFeed(ReadAheadFeed[DetectionRequest, DetectionImages]):
     Args:
         shorter: lengths of the shorter side, one drawn for each image.
         longest: largest length of the longer side.
+        order: which samples each step takes.
         workers: processes that read; 0: this one reads. None: one for each usable core, at most 16.
         accumulate: parts that a batch will be cut into; with several ranks, each has a share.
     """
@@ -147,14 +148,12 @@ class DetectionFeed(ReadAheadFeed[DetectionRequest, DetectionImages]):
         images: Sequence[BoxedImage],
         shorter: Sequence[int],
         longest: int,
-        batch_size: int,
+        order: Order,
         seed: int,
-        drop_last: bool = False,
         device: torch.device | str = "cpu",
         workers: int | None = None,
         accumulate: int = 1,
     ) -> None:
-        order = order_of(len(images), seed, batch_size, drop_last)
         share = Share(order, accumulate)
 
         def request(step: int) -> DetectionRequest:

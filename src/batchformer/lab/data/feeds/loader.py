@@ -17,8 +17,8 @@ from batchformer.insight.classes import Classes
 from batchformer.insight.images import thumbnails
 from batchformer.lab.data.feeds.framing import Geometry
 from batchformer.lab.data.feeds.memory import StreamSafe
-from batchformer.lab.data.feeds.order import Order, Steps, augmentation_numbers, order_of
-from batchformer.lab.data.feeds.samplers import InOrder, Sampler
+from batchformer.lab.data.feeds.order import Order, Steps, augmentation_numbers
+from batchformer.lab.data.feeds.samplers import InOrder
 from batchformer.lab.data.feeds.sharding import Share, scored_rows
 from batchformer.lab.data.feeds.workers import (
     ImageBatch,
@@ -56,15 +56,15 @@ class ReadAheadFeed(Generic[Request, Result]):
 
     def __init__(
         self,
-        steps: Order,
+        order: Order,
         share: Share,
         request: Callable[[int], Request],
         read: Callable[[Request], Result],
         device: torch.device | str,
         workers: int | None,
     ) -> None:
-        self.steps, self.share, self.device = steps, share, torch.device(device)
-        self.per_epoch = steps.per_epoch
+        self.order, self.share, self.device = order, share, torch.device(device)
+        self.per_epoch = order.per_epoch
         self.request = request
         self._stream = Stream(read, workers, self.device.type == "cuda")
         self._next: int | None = None
@@ -101,7 +101,7 @@ class ReadAheadFeed(Generic[Request, Result]):
 
 
 class FileFeed(ReadAheadFeed[ImageRequest, ImageBatch]):
-    """Shuffled, augmented batches of image files.
+    """Augmented batches of image files.
 
     A batch is a function of (seed, step) alone: the same with any number of workers, and after
     resuming at any step. With several ranks, each reads its own part of the batch, with the random
@@ -110,14 +110,13 @@ class FileFeed(ReadAheadFeed[ImageRequest, ImageBatch]):
     Args:
         geometry: makes each image a square; done by the workers.
         transform: augmentation and normalisation of a whole batch; done on the device.
+        order: which samples each step takes.
         workers: processes that read; 0: this one reads. None: one for each usable core, at most 16.
-        sampler: order of the samples in each epoch. None: every sample once, shuffled.
         on_damaged: what to do about an image that cannot be read. `raise` its error, or `skip` it:
             the next readable image of the batch takes its place, a warning names it the first
             time, and `damaged` counts how often each was replaced.
         second: geometry and transform of a second view of the same images, ``view2``, where a
             method needs one.
-        steps: which samples each step takes, in place of batch_size, drop_last and sampler.
         accumulate: parts that a batch will be cut into; with several ranks, each has a share.
     """
 
@@ -126,18 +125,14 @@ class FileFeed(ReadAheadFeed[ImageRequest, ImageBatch]):
         files: ImageFiles,
         geometry: Geometry,
         transform: Transform,
-        batch_size: int,
+        order: Order,
         seed: int,
-        drop_last: bool = False,
         device: torch.device | str = "cpu",
         workers: int | None = None,
-        sampler: Sampler | None = None,
         on_damaged: OnDamaged = "raise",
         second: View | None = None,
-        steps: Order | None = None,
         accumulate: int = 1,
     ) -> None:
-        order = order_of(len(files), seed, batch_size, drop_last, sampler, steps)
         share = Share(order, accumulate)
         views = [(geometry, transform)] if second is None else [(geometry, transform), second]
         geometries, transforms = zip(*views, strict=True)

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from batchformer.insight.classes import Classes
 from batchformer.insight.images import thumbnails
-from batchformer.lab.data.feeds.order import Order, augmentation_numbers, order_of
-from batchformer.lab.data.feeds.samplers import Sampler
+from batchformer.lab.data.feeds.order import Order, augmentation_numbers
 from batchformer.lab.data.feeds.sharding import Share, own_positions, require_rows
 from batchformer.lab.data.sets.images import ImageSplit
 from batchformer.lab.data.transforms.base import Transform, to_device_async
@@ -51,7 +50,7 @@ Chunk = tuple[list[dict[str, Any]], StreamSafe]
 
 
 class Feed:
-    """Shuffled, augmented batches of an in-memory data set that lives on the device.
+    """Augmented batches of an in-memory data set that lives on the device.
 
     A batch is a function of (seed, step) alone. With several ranks, each has its own part of the
     batch, with the random numbers that these samples have in the whole batch. On a GPU the batches
@@ -59,10 +58,9 @@ class Feed:
     runs may share a feed.
 
     Args:
+        order: which samples each step takes.
         second: transform of a second view of the same images, ``view2``, if a method needs one.
-        sampler: order of the samples in each epoch. None: every sample once, shuffled.
         chunk: steps that are augmented together. None: what suits the device.
-        steps: which samples each step takes, in place of batch_size, drop_last and sampler.
         accumulate: parts that a batch will be cut into; with several ranks, each has a share.
     """
 
@@ -70,25 +68,21 @@ class Feed:
         self,
         split: ImageSplit,
         transform: Transform,
-        batch_size: int,
+        order: Order,
         seed: int,
-        drop_last: bool = False,
         device: torch.device | str = "cpu",
-        sampler: Sampler | None = None,
         chunk: int | None = None,
         second: Transform | None = None,
-        steps: Order | None = None,
         accumulate: int = 1,
     ) -> None:
         self.device = torch.device(device)
         self.x, self.y = split.x.to(self.device), split.y.to(self.device)
         self.views = {"x": transform} if second is None else {"x": transform, "view2": second}
-        self.seed = seed
-        self.steps = order_of(len(split), seed, batch_size, drop_last, sampler, steps)
-        self.per_epoch = self.steps.per_epoch
-        self.share = Share(self.steps, accumulate)
+        self.seed, self.order = seed, order
+        self.per_epoch = order.per_epoch
+        self.share = Share(order, accumulate)
         if chunk is None and self.device.type == "cuda":
-            samples = len(self.steps.index(0))
+            samples = len(order.index(0))
             chunk = CHUNK_BYTES // (samples * self.x[0].numel() * torch.float32.itemsize)
         self.chunk = max(chunk or 1, 1)
         self._chunks: OrderedDict[int, Chunk] = OrderedDict()
@@ -113,7 +107,7 @@ class Feed:
         return dict(batches[position])
 
     def _make(self, steps: range) -> Chunk:
-        rows = [self.steps.index(step) for step in steps]
+        rows = [self.order.index(step) for step in steps]
         draws = [view.draws for view in self.views.values()]
         numbers = [
             augmentation_numbers(self.seed, step, len(row), sum(draws))

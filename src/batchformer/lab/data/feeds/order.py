@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from batchformer.lab.data.feeds.samplers import Sampler, Shuffle
+from batchformer.lab.data.feeds.samplers import Sampler
 from batchformer.nn.randomness import generator
 
 
@@ -82,28 +82,6 @@ class Steps:
         epoch, position = divmod(step, self.per_epoch)
         start = position * self.batch_size
         return self.order(epoch)[start : start + self.batch_size]
-
-
-def order_of(
-    samples: int,
-    seed: int,
-    batch_size: int,
-    drop_last: bool,
-    sampler: Sampler | None = None,
-    steps: Order | None = None,
-) -> Order:
-    """The order of a feed: `steps` as they are, or the sampler's epochs in batches.
-
-    Args:
-        sampler: order of the samples in each epoch. None: every sample once, shuffled.
-    """
-    if steps is None:
-        return Steps(Shuffle(samples, seed) if sampler is None else sampler, batch_size, drop_last)
-    if sampler is not None:
-        raise ValueError(
-            "sampler and steps both set the order of the samples: give one of them, not both"
-        )
-    return steps
 
 
 def augmentation_numbers(seed: int, step: int, samples: int, columns: int) -> Tensor:

@@ -204,10 +204,11 @@ def sampler_named(
     labels: Tensor,
     seed: int,
     per_turn: int = 1,
-) -> Sampler | None:
-    """The sampler that a configuration names; None means every image once, shuffled."""
+) -> Sampler:
+    """The sampler that a configuration names."""
     if name == "class_balanced":
         return ClassBalanced(labels, seed, per_turn=per_turn)
     if name == "mates":
         return Mates(labels, seed)
-    return Repeated(len(labels), seed) if name == "repeated" else None
+    kind = Repeated if name == "repeated" else Shuffle
+    return kind(len(labels), seed)

@@ -31,10 +31,9 @@ from batchformer.nn.exchange import (
     broadcast_,
     summed,
     total_rows,
-    uncompiled,
     world_size,
 )
-from batchformer.torch_private import COMPILED_FUNCTION
+from batchformer.torch_private import COMPILED_FUNCTION, uncompiled
 
 
 @uncompiled

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from batchformer.insight.figures.influence import NEXT_TO_NOTHING, change_of_a_loss
+from batchformer.insight.figures.influence import change_of_a_loss
 from batchformer.insight.figures.text import in_full
 from batchformer.lab.config.methods import reweights, without_batchformer
 from batchformer.lab.data.files.file_lists import shorten
 from batchformer.lab.report.results.configuration import RunGroup
 from batchformer.lab.report.results.names import DESCRIPTIVE, metric_label
 from batchformer.lab.report.results.runs import RecordedRun
+from batchformer.plug.findings import NEXT_TO_NOTHING
 
 MOST_NAMED = 3
 """Runs that a note names before it counts the others."""
