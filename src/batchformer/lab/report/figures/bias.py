@@ -48,8 +48,8 @@ def make(group: RunGroup) -> CaptionedFigure | None:
     over = over_seeds({arm: len(each) for arm, each in data.by_arm.items()})
     note = (
         f"A bias on the scores of unseen {data.of} moves predictions from seen {data.of} to "
-        f"unseen ones. Thin lines are seeds, thick ones means over {over}. AUC is the area "
-        f"under the curve."
+        f"unseen ones. Thin lines are seeds, thick ones means over {over}, as far as all of them "
+        f"reach. AUC is the area under the curve."
     )
     rows = []
     for arm in data.by_arm:
