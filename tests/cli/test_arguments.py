@@ -21,7 +21,8 @@ from batchformer.cli.options import (
     SweepOptions,
     TrainOptions,
 )
-from batchformer.lab.recipes import find_recipe
+from batchformer.lab.config.consistency import unread_settings
+from batchformer.lab.recipes import RECIPES, find_recipe
 
 
 def test_defaults_of_options_are_those_of_the_recipe() -> None:
@@ -75,3 +76,29 @@ def test_a_wrong_option_ends_with_2() -> None:
         parse(DemoOptions, ["--seedz", "3"], "demo")
     assert end.value.code == 2
     assert parse(DemoOptions, ["--seeds", "3"], "demo").seeds == 3
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        ["--hyper.smoothing", "0.1"],  # of cross_entropy
+        ["--hyper.tau", "2"],
+        ["--optim.betas", "0.5", "0.9"],  # of Adam
+        ["--schedule.milestones", "3"],
+        ["--data.train-list", "own.csv"],
+    ],
+)
+def test_an_option_that_would_change_nothing_is_refused(option: list[str]) -> None:
+    with pytest.raises(UserError, match=rf"{option[0]}: no effect .*--method balanced_softmax"):
+        with_recipe(CompareOptions, ["demo", *option], "compare")
+
+
+def test_options_that_another_option_brings_into_effect_are_taken() -> None:
+    given = ["--method", "cross_entropy", "--hyper.smoothing", "0.1", "--optim.name", "adam"]
+    given += ["--optim.betas", "0.5", "0.9", "--hyper.tau", "1", "--train.workers", "2"]
+    recipe, _ = with_recipe(CompareOptions, ["demo", *given], "compare")
+    assert recipe.hyper.smoothing == 0.1 and recipe.optim.betas == (0.5, 0.9)
+
+
+def test_no_recipe_sets_what_it_does_not_read() -> None:
+    assert {name: found for name in RECIPES if (found := unread_settings(find_recipe(name)))} == {}

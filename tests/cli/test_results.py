@@ -80,6 +80,7 @@ def test_a_report_of_nothing_yet(tmp_path: Path, capsys: pytest.CaptureFixture[s
     results.report([str(tmp_path), "--to", str(tmp_path / "page.html")])
     said = " ".join(capsys.readouterr().out.split())
     assert "no comparison" in said and "demo/baseline/seed0 (job 7) has not begun" in said
+    assert f"No run lies in {tmp_path}" in said
 
 
 def test_evaluate_scores_a_run_again(half: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 
 from batchformer.cli.options import Settings
 from batchformer.lab.config.arms import ARMS
-from batchformer.lab.config.recipe import Recipe
+from batchformer.lab.config.consistency import unread_settings
+from batchformer.lab.config.recipe import Recipe, changed_settings
 from batchformer.lab.recipes import RECIPES, find_recipe
 
 T = TypeVar("T")
@@ -63,6 +64,7 @@ def with_recipe(kind: type[T], arguments: list[str], command: str) -> tuple[Reci
     options = parse_settings(kind, arguments[1:], f"{command} {recipe.name}", recipe)
     applied: Recipe = options.applied_to(recipe)  # type: ignore[attr-defined]
     refuse_idle_updates(arguments, applied)
+    _refuse_unread(recipe, applied)
     return applied, options
 
 
@@ -125,6 +127,18 @@ def refuse_idle_updates(arguments: Sequence[str], recipe: Recipe) -> None:
         raise UserError(
             f"--train.updates has no effect: {recipe.name} is trained for train.epochs "
             f"{recipe.train.epochs}. Set --train.epochs 0 beside it."
+        )
+
+
+def _refuse_unread(recipe: Recipe, applied: Recipe) -> None:
+    """Refuse options that would change nothing: a person who sets one expects an effect."""
+    unread = sorted(changed_settings(recipe, applied).keys() & unread_settings(applied))
+    if unread:
+        named = ", ".join(f"--{setting.replace('_', '-')}" for setting in unread)
+        raise UserError(
+            f"{named}: no effect with --method {applied.method}, --data.name {applied.data.name}, "
+            f"--optim.name {applied.optim.name} and --schedule.kind {applied.schedule.kind}. "
+            f"`batchformer compare {recipe.name} --help` shows what has one."
         )
 
 

@@ -91,6 +91,8 @@ def print_report(
             print_table(comparison)
             if pooled:
                 print_pooled(pool_recipes(comparison, [one.name for one in sweeps]))
+        if not found:
+            print(f"No run lies in {', '.join(map(str, folders))}, or up to four folders below.")
         for folder in folders:
             for line in not_begun(folder):
                 print(f"Not included: {line} has not begun.")

@@ -232,3 +232,13 @@ def test_only_random_weights_are_measured_where_nothing_was_learnt(name: str) ->
             with_arm(recipe, arm)
     assert with_arm(recipe, "random_weights").start == ""
     with_arm(recipe.changed(weights="timm"), "baseline")
+
+
+def test_an_arm_whose_module_is_switched_off_is_refused() -> None:
+    """Its folder and its row would say BatchFormer, and the comparison that it does nothing."""
+    off = find_recipe("demo").changed(module={"enabled": False})
+    assert not with_arm(off, "baseline").module.enabled
+    assert not with_arm(off, "baseline_mates").module.enabled
+    for arm in ("batchformer", "batchformer_self", "mates"):
+        with pytest.raises(ValueError, match=f"the arm {arm} would be the baseline under another"):
+            with_arm(off, arm)

@@ -265,6 +265,13 @@ def with_arm(recipe: Recipe, arm: str) -> Recipe:
     if arm not in ARMS:
         raise ValueError(f"There is no arm {arm!r}; there are {', '.join(ARMS)}.")
     _require_fitting(recipe, arm)
+    with_module = ARMS[arm].change(recipe.changed(module={"enabled": True})).module.enabled
+    require(
+        recipe.module.enabled or not with_module,
+        f"module.no-enabled takes BatchFormer out, so the arm {arm} would be the baseline under "
+        "another name; leave it on, or train --arms baseline with compare, --arm baseline with "
+        "train",
+    )
     changed = ARMS[arm].change(recipe)
     require_training(changed.method, changed.module)
     _require_weights(recipe, arm)

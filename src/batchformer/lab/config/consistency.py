@@ -262,6 +262,22 @@ def hidden_settings(recipe: Recipe) -> set[str]:
     return {name for name in _idle(recipe) if not _is_set(recipe, name)}
 
 
+def unread_settings(recipe: Recipe) -> set[str]:
+    """Settings of data, method, optimizer and schedule that are set, and that no arm reads.
+
+    Those that a network may read, and those that change speed alone, are left out.
+
+    >>> from batchformer.lab.recipes import find_recipe
+    >>> unread_settings(find_recipe("demo").changed(hyper={"smoothing": 0.1, "cutmix": 1.0}))
+    {'hyper.smoothing'}
+    """
+    groups = ("data.", "hyper.", "optim.", "schedule.")
+    read = {f"hyper.{field.name}" for field in dataclasses.fields(Network)}
+    read |= {"data.size", "data.memory", "hyper.experts", "hyper.scale"}
+    idle = {setting for setting in _idle(recipe) if setting.startswith(groups)} - read
+    return {setting for setting in idle if _is_set(recipe, setting)}
+
+
 def _is_set(recipe: Recipe, setting: str) -> bool:
     """Whether a setting has another value than its default."""
     group, _, name = setting.rpartition(".")

@@ -199,6 +199,7 @@ def test_flatter_tail_is_refused(tmp_path: Path, ratio: float, profile: str) -> 
         ({"y_test": np.full(12, -1)}, "y_test runs from -1 to -1"),
         ({"y_test": np.full(12, 6)}, "y_test runs from 6 to 6, but the 6 classes are 0..5"),
         ({"rank_in_class": np.zeros(3)}, r"rank_in_class is of shape \(3,\)"),
+        ({"rank_in_class": _arrays()["rank_in_class"] + 1}, "must number the images of each class"),
     ],
 )
 def test_wrong_arrays(tmp_path: Path, changed: dict[str, np.ndarray], message: str) -> None:

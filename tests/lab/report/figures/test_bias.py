@@ -36,6 +36,12 @@ def test_the_mean_over_seeds_by_hand(curves: RunTree) -> None:
     assert found.mean("batchformer")[1] == pytest.approx(np.full(101, 10.0))
 
 
+def test_a_mean_ends_where_the_first_seed_does_and_says_so(curves: RunTree) -> None:
+    with_curve(curves.write("baseline", 2), [0.0, 5.0], [10.0, 0.0])
+    assert known(gather(curves.group())).mean("baseline")[0][-1] == 5.0
+    assert "as far as all of them reach" in known(make(curves.group())).caption.text
+
+
 def test_the_figure_has_every_seed_and_the_means(curves: RunTree) -> None:
     made = known(make(curves.group()))
     (axes,) = made.draw().axes

@@ -179,6 +179,12 @@ def test_a_score_that_is_missing_in_a_seed_is_told(tmp_path: Path) -> None:
     assert rows[1] == ["baseline, 2 seeds", "50.50", "30.00 (1 seed)"]
 
 
+def test_the_interval_of_a_percentage_ends_at_100(tmp_path: Path) -> None:
+    put(tmp_path, "five", {"baseline": of_all({0: 99.0, 1: 100.0, 2: 95.0})})
+    _, row = table(tmp_path, "kind: arms", "records: my_folder/five", "metrics: all")
+    assert row[1] == "98.00 [91.43, 100.00]"
+
+
 def test_the_means_of_a_row_are_over_the_seeds_that_its_arms_share(tmp_path: Path) -> None:
     fewer = {seed: OTHER[seed] for seed in (0, 1, 2)}
     arms = {"baseline": of_all(BASELINE), "batchformer_frozen": of_all(fewer)}

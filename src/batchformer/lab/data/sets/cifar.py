@@ -195,6 +195,8 @@ def read_long_tail(
             "Ask for a steeper tail, or use the official files"
         )
     kept = np.flatnonzero(arrays["rank_in_class"] < np.asarray(counts)[labels])
+    if np.bincount(labels[kept], minlength=num_classes).tolist() != list(counts):
+        raise ValueError(f"{path}: rank_in_class must number the images of each class 0, 1, 2, ...")
     return LongTailedData(
         train=ImageSplit.from_channels_last(arrays["x_train"][kept], labels[kept]),
         test=ImageSplit.from_channels_last(arrays["x_test"], arrays["y_test"]),

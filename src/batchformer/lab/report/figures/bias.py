@@ -46,9 +46,11 @@ def make(group: RunGroup) -> CaptionedFigure | None:
     if data is None:
         return None
     over = over_seeds({arm: len(each) for arm, each in data.by_arm.items()})
+    several = max(map(len, data.by_arm.values())) > 1
+    reach = ", as far as all of them reach" if several else ""
     note = (
         f"A bias on the scores of unseen {data.of} moves predictions from seen {data.of} to "
-        f"unseen ones. Thin lines are seeds, thick ones means over {over}. AUC is the area "
+        f"unseen ones. Thin lines are seeds, thick ones means over {over}{reach}. AUC is the area "
         f"under the curve."
     )
     rows = []

@@ -15,7 +15,7 @@ from typing import Any
 from batchformer.insight.intervals import summary
 from batchformer.lab.metrics.intervals import holm, paired, pooled
 from batchformer.lab.recipes import RECIPES
-from batchformer.lab.report.results.names import decimals
+from batchformer.lab.report.results.names import bounds, decimals
 from batchformer.lab.report.results.records import SUMMARY, records_in, require_one_configuration
 
 Test = tuple[str, str, str]
@@ -100,7 +100,7 @@ class ComparisonEvidence:
         typed = self.typed.get("arms", {}).get(arm, {"seeds": 0, "metrics": {}})
         by_seed = self.values.get((arm, metric), {})
         if by_seed and (metric not in typed["metrics"] or len(by_seed) >= typed["seeds"]):
-            found = summary([*by_seed.values()])
+            found = summary([*by_seed.values()], bounds(metric))
             places = decimals(metric) if found.n > 1 else self.places.get(metric, decimals(metric))
             return Mean(found.mean, found.low, found.high, found.n, places)
         if metric not in typed["metrics"]:
