@@ -36,6 +36,7 @@ class Steps:
 
     A batch never spans two epochs: the last one of an epoch is smaller, or is left out.
 
+    >>> from batchformer.lab.data.feeds.samplers import Shuffle
     >>> steps = Steps(Shuffle(5, seed=0), batch_size=2)
     >>> steps.per_epoch, [len(steps.index(step)) for step in range(4)]
     (3, [2, 2, 1, 2])

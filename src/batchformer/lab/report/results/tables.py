@@ -153,7 +153,8 @@ COLUMNS = ("metric", "of", "diff.", "95% interval", "p", "Holm", "same", "paper"
 READING = (
     "Each recipe counts once, however many seeds it has. The 95% interval is the wider of two, one "
     "from the spread of seeds inside the recipes, one from that of the recipes' effects.",
-    "Seeds of different recipes are taken as independent. What all recipes share, such as the "
+    "Seeds of different recipes are taken as independent. Runs of one seed begin alike, though; "
+    "where they stay alike, the interval is too narrow. What all recipes share, such as the "
     "images of one data set, is in no interval.",
 )
 SAME = (
