@@ -69,7 +69,7 @@ def test_facts(task: ImageFileTask) -> None:
 
 def test_a_class_without_a_test_image_is_remarked_on(root: Path, tmp_path: Path) -> None:
     for part, labels in (("train", (0, 1, 2)), ("test", (0, 2))):
-        lines = (f"test/{'abc'[label]}/0.png {label}\n" for label in labels)
+        lines = (f"{part}/{'abc'[label]}/0.png {label}\n" for label in labels)
         (tmp_path / f"{part}.txt").write_text("".join(lines))
     lists = {f"{part}_list": str(tmp_path / f"{part}.txt") for part in ("train", "test")}
     config = dataclasses.replace(CONFIG, root=str(root), **lists)  # type: ignore[arg-type]
