@@ -297,9 +297,9 @@ def cifar100_lt_ride_two_stage() -> Recipe:
     """RIDE from the weights of a trained RIDE, on the same schedule: the paper's two stages.
 
     The paper has it on ImageNet-LT (table 2, "two-stage"). The first stage is the baseline in
-    every arm, so that arms differ in the second stage alone; the encoder begins anew. According to
-    the author, the paper's first stage had BatchFormer on frequent or on rare classes alone:
-    ``--start cifar100_lt_ride/batchformer_many``, or ``/batchformer_not_many``.
+    every arm, so that arms differ in the second stage alone; the encoder starts untrained there.
+    According to the author, the paper's first stage had BatchFormer on frequent or on rare classes
+    alone: ``--start cifar100_lt_ride/batchformer_many``, or ``/batchformer_not_many``.
     Ours: not measured yet.
     """
     return cifar100_lt_ride().changed(
