@@ -228,7 +228,9 @@ def test_an_arm_is_compared_with_the_baseline_of_another_comparison(tmp_path: Pa
     mean = statistics.mean(OTHER[seed] - BASELINE[seed] for seed in BASELINE)
     assert row[:3] == ["CutMix, 4 seeds", "50.40", "51.58"], "on the seeds that both have"
     assert row[3].strip("*").startswith(f"{mean:+.2f} [")
-    with pytest.raises(ValueError, match="seeds of batchformer here and of baseline there"):
+    with pytest.raises(
+        ValueError, match="no record of batchformer, or the one after `against` none of baseline"
+    ):
         table(tmp_path, *lines, "row: my_folder/cutmix against my_folder/plain")
 
 

@@ -257,7 +257,9 @@ def against_baseline_of(
     }
     reference = {key: by for key, by in other.values.items() if key[0] == "baseline"}
     if not shown or not reference:
-        raise ValueError(f"seeds of {arm} here and of baseline there are needed, and one has none")
+        raise ValueError(
+            f"the folder has no record of {arm}, or the one after `against` none of baseline"
+        )
     return ComparisonEvidence("", shown | reference)
 
 
