@@ -194,7 +194,9 @@ def test_the_choice_on_the_cpu() -> None:
 def test_the_choice_on_a_gpu() -> None:
     gpu: dict[str, Any] = {"device": CUDA, "dtype": torch.bfloat16, "kernels": True}
     assert [chosen(n, 128, **gpu) for n in (512, 1024, 4096)] == ["explicit", "fused", "fused"]
-    assert chosen(1024, 128, **{**gpu, "dtype": torch.float32}) == "explicit"
+    assert [chosen(n, 128, **gpu) for n in (63, 64)] == ["fused", "explicit"]
+    in_float32 = {**gpu, "dtype": torch.float32}
+    assert [chosen(n, 128, **in_float32) for n in (63, 1024)] == ["explicit"] * 2
     assert chosen(1024, 512, **gpu) == "explicit"
     assert chosen(4096, 512, **gpu) == "triton"
     assert chosen(4096, 25, **gpu) == "triton", "torch's kernels would store all weights"

@@ -22,7 +22,7 @@ from torch import distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from batchformer import BatchFormer, attach, check, split, stream_loss
-from batchformer.nn import encoder, exchange
+from batchformer.nn import exchange
 from batchformer.nn.attention import attention_across
 from batchformer.nn.exchange import AllRows, KeyedDropout
 
@@ -201,15 +201,13 @@ def train(case: Case, rank: int | None) -> dict[str, Any]:
 
 @contextmanager
 def mistakes(case: Case) -> Iterator[None]:
-    kept, small = exchange._summed_own_rows, encoder.SMALL_WORK
+    kept = exchange._summed_own_rows
     if case.wrong == "backward mean":
         exchange._summed_own_rows = lambda x, *rest: kept(x, *rest) / dist.get_world_size()
-    if case.autocast:
-        encoder.SMALL_WORK = 0  # otherwise so small an encoder stays in float32
     try:
         yield
     finally:
-        exchange._summed_own_rows, encoder.SMALL_WORK = kept, small
+        exchange._summed_own_rows = kept
 
 
 def looks(rank: int) -> dict[str, Any]:

@@ -29,6 +29,8 @@ Drop = Callable[..., Tensor]
 EXPLICIT_BUDGET = 256 * 2**20
 #: The same on a GPU, where other paths are faster beyond it: in float32 and in half precision.
 EXPLICIT_BUDGET_CUDA, EXPLICIT_BUDGET_HALF = 32 * 2**20, 8 * 2**20
+#: With fewer samples the number of launches decides in half precision: the fused path has fewer.
+EXPLICIT_SAMPLES_HALF = 64
 #: Bytes of one block of weights on the blockwise path.
 BLOCK_BUDGET = 64 * 2**20
 #: The widest head for which torch's fused kernels are fast, and the alignment they need.
@@ -67,8 +69,10 @@ def choose_path(
     # Fused kernels, torch's and ours, neither mask nor compute in float64.
     fusible = on_gpu and attend == "batch" and dtype != torch.float64
     fused = fusible and width <= FUSED_WIDTH and width % FUSED_ALIGNMENT == 0
-    budget = EXPLICIT_BUDGET_CUDA if on_gpu else EXPLICIT_BUDGET
-    if stored <= (EXPLICIT_BUDGET_HALF if fused and dtype in HALF else budget):
+    least, most = 0, EXPLICIT_BUDGET_CUDA if on_gpu else EXPLICIT_BUDGET
+    if fused and dtype in HALF:
+        least, most = EXPLICIT_SAMPLES_HALF, EXPLICIT_BUDGET_HALF
+    if n >= least and stored <= most:
         return "explicit"
     if fused:
         return "fused"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from functools import partial
 from typing import Any, Literal, NamedTuple, overload
 
@@ -28,9 +27,6 @@ from batchformer.nn.exchange import (
     agree_on_rows,
 )
 from batchformer.torch_private import HOOKS
-
-#: Up to this many multiplications (L N C²) half precision costs more in casts than it saves.
-SMALL_WORK = 2**22
 
 
 class EncoderWeights(NamedTuple):
@@ -314,37 +310,22 @@ def encode(
         visible = moved_mask.reshape(positions, -1)
         visible = visible | ~visible.any(1, keepdim=True)
     attention_weights: list[Tensor] = []
-    # In a small encoder autocast's casts cost more than they save.
-    # The total number of rows decides, so that all ranks send keys and values of one type.
-    n = encoded.shape[-2] if rows is None else rows.total
-    small = positions * n * encoded.shape[-1] ** 2 <= SMALL_WORK
-    precise = small and _autocasts(x)
-    if precise:
-        first = weights[0]
-        own = first if isinstance(first, EncoderWeights) else first.self_attn
-        encoded = encoded.to(own.in_proj_weight.dtype)
-    with torch.autocast(x.device.type, enabled=False) if precise else nullcontext():
-        for number, w in enumerate(weights):
-            run = partial(encoder_layer, w=w) if isinstance(w, EncoderWeights) else w
-            encoded, layer_weights = run(
-                encoded,
-                heads=heads,
-                dropout=dropout,
-                attend=attend,
-                return_weights=return_weights,
-                rows=rows,
-                number=number,
-                visible=visible,
-            )
-            if layer_weights is not None:
-                attention_weights.append(layer_weights)
+    for number, w in enumerate(weights):
+        run = partial(encoder_layer, w=w) if isinstance(w, EncoderWeights) else w
+        encoded, layer_weights = run(
+            encoded,
+            heads=heads,
+            dropout=dropout,
+            attend=attend,
+            return_weights=return_weights,
+            rows=rows,
+            number=number,
+            visible=visible,
+        )
+        if layer_weights is not None:
+            attention_weights.append(layer_weights)
     mixed = encoded if single else encoded.reshape(moved.shape).movedim((-2, -1), axes)
     return mixed.to(x.dtype), attention_weights
-
-
-def _autocasts(x: Tensor) -> bool:
-    # torch raises for the meta device, on which attach tries large models.
-    return x.device.type != "meta" and torch.is_autocast_enabled(x.device.type)
 
 
 def default_channel_axis(x: Tensor) -> int:
