@@ -11,7 +11,7 @@ from batchformer.lab.bench.measure import BenchSettings
 from batchformer.lab.bench.run import run
 
 NAMES = (
-    *("attached", "attention_kernels", "contrast", "loop"),
+    *("attached", "attention_kernels", "contrast", "lab_kernels", "loop"),
     *("profile", "side_by_side", "v2_layer"),
 )
 PARTS = {name: f"benchmarks.{name}" for name in NAMES}

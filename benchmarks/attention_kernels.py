@@ -24,7 +24,7 @@ from batchformer.lab.bench.measure import (
     release_memory,
     time_works,
 )
-from batchformer.lab.bench.table import Table
+from batchformer.lab.bench.table import Cell, Table
 
 #: Samples and channels, with the types in which they are measured.
 Cases = tuple[tuple[tuple[int, int], tuple[str, ...]], ...]
@@ -63,22 +63,29 @@ def measure(settings: BenchSettings, cases: Cases | None = None) -> Table:
 
 def _measure_case(table: Table, settings: BenchSettings, size: tuple[int, int], name: str) -> None:
     works = candidates(LayerPair(size, settings.device, TYPES[name]))
+    add_rows(table, settings, (*size, name), works)
+
+
+def add_rows(
+    table: Table, settings: BenchSettings, case: tuple[Cell, ...], works: dict[str, Work]
+) -> None:
+    """A row for each candidate: eager, captured, and memory. Ratios are to the first."""
 
     def failed(key: str, error: Exception) -> None:
-        table.note_failure("{} at N {} x C {}, {}".format(key, *size, name), error)
+        table.note_failure(f"{key} at {' '.join(map(str, case))}", error)
 
     timed = functools.partial(
         time_works, works, settings, usual=ROUNDS, budget=BUDGET, failed=failed
     )
     found = timed()
     captured = timed(watch=GraphStopwatch) if settings.on_gpu else {}
+    first = next(iter(works))
     for key, timing in found.items():
         replayed = captured.get(key)
-        first = key == COMPILED
         table.add(
-            *(*size, name, key, timing.ms, None if first else timing.speed_up),
+            *(*case, key, timing.ms, None if key == first else timing.speed_up),
             None if replayed is None else replayed.ms,
-            None if replayed is None or first else replayed.speed_up,
+            None if replayed is None or key == first else replayed.speed_up,
             peak_bytes(works[key], settings.device) / 1e9 if settings.on_gpu else None,
         )
 
@@ -87,10 +94,10 @@ def candidates(pair: LayerPair) -> dict[str, Work]:
     """Every way to compute the layer, by name, the compiled one without kernels first."""
     eager, compiled = pair.works(), pair.works(compiled=True)
     return {
-        COMPILED: _within(disabled, _compiled(pair, kernels=False)),
+        COMPILED: within(disabled, _compiled(pair, kernels=False)),
         "ours compiled, attention by our operator": _compiled(pair, kernels=True),
         "ours": eager[OURS],
-        "ours without kernels": _within(disabled, eager[OURS]),
+        "ours without kernels": within(disabled, eager[OURS]),
         "torch's": eager[STOCK],
         "torch's compiled": compiled[STOCK],
     }
@@ -109,7 +116,9 @@ def _compiled(pair: LayerPair, kernels: bool) -> Work:
     return functools.partial(pair.step, graph, [pair.x, *pair.ours.parameters()])
 
 
-def _within(context: Callable[[], Any], work: Work) -> Work:
+def within(context: Callable[[], Any], work: Work) -> Work:
+    """The work inside a context."""
+
     def run() -> object:
         with context():
             return work()

@@ -24,7 +24,7 @@ from batchformer.lab.bench.layer import LayerPair
 from batchformer.lab.bench.measure import BenchSettings
 from batchformer.lab.bench.step import EAGER
 from batchformer.lab.bench.table import Spread, Table, read_tables
-from benchmarks import attached, attention_kernels, loop, profile, side_by_side
+from benchmarks import attached, attention_kernels, lab_kernels, loop, profile, side_by_side
 
 CPU = torch.device("cpu")
 ONCE = BenchSettings(CPU, repeats=1)
@@ -178,6 +178,18 @@ def test_attached_steps() -> None:
 
 
 @pytest.mark.usefixtures("_quick_compiler")
+def test_kernels_of_the_laboratory() -> None:
+    table = lab_kernels.measure(ONCE, ())  # compiling the network would take a minute
+    candidates = lab_kernels.COMPILED, lab_kernels.OURS, lab_kernels.STOCK
+    assert [row[:3] for row in table.rows] == [("CE-GZSL", "4 x 3 x 8", c) for c in candidates]
+    pairs = lab_kernels.pair_candidates((4, 3, 8), CPU)
+    network = lab_kernels.network_candidates(2, CPU)
+    for works, names in ((pairs, candidates), (network, candidates[1:])):
+        first, *others = (works[name]() for name in names)
+        for other in others:
+            torch.testing.assert_close(other, first)
+
+
 def test_attention_kernels() -> None:
     table = attention_kernels.measure(ONCE, (((6, 16), ("fp32",)),))
     assert [row[3] for row in table.rows] == [
