@@ -232,6 +232,13 @@ def test_an_arm_is_compared_with_the_baseline_of_another_comparison(tmp_path: Pa
         ValueError, match="no record of batchformer, or the one after `against` none of baseline"
     ):
         table(tmp_path, *lines, "row: my_folder/cutmix against my_folder/plain")
+    higher = {seed: value + 1 for seed, value in BASELINE.items()}
+    put(tmp_path, "more", {"baseline": of_all(higher)})
+    both = (
+        "my_folder/cutmix & my_folder/cutmix with baseline against my_folder/plain & my_folder/more"
+    )
+    (_, row) = table(tmp_path, *lines, f"row: {both} = mean of both")
+    assert row[3].strip("*").startswith(f"{mean - 0.5:+.2f} [")
 
 
 def typed(root: Path) -> None:

@@ -60,9 +60,10 @@ ITEM = re.compile(
     rf"(?P<what>paper |p |chance )?(?P<arm>{ARM})(?: - (?P<against>{ARM}))?"
     r"(?: on (?P<metrics>[\w ]+))?"
 )
+FOLDERS = r"\S+(?: [+&] \S+)*"
 ROW = re.compile(
-    rf"(?P<folders>\S+(?: [+&] \S+)*)(?: on (?P<metric>\w+))?(?: with (?P<arm>{ARM}))?"
-    r"(?: against (?P<other>\S+))?"
+    rf"(?P<folders>{FOLDERS})(?: on (?P<metric>\w+))?(?: with (?P<arm>{ARM}))?"
+    rf"(?: against (?P<others>{FOLDERS}))?"
 )
 MAIN = "batchformer"
 """The arm in ``columns`` that ``with ARM`` in a row replaces."""
@@ -255,20 +256,23 @@ def _read_row(line: str, columns: Sequence[str], metric: str, root: Path) -> Row
             f"row {where!r} is not understood; write FOLDER on METRIC with ARM against FOLDER. "
             "Join several folders by + to pool them, or by & for their mean"
         )
-    folders = match["folders"]
-    if " & " in folders:
-        found = mean_over_settings([load(root, folder) for folder in folders.split(" & ")])
-    else:
-        found = load(root, *folders.split(" + "))
+    found = _load_joined(root, match["folders"])
     own = match["metric"] or metric
     items = [item for text in columns for item in _items(text, own)]
-    if match["other"]:
-        found = against_baseline_of(found, match["arm"] or MAIN, load(root, match["other"]))
+    if match["others"]:
+        others = _load_joined(root, match["others"])
+        found = against_baseline_of(found, match["arm"] or MAIN, others)
     elif match["arm"]:
         items = [replace(i, arm=match["arm"]) if i.arm == MAIN else i for i in items]
     measured = [item for item in items if item.what != "paper"]
     found.require(arm for item in measured for arm in (item.arm, item.against) if arm)
     return Row(label or where, own, items, found)
+
+
+def _load_joined(root: Path, folders: str) -> ComparisonEvidence:
+    if " & " in folders:
+        return mean_over_settings([load(root, folder) for folder in folders.split(" & ")])
+    return load(root, *folders.split(" + "))
 
 
 def _cell(
