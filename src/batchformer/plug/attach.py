@@ -42,13 +42,14 @@ from batchformer.plug.insertion import (
     unwrap,
 )
 from batchformer.plug.preserve import preserve_generators, seed_device
-from batchformer.torch_private import COMPILED_CALL, SCHEDULED_STEP, BatchNorm
+from batchformer.torch_private import BUILT_STEP, COMPILED_CALL, SCHEDULED_STEP, BatchNorm
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
     from torch.distributed.device_mesh import DeviceMesh
 
 M = TypeVar("M", bound=nn.Module)
+T = TypeVar("T")
 
 #: The values of options that are chosen by name.
 CHOICES = {"streams": ("shared", "mixed_only"), "batch_norm": ("joint", "per_stream")}
@@ -256,8 +257,11 @@ def _add_to_optimizer(
         rate = optimizer.param_groups[0]["lr"] * factor
         optimizer.add_param_group({"params": added, "lr": rate, "initial_lr": rate, "name": MODULE})
         return
+    # Usually no optimizer was built yet, and to look through all objects takes a tenth of a second.
+    kinds = {kind for kind in _subclasses(Optimizer) if hasattr(kind.step, BUILT_STEP)}
+    if not kinds:
+        return
     known = parameter_ids([model])
-    kinds = _subclasses(Optimizer)
     # type() rather than isinstance(), which would trigger lazy proxies.
     for found in [found for found in gc.get_objects() if type(found) in kinds]:
         groups = getattr(found, "param_groups", ())
@@ -286,8 +290,8 @@ def _warn_of_ranks(model: nn.Module) -> None:
         )
 
 
-def _subclasses(kind: type) -> set[type]:
-    return {kind}.union(*map(_subclasses, kind.__subclasses__()))
+def _subclasses(kind: type[T]) -> set[type[T]]:
+    return {kind}.union(*(_subclasses(below) for below in kind.__subclasses__()))
 
 
 def _refuse_attached(model: nn.Module) -> None:
