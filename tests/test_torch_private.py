@@ -35,6 +35,8 @@ NAMES = {
     "torch.ones(1)._version": "check computes the backbone again in every pass (VERSION)",
     "scheduled().step._wrapped_by_lr_sched": "attach accepts a scheduled optimizer "
     "(SCHEDULED_STEP)",
+    "torch.optim.SGD([torch.zeros(1)]).step.hooked": "attach does not warn of an optimizer "
+    "that was built before (BUILT_STEP)",
     "torch._C.DisableTorchFunctionSubclass": "TwoStreamTensor (DisableTorchFunctionSubclass)",
     **{
         f"torch._foreach_{name}": "the lab's optimizers and weight averages do not run"

@@ -36,6 +36,8 @@ COMPILED_FUNCTION = "_torchdynamo_orig_callable"
 VERSION = "_version"
 #: What a learning-rate scheduler sets on ``optimizer.step``.
 SCHEDULED_STEP = "_wrapped_by_lr_sched"
+#: What the first optimizer of a class, built or unpickled, sets on the ``step`` of that class.
+BUILT_STEP = "hooked"
 #: What ends the workers of a ``DataLoader``'s iterator.
 END_WORKERS = "_shutdown_workers"
 

@@ -1,8 +1,12 @@
-"""Commands that train, up to where the training itself begins."""
+"""Commands that train: what they refuse, what they report and how they end."""
 
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +14,7 @@ import pytest
 
 from batchformer.cli import training
 from batchformer.cli.arguments import UserError
+from batchformer.cli.main import main
 from batchformer.lab.runs import launch
 from batchformer.lab.runs.run import Run
 
@@ -64,15 +69,37 @@ def test_a_comparison_is_reported_against_its_first_arm(
     assert reported == [(folders, tmp_path / "mine.html", "demo", "batchformer_self")]
 
 
-def test_runs_that_diverged_are_named_beside_the_table_and_on_the_page(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+DIVERGING = ["--seeds", "1", *QUICK, "--module.lr-factor", "1e30", "--train.no-figures"]
+
+
+@pytest.mark.parametrize(
+    "command", [["compare", "demo"], ["sweep", "demo_layers", "--levels", "1"]]
+)
+def test_runs_that_diverged_are_named_beside_the_table_on_the_page_and_at_the_end(
+    command: list[str], tmp_path: Path, failing: Callable[..., tuple[int, str]]
 ) -> None:
     """A mean over the seeds that are left flatters an arm."""
-    diverging = ["--module.lr-factor", "1e30", "--train.no-figures"]
-    training.compare(["demo", "--seeds", "1", *QUICK, *diverging, "--runs", str(tmp_path)])
-    missing = "demo/batchformer/seed0 has not finished"
-    assert missing in " ".join(capsys.readouterr().out.split())
-    assert missing in (tmp_path / "demo/report.html").read_text()
+    options = [*command, *DIVERGING, "--runs", str(tmp_path)]
+    code, said = failing(*options)
+    recipe = "demo" if command[0] == "compare" else "demo_layers/1"
+    missing = f"{recipe}/batchformer/seed0 has not finished"
+    assert code == 1 and f"1 of 2 runs diverged: {recipe} batchformer seed 0. Finished" in said
+    assert missing in said and missing in (tmp_path / command[1] / "report.html").read_text()
+    (finished,) = tmp_path.rglob("result.json")
+    written = finished.stat().st_mtime_ns
+    main([*options, "--arms", "baseline"])  # it ends well: the other run is none of its own
+    assert finished.stat().st_mtime_ns == written
+
+
+def test_a_script_sees_that_a_run_diverged(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "batchformer", "compare", "demo", *DIVERGING]
+    into: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    env = os.environ | {"PYTHONUNBUFFERED": ""}  # else every line is written at once
+    done = subprocess.run([*command, "--runs", str(tmp_path)], check=False, env=env, **into)
+    first, *_, page, last = done.stdout.splitlines()
+    assert done.returncode == 1 and page.startswith("Page: ")
+    assert first.startswith("demo batchformer seed 0: The 'loss' part of the loss became")
+    assert last.startswith("batchformer: 1 of 2 runs diverged: demo batchformer seed 0.")
 
 
 def test_train_ends_with_the_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -234,6 +234,37 @@ def test_what_is_refused_stays_as_it_was(name: str) -> None:
     assert [type(module) for module in model.modules()] == kinds
 
 
+@pytest.mark.parametrize("given", ["no example", "an example", "an example of that mode"])
+def test_it_works_inside_inference_mode(given: str) -> None:
+    model, lazy = Net(), given != "no example"
+    if lazy:  # parameters get their shapes inside, too
+        model.stem = nn.LazyLinear(8)
+    with torch.inference_mode():
+        made = X.clone() if given == "an example of that mode" else X
+        attach(model, example={"x": made} if lazy else None, verbose=False)
+        assert torch.is_inference_mode_enabled()
+    logits = model(X)
+    assert logits.shape == (14, 5)
+    logits.square().sum().backward()
+    assert all(p.grad is not None for p in model.parameters())
+    assert check(model, X)
+
+
+def test_a_model_built_inside_inference_mode_is_refused_with_what_to_do() -> None:
+    with torch.inference_mode():
+        model = Net()
+        with pytest.raises(AttachError, match=r"'stem.weight' was made inside torch.inference"):
+            attach(model)
+    with pytest.raises(AttachError, match=r"attach to copy.deepcopy\(model\) made outside"):
+        attach(model)
+    assert attach(copy.deepcopy(model), verbose=False)(X).requires_grad
+    model = Net()
+    with torch.inference_mode():
+        model.blocks[1].norm.running_mean = torch.zeros(8)
+    with pytest.raises(AttachError, match=r"'blocks.1.norm.running_mean' was made inside"):
+        attach(model)
+
+
 def test_places_of_several_widths_have_a_module_each() -> None:
     assert attach(of_two_widths(), at=["1", "2"], verbose=False)(X).shape == (14, 3)
 

@@ -30,6 +30,23 @@ def test_an_optimizer_built_before_is_extended_or_the_omission_is_loud() -> None
     assert not torch.equal(model.fc.batchformer.layers[0].linear1.weight, before)
 
 
+def test_objects_are_looked_through_only_once_an_optimizer_was_built(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Own(torch.optim.SGD):
+        def step(self, closure: Any = None) -> None: ...  # type: ignore[override]
+
+    monkeypatch.setattr("batchformer.plug.attach._subclasses", lambda kind: {Own})
+    with monkeypatch.context() as patch:
+        patch.setattr("gc.get_objects", lambda: pytest.fail("there is no optimizer to find"))
+        attach(Net(), verbose=False)
+    model = Net()
+    optimizer = Own.__new__(Own)  # as a pickle builds it: without __init__
+    optimizer.__setstate__(torch.optim.SGD(model.parameters(), lr=0.1).__getstate__())
+    with pytest.warns(UserWarning, match=r"\(Own\) was built before"):
+        attach(model, verbose=False)
+
+
 @pytest.mark.parametrize("freeze", [lambda m: None, lambda m: m.stem.requires_grad_(False)])
 def test_param_groups_hold_every_trainable_parameter_once(freeze: Callable[[Net], Any]) -> None:
     model = attach(Net(), at=["body", "fc"], share=True, verbose=False)

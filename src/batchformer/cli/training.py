@@ -149,11 +149,26 @@ def _compare(
     ):
         ended(folder)
     print_report(_begun(runs), page, recipe.name, options.arms[0])
+    _fail_if_diverged(runs)
 
 
 def _begun(runs: Sequence[Run]) -> list[Path]:
     """Folders of all runs that have begun: a report also names those that diverged or stopped."""
     return [run.folder for run in runs if run.folder.is_dir()]
+
+
+def _fail_if_diverged(runs: Sequence[Run]) -> None:
+    """After the report, end with an error that names the runs of this call that diverged.
+
+    They are the unfinished ones: whatever else stops a run has ended the command by now.
+    """
+    if diverged := [run.title for run in runs if not run.finished]:
+        sys.stdout.flush()  # in a pipe, too, the tables come before the error
+        raise UserError(
+            f"{len(diverged)} of {len(runs)} runs diverged: {', '.join(diverged)}. Finished runs "
+            "are kept. The lines before the tables say when the loss became NaN or infinite, and "
+            "what usually helps."
+        )
 
 
 def _launch(
@@ -210,16 +225,14 @@ def sweep(arguments: list[str]) -> None:
         print_report([folder], options.page or folder / "report.html", plan.name)
 
     seeds = seeds_of(options.seeds)
-    if options.launcher != "none":
-        from batchformer.lab.runs.sweep import describe, runs_of_sweep
+    from batchformer.lab.runs.build import pick_device
+    from batchformer.lab.runs.sweep import describe, run_sweep, runs_of_sweep
 
+    runs = runs_of_sweep(plan, base, options.arms, levels, seeds, options.runs)
+    if options.launcher != "none":
         describe(plan, base, options.runs)
-        runs = runs_of_sweep(plan, base, options.arms, levels, seeds, options.runs)
         _launch(runs, plan.name, options, report)
         return
-    from batchformer.lab.runs.build import pick_device
-    from batchformer.lab.runs.sweep import run_sweep
-
     trained = run_sweep(
         plan,
         base,
@@ -232,6 +245,7 @@ def sweep(arguments: list[str]) -> None:
         together=options.together,
     )
     report(list(trained))
+    _fail_if_diverged(runs)
 
 
 def train(arguments: list[str]) -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import gc
 import hashlib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
@@ -42,13 +42,14 @@ from batchformer.plug.insertion import (
     unwrap,
 )
 from batchformer.plug.preserve import preserve_generators, seed_device
-from batchformer.torch_private import COMPILED_CALL, SCHEDULED_STEP, BatchNorm
+from batchformer.torch_private import BUILT_STEP, COMPILED_CALL, SCHEDULED_STEP, BatchNorm
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
     from torch.distributed.device_mesh import DeviceMesh
 
 M = TypeVar("M", bound=nn.Module)
+T = TypeVar("T")
 
 #: The values of options that are chosen by name.
 CHOICES = {"streams": ("shared", "mixed_only"), "batch_norm": ("joint", "per_stream")}
@@ -142,61 +143,66 @@ def attach(
             f"attach(): {lazy[0]!r} has no shape before the first batch, and a guessed batch could "
             "fix the wrong one. Pass example=, a batch of your data."
         )
-    if lazy:
-        give_shapes(model, example, input_axis)
-    # Where: run the model once in eval, and choose the modules to stand before.
-    batch, record = find_and_trace(model, example, input_axis)
-    chosen = resolve(model, at, record)
-    calls = [usable(record.calls[name], record, named=at is not None) for name in chosen]
-    axes = [axes_of(call, batch_axis, channel_axis, record) for call in calls]
-    if batch_norm == "per_stream" and any(isinstance(c.module, BatchNorm) for c in calls):
-        raise AttachError(
-            "attach(): batch_norm='per_stream' keeps the streams apart in norms after the place, "
-            "not in a norm that is itself the place. In at=, name the layer before it."
+    _refuse_inference_tensors((name, t) for name, t in tensors if not is_lazy(t))
+    # An encoder that is built in inference mode cannot be trained.
+    with torch.inference_mode(False):
+        if lazy:
+            give_shapes(model, example, input_axis)
+        # Where: run the model once in eval, and choose the modules to stand before.
+        batch, record = find_and_trace(model, example, input_axis)
+        chosen = resolve(model, at, record)
+        calls = [usable(record.calls[name], record, named=at is not None) for name in chosen]
+        axes = [axes_of(call, batch_axis, channel_axis, record) for call in calls]
+        if batch_norm == "per_stream" and any(isinstance(c.module, BatchNorm) for c in calls):
+            raise AttachError(
+                "attach(): batch_norm='per_stream' keeps the streams apart in norms after the "
+                "place, not in a norm that is itself the place. In at=, name the layer before it."
+            )
+        one_module = share or at is None
+        pairs = zip(calls, axes, strict=True)
+        widths = {c.source.shape[axis] for c, (_, axis) in pairs if c.source is not None}
+        if one_module and len(widths) > 1:
+            raise AttachError(
+                f"attach(): one module cannot be used for inputs of {sorted(widths)} channels. "
+                f"Without share=True each place gets its own."
+            )
+        if mask is not None and exchange is not False:
+            raise AttachError(
+                "attach(): mask= cannot be used with exchange=. Leave one of them out."
+            )
+        # What: the encoders.
+        build = partial(
+            BatchFormer,
+            heads=heads,
+            layers=layers,
+            dropout=dropout,
+            attend=attend,
+            bottleneck=dim,
+            exchange=exchange,
         )
-    one_module = share or at is None
-    pairs = zip(calls, axes, strict=True)
-    widths = {c.source.shape[axis] for c, (_, axis) in pairs if c.source is not None}
-    if one_module and len(widths) > 1:
-        raise AttachError(
-            f"attach(): one module cannot be used for inputs of {sorted(widths)} channels. Without "
-            f"share=True each place gets its own."
+        modules = _build_encoders(build, model, calls, axes, one_module)
+        unique = list(dict.fromkeys(modules))
+        _warn_of_large_encoder(model, unique, calls)
+        # Insert them, and run one training pass to prove that rows double.
+        with _removed_on_error(model):
+            insert_all(calls, modules, streams, mask)
+            if not any(call.name in names for names in record.producers for call in calls):
+                mark_outputs(model, record, calls)
+            seen = dry_run(model, batch, calls, streams, record, strict=at is None)
+            norms = seen.norms if batch_norm == "per_stream" else []
+            for norm in norms:
+                normalise_per_stream(norm, calls[0].module)
+            for module, sides in seen.sides.items():
+                double_side_inputs(module, sides, calls[0].module)
+        changed = {call.module for call in calls} | set(norms) | seen.sides.keys()
+        model.__dict__[RECORD] = Attachment(
+            places=tuple(call.name for call in calls),
+            changed=tuple(name for name, module in model.named_modules() if module in changed),
+            streams=streams,
+            input_axis=batch.axis,
         )
-    if mask is not None and exchange is not False:
-        raise AttachError("attach(): mask= cannot be used with exchange=. Leave one of them out.")
-    # What: the encoders.
-    build = partial(
-        BatchFormer,
-        heads=heads,
-        layers=layers,
-        dropout=dropout,
-        attend=attend,
-        bottleneck=dim,
-        exchange=exchange,
-    )
-    modules = _build_encoders(build, model, calls, axes, one_module)
-    unique = list(dict.fromkeys(modules))
-    _warn_of_large_encoder(model, unique, calls)
-    # Insert them, and run one training pass to prove that rows double.
-    with _removed_on_error(model):
-        insert_all(calls, modules, streams, mask)
-        if not any(call.name in names for names in record.producers for call in calls):
-            mark_outputs(model, record, calls)
-        seen = dry_run(model, batch, calls, streams, record, strict=at is None)
-        norms = seen.norms if batch_norm == "per_stream" else []
-        for norm in norms:
-            normalise_per_stream(norm, calls[0].module)
-        for module, sides in seen.sides.items():
-            double_side_inputs(module, sides, calls[0].module)
-    changed = {call.module for call in calls} | set(norms) | seen.sides.keys()
-    model.__dict__[RECORD] = Attachment(
-        places=tuple(call.name for call in calls),
-        changed=tuple(name for name, module in model.named_modules() if module in changed),
-        streams=streams,
-        input_axis=batch.axis,
-    )
-    if example is not None:
-        remember_example(model, batch)
+        if example is not None:
+            remember_example(model, batch)
     _add_to_optimizer(model, optimizer, [p for m in unique for p in m.parameters()], lr_factor)
     _warn_of_ranks(model)
     if verbose:
@@ -256,8 +262,11 @@ def _add_to_optimizer(
         rate = optimizer.param_groups[0]["lr"] * factor
         optimizer.add_param_group({"params": added, "lr": rate, "initial_lr": rate, "name": MODULE})
         return
+    # Usually no optimizer was built yet, and to look through all objects takes a tenth of a second.
+    kinds = {kind for kind in _subclasses(Optimizer) if hasattr(kind.step, BUILT_STEP)}
+    if not kinds:
+        return
     known = parameter_ids([model])
-    kinds = _subclasses(Optimizer)
     # type() rather than isinstance(), which would trigger lazy proxies.
     for found in [found for found in gc.get_objects() if type(found) in kinds]:
         groups = getattr(found, "param_groups", ())
@@ -286,8 +295,8 @@ def _warn_of_ranks(model: nn.Module) -> None:
         )
 
 
-def _subclasses(kind: type) -> set[type]:
-    return {kind}.union(*map(_subclasses, kind.__subclasses__()))
+def _subclasses(kind: type[T]) -> set[type[T]]:
+    return {kind}.union(*(_subclasses(below) for below in kind.__subclasses__()))
 
 
 def _refuse_attached(model: nn.Module) -> None:
@@ -324,6 +333,16 @@ def _refuse_wrapped(model: nn.Module) -> None:
         raise AttachError(
             f"attach(): the parameters are sharded already ({name}). Attach first, then shard."
         )
+
+
+def _refuse_inference_tensors(tensors: Iterable[tuple[str, Tensor]]) -> None:
+    for name, tensor in tensors:
+        if tensor.is_inference():
+            raise AttachError(
+                f"attach(): {name!r} was made inside torch.inference_mode(), and no such tensor "
+                "can be trained. Build the model outside that block, or attach to "
+                "copy.deepcopy(model) made outside it, whose tensors are ordinary ones."
+            )
 
 
 def _refuse_scheduled(optimizer: Optimizer | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -187,6 +188,8 @@ def find_batch(model: nn.Module, example: Any = None, axis: int = 0) -> Batch:
         ValueError: no guess was accepted; the message asks for an example.
     """
     if example is not None:
+        if any(isinstance(leaf, Tensor) and leaf.is_inference() for _, leaf in leaves(example)):
+            example = copy.deepcopy(example)  # ordinary tensors, through which gradients pass
         batch = fit_batch(model, example, axis)
         if batch.rows < 2:
             raise ValueError(f"The example batch has {batch.rows} samples; pass at least 2.")
