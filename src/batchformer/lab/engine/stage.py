@@ -33,7 +33,6 @@ from batchformer.lab.engine.checkpoint import (
 from batchformer.lab.engine.cuda_graph import Captured, Eager, synchronize, why_eager
 from batchformer.lab.engine.distributed.gradients import Parallel
 from batchformer.lab.engine.distributed.rank_zero import max_over_ranks
-from batchformer.lab.engine.distributed.sharding import is_sharded
 from batchformer.lab.engine.interrupt import Interrupted, StopRequest
 from batchformer.lab.engine.log import LossWindow, Progress, RunLog
 from batchformer.lab.engine.method import Batches, Method
@@ -41,6 +40,7 @@ from batchformer.lab.engine.optim import lr_factor, reset_state, set_lr
 from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep, predict_in_double, to_double
 from batchformer.nn.exchange import is_rank_zero, rank, world_size
 from batchformer.nn.randomness import seed_for
+from batchformer.plug.insertion import is_sharded
 
 
 @dataclass(frozen=True)
