@@ -70,7 +70,7 @@ def compare(
                 quiet=True,
             )
             method = network.method(True, settings.device)
-            run = training(method, batches, never_evaluated, plan, StopRequest(), alone=False)
+            run = training(method, batches, never_evaluated, plan, StopRequest(), draw_bar=False)
             runs.append(stack.enter_context(closing(run)))
         advance = functools.partial(_advance, device=settings.device)
         advance(runs, WARM_UP + 1)  # until every run is captured

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from batchformer import BatchFormer, attach, check, match, param_groups
-from batchformer.insight.figures.influence import apart
+from batchformer.insight.figures.influence import feature_distance
 from batchformer.insight.gradient import batch_influence
 from batchformer.insight.measures import principal_axes
 from batchformer.insight.user_model import relations_of
@@ -50,7 +50,7 @@ def laboratory(made: Any, x: Tensor) -> float:
     lengths = batch_influence(relations, features, labels).length
     others = ~torch.eye(len(x), dtype=torch.bool)
     points, share = principal_axes(features)
-    return float(lengths[others].mean()) * apart(points.numpy(), share.numpy())
+    return float(lengths[others].mean()) * feature_distance(points.numpy(), share.numpy())
 
 
 @pytest.mark.parametrize("options", [{}, {"layers": 2}, {"heads": 1}, {"streams": "mixed_only"}])

@@ -89,7 +89,7 @@ class Method(nn.Module):
         """Undo :meth:`compile_step`."""
         self.__dict__.pop("step", None)
 
-    def remarks(self) -> dict[str, float]:
+    def further_scores(self) -> dict[str, float]:
         """Further scores, in percent, of the predictions since the last call; higher is better."""
         return {}
 
