@@ -257,9 +257,7 @@ def _add_to_optimizer(
         optimizer.add_param_group({"params": added, "lr": rate, "initial_lr": rate, "name": MODULE})
         return
     known = parameter_ids([model])
-    kinds = _subclasses(Optimizer)
-    # type() rather than isinstance(), which would trigger lazy proxies.
-    for found in [found for found in gc.get_objects() if type(found) in kinds]:
+    for found in _existing(Optimizer):
         groups = getattr(found, "param_groups", ())
         if any(id(p) in known for group in groups for p in group["params"]):
             warnings.warn(
@@ -275,8 +273,7 @@ def _warn_of_ranks(model: nn.Module) -> None:
     """Warn if a wrapper exists that averages the gradients of the old parameters alone."""
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return
-    kinds = _subclasses(nn.parallel.DistributedDataParallel)
-    wrappers = [found for found in gc.get_objects() if type(found) in kinds]
+    wrappers = _existing(nn.parallel.DistributedDataParallel)
     if any(part is model for wrapper in wrappers for part in wrapper.modules()):
         warnings.warn(
             "attach(): the model is in DistributedDataParallel already, which does not average the "
@@ -284,6 +281,17 @@ def _warn_of_ranks(model: nn.Module) -> None:
             "wrap.",
             stacklevel=3,
         )
+
+
+def _existing(kind: type) -> list[Any]:
+    """All objects of a class in this process.
+
+    A model does not know its optimizers and wrappers, and torch has no list of them. Only the
+    garbage collector can find those that were made before ``attach`` was called.
+    """
+    kinds = _subclasses(kind)
+    # type() rather than isinstance(), which would trigger lazy proxies.
+    return [found for found in gc.get_objects() if type(found) in kinds]
 
 
 def _subclasses(kind: type) -> set[type]:
