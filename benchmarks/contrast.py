@@ -29,7 +29,7 @@ from batchformer.lab.bench.step import (
     RESNET50,
     ROUNDS,
     Mode,
-    Network,
+    TimedNetwork,
     UpdateRunner,
     shares,
     with_and_without,
@@ -66,7 +66,7 @@ class GivenFeatures(nn.Module):
 
 
 @dataclass(frozen=True)
-class TwoViews(Network):
+class TwoViews(TimedNetwork):
     """MoCo-v3 on random images in two views, or on random features.
 
     Args:

@@ -20,7 +20,7 @@ import torch
 from torch.optim import Optimizer
 
 from batchformer.lab.bench.measure import BenchSettings, synchronize
-from batchformer.lab.bench.step import OPTIM, RESNET32, Network
+from batchformer.lab.bench.step import OPTIM, RESNET32, TimedNetwork
 from batchformer.lab.bench.table import Spread, Table
 from batchformer.lab.config.training import ScheduleConfig, TrainConfig
 from batchformer.lab.engine.interrupt import StopRequest
@@ -46,7 +46,7 @@ class FixedBatches:
         return dict(self.batches[step % len(self.batches)])
 
 
-def measure(settings: BenchSettings, network: Network = RESNET32, size: int = BATCH) -> Table:
+def measure(settings: BenchSettings, network: TimedNetwork = RESNET32, size: int = BATCH) -> Table:
     """Milliseconds of an update, bare and by the loop, and what the loop adds in per cent."""
     table = Table(
         "loop",

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from batchformer.lab.bench.measure import BenchSettings, Stopwatch, Timer, time_interleaved
-from batchformer.lab.bench.step import OPTIM, RESNET32, Network
+from batchformer.lab.bench.step import OPTIM, RESNET32, TimedNetwork
 from batchformer.lab.bench.table import Spread, Table
 from batchformer.lab.config.training import ScheduleConfig, TrainConfig
 from batchformer.lab.engine.cuda_graph import WARM_UP
@@ -38,7 +38,7 @@ def compare(
     settings: BenchSettings,
     counts: Sequence[int],
     size: int,
-    network: Network = RESNET32,
+    network: TimedNetwork = RESNET32,
     updates: int = UPDATES,
 ) -> Table:
     """The same for any numbers of runs; on a CPU, where nothing is gained, updates are eager."""
@@ -70,7 +70,7 @@ def compare(
                 quiet=True,
             )
             method = network.method(True, settings.device)
-            run = training(method, batches, never_evaluated, plan, StopRequest(), alone=False)
+            run = training(method, batches, never_evaluated, plan, StopRequest(), draw_bar=False)
             runs.append(stack.enter_context(closing(run)))
         advance = functools.partial(_advance, device=settings.device)
         advance(runs, WARM_UP + 1)  # until every run is captured

@@ -108,7 +108,7 @@ def two_updates(
     return before
 
 
-def parts_of(method: Method) -> set[str]:
+def part_names(method: Method) -> set[str]:
     """Parts of the method that have parameters."""
     return {name.removeprefix("inner.").split(".")[0] for name, _ in method.named_parameters()}
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
+import os
 import zipfile
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 import torch
@@ -39,15 +40,24 @@ def test_a_failed_write_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.M
     write_plain(model, path)
     before = path.read_bytes()
 
-    def fail(state: Any, part: Path) -> None:
-        part.write_bytes(b"half")
-        raise OSError("disk full")
+    def fail(state: Any, file: BinaryIO) -> None:
+        file.write(b"half")
+        raise RuntimeError("disk full")  # what torch raises
 
     monkeypatch.setattr(torch, "save", fail)
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(RuntimeError, match="disk full"):
         write_plain(model, path)
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_content_is_on_the_disk_before_the_file_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, there = tmp_path / "model.pt", []
+    monkeypatch.setattr(os, "fsync", lambda handle: there.append(path.exists()))
+    write_plain(attach(network(), verbose=False), path)
+    assert there[0] is False
 
 
 class Scaled(nn.Module):

@@ -19,7 +19,7 @@ from batchformer.insight.class_sums import (
     without_self,
 )
 from batchformer.insight.classes import Classes
-from batchformer.insight.gradient import influence, on_images
+from batchformer.insight.gradient import batch_influence, on_images
 from batchformer.insight.relations import Relations
 
 
@@ -81,7 +81,7 @@ def test_means_are_over_samples_of_a_class_and_their_others(
     between = np.zeros((5, 5))
     for rows in (slice(0, 7), slice(1, 5)):
         images_here, labels = x[rows], y[rows]
-        seen = influence(relations, relations.features(images_here), labels, steps=2)
+        seen = batch_influence(relations, relations.features(images_here), labels, steps=2)
         sums.add(seen, labels, relations, images_here)
         absolute, length = on_images(relations, images_here, seen.following)
         for i, a in enumerate(labels.tolist()):

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from batchformer.insight.gradient import feature_gradients, influence, on_images
+from batchformer.insight.gradient import batch_influence, feature_gradients, on_images
 from batchformer.insight.relations import Relations
 from batchformer.nn.module import BatchFormer
 
@@ -48,7 +48,7 @@ def test_gradients_are_those_of_one_loss_after_the_other(
     for block in (None, 1, 3, 7):
         got = torch.cat([part for _, part in feature_gradients(relations, features, y, block)])
         torch.testing.assert_close(got, expected)
-    seen = influence(relations, features, y)
+    seen = batch_influence(relations, features, y)
     torch.testing.assert_close(seen.absolute, expected.abs().mean(2))
     torch.testing.assert_close(seen.length, expected.square().sum(2).sqrt())
     assert seen.absolute.fill_diagonal_(1).gt(0).all()
@@ -72,7 +72,7 @@ def test_the_control_in_which_nobody_meets_has_exactly_no_influence(
     make_relations: Make, images: Images
 ) -> None:
     relations, (x, y) = make_relations(attend="self"), images
-    seen = influence(relations, relations.features(x), y, steps=2)
+    seen = batch_influence(relations, relations.features(x), y, steps=2)
     others = ~torch.eye(len(y), dtype=torch.bool)
     for values in (seen.absolute, seen.length, *seen.attention):
         assert torch.equal(values[others], torch.zeros_like(values[others]))
@@ -83,10 +83,10 @@ def test_the_control_in_which_nobody_meets_has_exactly_no_influence(
 def test_dropout_is_off_in_training_too(make_relations: Make, images: Images) -> None:
     relations, (x, y) = make_relations(dropout=0.9), images
     features = relations.features(x).detach()
-    calm = influence(relations, features, y)
+    calm = batch_influence(relations, features, y)
     relations.module.train()
     for _ in range(2):
-        seen = influence(relations, features, y)
+        seen = batch_influence(relations, features, y)
         assert torch.equal(seen.absolute, calm.absolute)
         assert torch.equal(seen.attention, calm.attention)
 
@@ -101,7 +101,7 @@ def test_a_criterion_that_weighs_a_batch_is_asked_row_by_row(
     weighted = nn.CrossEntropyLoss(weight=torch.tensor([1.0, 5, 2, 9]).double())
     other = dataclasses.replace(relations, loss=weighted)
     features = relations.features(x)
-    expected, got = (influence(r, features, y).absolute for r in (relations, other))
+    expected, got = (batch_influence(r, features, y).absolute for r in (relations, other))
     torch.testing.assert_close(got, expected)
 
 
@@ -115,7 +115,7 @@ def test_gradients_on_images_are_those_of_one_loss_after_the_other(
         losses = joint_losses(relations, relations.features(leaf), y)
         expected.append(torch.autograd.grad(losses[i], leaf)[0])
     whole = torch.stack(expected)  # (N, N, 1, 6, 6)
-    seen = influence(relations, relations.features(x), y, steps=6)
+    seen = batch_influence(relations, relations.features(x), y, steps=6)
     for block in (2, 7):
         absolute, length = on_images(relations, x, seen.following, block)
         assert absolute.shape == length.shape == (6, 7)
@@ -144,7 +144,7 @@ def test_experts_are_positions_that_do_not_meet() -> None:
         mixed = encoder.mix(leaf.transpose(0, 1)).transpose(0, 1)
         logits = (classify(mixed) + classify(leaf)) / 2
         expected.append(torch.autograd.grad(F.cross_entropy(logits[i], y[i]), leaf)[0])
-    seen = influence(relations, features, y, steps=1)
+    seen = batch_influence(relations, features, y, steps=1)
     flat = torch.stack(expected).flatten(2)
     torch.testing.assert_close(seen.absolute, flat.abs().mean(2))
     torch.testing.assert_close(seen.length, flat.norm(dim=2))

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from batchformer.insight.gradient import influence
+from batchformer.insight.gradient import batch_influence
 from batchformer.insight.relations import Relations, one_row
 from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.methods import build_method
@@ -143,7 +143,7 @@ def test_class_rows_join_the_samples_as_in_training(attend: str) -> None:
     torch.testing.assert_close(mixed, expected)
     torch.testing.assert_close(rows, expected)
     assert attention.shape == (4, 5, 5)
-    seen = influence(relations, plain, torch.tensor([0, 1, 2, 3, 4]))
+    seen = batch_influence(relations, plain, torch.tensor([0, 1, 2, 3, 4]))
     given = 1 - attention.sum(2)
     torch.testing.assert_close(seen.to_context, given)
     torch.testing.assert_close(seen.attention.sum(2), torch.ones(4, 5, dtype=torch.float64))

@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from batchformer import BatchFormer, attach, check, match, param_groups
-from batchformer.insight.figures.influence import apart
-from batchformer.insight.gradient import influence as laboratory_influence
+from batchformer.insight.figures.influence import feature_distance
+from batchformer.insight.gradient import batch_influence
 from batchformer.insight.measures import principal_axes
 from batchformer.insight.user_model import relations_of
 from batchformer.plug.alive import influence, watched_influence, weight_left
@@ -47,10 +47,10 @@ def laboratory(made: Any, x: Tensor) -> float:
         features = relations.features(x)
         mixed, _ = relations.mix(features)
         labels = relations.joint_logits(mixed, features).argmin(1)
-    lengths = laboratory_influence(relations, features, labels).length
+    lengths = batch_influence(relations, features, labels).length
     others = ~torch.eye(len(x), dtype=torch.bool)
     points, share = principal_axes(features)
-    return float(lengths[others].mean()) * apart(points.numpy(), share.numpy())
+    return float(lengths[others].mean()) * feature_distance(points.numpy(), share.numpy())
 
 
 @pytest.mark.parametrize("options", [{}, {"layers": 2}, {"heads": 1}, {"streams": "mixed_only"}])

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from batchformer.insight.files import atomic_file
 from batchformer.plug.export import export
 
 
@@ -19,11 +20,6 @@ def write_plain(model: nn.Module, path: str | os.PathLike[str], example: Any = N
     """
     path = Path(path)
     state = {key: value.cpu() for key, value in export(model, example).state_dict().items()}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        torch.save(state, part)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+    with atomic_file(path) as file:
+        torch.save(state, file)
     return path

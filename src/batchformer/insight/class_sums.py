@@ -85,8 +85,8 @@ class InfluenceSums:
             self._add("images_l2", length.mean(0), labels)
 
     def _add(self, name: str, values: Tensor, labels: Tensor) -> None:
-        wide = values.detach().cpu().double()
-        self.sums[name] += torch.bincount(labels, wide, minlength=len(self.classes))
+        values = values.detach().cpu().double()
+        self.sums[name] += torch.bincount(labels, values, minlength=len(self.classes))
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Sums and means by the names of the record; NaN for a class that was not measured."""
@@ -135,8 +135,8 @@ def counts_between(group: Tensor, groups: int) -> Tensor:
 def without_self(values: Tensor) -> Tensor:
     """The values (..., N, N) as float64 on the CPU, with 0 on the diagonal."""
     # On the CPU: exact sums, and no atomics that vary between runs.
-    wide = values.detach().cpu().double()
-    return wide * (1 - torch.eye(wide.shape[-1], dtype=wide.dtype))
+    values = values.detach().cpu().double()
+    return values * (1 - torch.eye(values.shape[-1], dtype=values.dtype))
 
 
 def of_own_class(values: Tensor, labels: Tensor) -> tuple[Tensor, int]:

@@ -43,7 +43,7 @@ class BatchInfluence:
     to_context: Tensor | None = None
 
 
-def influence(
+def batch_influence(
     relations: Relations, features: Tensor, labels: Tensor, steps: int = 0
 ) -> BatchInfluence:
     """All dL_i / df_j of a batch with plain pooled features (N, ...) and labels (N,).
@@ -120,7 +120,7 @@ def on_images(
 
     Args:
         x: (N, ...) images, of which ``block`` are taken at a time.
-        following: (S, N, ...) of :func:`influence`.
+        following: (S, N, ...) of :func:`batch_influence`.
 
     Returns:
         Mean absolute values and lengths, (S, N) each: row s, column i is the gradient of L_i on the

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from batchformer.insight import draws
 from batchformer.insight.cam import grad_cam
 from batchformer.insight.class_sums import AttentionSums, InfluenceSums, without_self
-from batchformer.insight.gradient import BatchInfluence, influence
+from batchformer.insight.gradient import BatchInfluence, batch_influence
 from batchformer.insight.images import LabelledImages
 from batchformer.insight.measures import principal_axes, reliability, separation_and_spread
 from batchformer.insight.relations import Relations
@@ -142,7 +142,7 @@ def measure(
         predictions.append(highest.indices.cpu())
         if attention is not None and len(y) > 1:
             # At most N - 1 steps: the next one would be the sample itself.
-            seen = influence(relations, plain, y.to(plain.device), min(steps, len(y) - 1))
+            seen = batch_influence(relations, plain, y.to(plain.device), min(steps, len(y) - 1))
             attention.add(seen.attention, y, seen.to_context)
             gradients.add(seen, y, relations, x)
     every = torch.cat(features)
@@ -206,7 +206,7 @@ def _explored(
     for x, y in zip(images.batches(rows.flatten(), rows.shape[1]), labels, strict=True):
         plain = relations.features(x)
         predictions.append(relations.classify(plain).argmax(1).cpu())
-        seen.append(influence(relations, plain, y.to(plain.device)))
+        seen.append(batch_influence(relations, plain, y.to(plain.device)))
     if captions is None:
         small = images.thumbnails(rows.flatten(), SIDE)
         shown = {"batch_thumbnails": small.view(*rows.shape, *small.shape[1:]).numpy()}

@@ -80,22 +80,22 @@ def separation_and_spread(
     counts if it has two samples that differ; NaN for a group without such a class.
     Features are (M, C), labels (M,), and ``shot_of_class`` (K,) is 0, 1 or 2.
     """
-    wide, labels = _as_float64(features), labels.cpu()
+    features, labels = _as_float64(features), labels.cpu()
     present, row = torch.unique(labels, return_inverse=True)
     number = torch.bincount(row).double()
-    means = wide.new_zeros(len(present), wide.shape[1]).index_add_(0, row, wide) / number[:, None]
-    away = (wide - means[row]).norm(dim=1)
-    width = torch.bincount(row, away) / number
+    sums = features.new_zeros(len(present), features.shape[1]).index_add_(0, row, features)
+    means = sums / number[:, None]
+    distance = (features - means[row]).norm(dim=1)
+    width = torch.bincount(row, distance) / number
     # Exact differences: near means would drown in the rounding of a product.
     between = torch.cdist(means, means, compute_mode="donot_use_mm_for_euclid_dist")
     nearest = between.fill_diagonal_(torch.inf).amin(1)
     counted = width > 0
     shot = shot_of_class.cpu()[present]
     groups = [(shot == group) & counted for group in range(len(SHOTS))]
-    every = width[counted].mean()
-    alone = len(present) < 2
-    separation = [torch.nan if alone else float((nearest / width)[own].mean()) for own in groups]
-    spread = [float(width[own].mean() / every) for own in groups]
+    ratio = nearest / width if len(present) > 1 else torch.full_like(width, torch.nan)
+    separation = [float(ratio[own].mean()) for own in groups]
+    spread = [float(width[own].mean() / width[counted].mean()) for own in groups]
     return torch.tensor(separation).double(), torch.tensor(spread).double()
 
 

@@ -165,13 +165,13 @@ def table_captions(values: Tensor, columns: Sequence[str] | None = None) -> list
             f"look_at(): the samples have {values.shape[1]} columns, and columns= names "
             f"{len(names)}."
         )
-    wide = values.double()
-    spread = wide.std(0, correction=0)
-    far = ((wide - wide.mean(0)) / spread.clamp_min(1e-12)).abs()
+    values = values.double()
+    spread = values.std(0, correction=0)
+    far = ((values - values.mean(0)) / spread.clamp_min(1e-12)).abs()
     order = far.argsort(dim=1, descending=True, stable=True)[:, :MOST_VALUES].tolist()
     return [
         ", ".join(f"{names[i]} {_number(row[i])}" for i in best)
-        for best, row in zip(order, wide.tolist(), strict=True)
+        for best, row in zip(order, values.tolist(), strict=True)
     ]
 
 

@@ -263,12 +263,11 @@ def _add_to_optimizer(
         optimizer.add_param_group({"params": added, "lr": rate, "initial_lr": rate, "name": MODULE})
         return
     # Usually no optimizer was built yet, and to look through all objects takes a tenth of a second.
-    kinds = {kind for kind in _subclasses(Optimizer) if hasattr(kind.step, BUILT_STEP)}
-    if not kinds:
+    built = {kind for kind in _subclasses(Optimizer) if hasattr(kind.step, BUILT_STEP)}
+    if not built:
         return
     known = parameter_ids([model])
-    # type() rather than isinstance(), which would trigger lazy proxies.
-    for found in [found for found in gc.get_objects() if type(found) in kinds]:
+    for found in _existing(built):
         groups = getattr(found, "param_groups", ())
         if any(id(p) in known for group in groups for p in group["params"]):
             warnings.warn(
@@ -284,8 +283,7 @@ def _warn_of_ranks(model: nn.Module) -> None:
     """Warn if a wrapper exists that averages the gradients of the old parameters alone."""
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return
-    kinds = _subclasses(nn.parallel.DistributedDataParallel)
-    wrappers = [found for found in gc.get_objects() if type(found) in kinds]
+    wrappers = _existing(_subclasses(nn.parallel.DistributedDataParallel))
     if any(part is model for wrapper in wrappers for part in wrapper.modules()):
         warnings.warn(
             "attach(): the model is in DistributedDataParallel already, which does not average the "
@@ -293,6 +291,16 @@ def _warn_of_ranks(model: nn.Module) -> None:
             "wrap.",
             stacklevel=3,
         )
+
+
+def _existing(kinds: set[type[T]]) -> list[T]:
+    """All objects of these classes in this process.
+
+    A model does not know its optimizers and wrappers, and torch has no list of them. Only the
+    garbage collector can find those that were made before ``attach`` was called.
+    """
+    # type() rather than isinstance(), which would trigger lazy proxies.
+    return [found for found in gc.get_objects() if type(found) in kinds]
 
 
 def _subclasses(kind: type[T]) -> set[type[T]]:

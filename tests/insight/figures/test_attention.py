@@ -172,7 +172,7 @@ def test_a_pair_that_one_seed_did_not_see_has_the_ratio_of_the_others() -> None:
 
 def test_bins_have_the_mean_count_of_their_classes() -> None:
     data = gathered(record([batch([0, 1, 2, 3, 4])]))
-    assert data.counts.tolist() == [500, 200, 45, 5] and data.together == 2
+    assert data.counts.tolist() == [500, 200, 45, 5] and data.classes_per_bin == 2
     assert "up to 2 classes" in attention.caption(data).text
     assert data.names == ()
 
@@ -291,7 +291,7 @@ def test_the_figure_has_the_mean_the_flow_and_every_head() -> None:
     data = gather(simulated_group("batchformer", heads=6))
     assert made is not None and data is not None
     assert made.title == "Attention between samples"
-    assert (len(made.tables), len(made.folded_tables)) == (1, 1)
+    assert (len(made.tables), len(made.terminal_tables)) == (1, 1)
     figure = made.draw()
     heads = [f"Head {i}" for i in range(1, 7)]
     assert titles(figure) == ["Mean over heads", "Between shot groups", *heads]

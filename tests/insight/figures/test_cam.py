@@ -23,7 +23,7 @@ from batchformer.insight.figures.cam import (
     enlarged,
     gather,
     overlay,
-    widened,
+    upsampled,
 )
 from batchformer.insight.figures.canvas import inline_svg
 from batchformer.insight.figures.captioned import table_html
@@ -215,14 +215,14 @@ def test_the_figure_comes_with_its_words_and_its_table_folded() -> None:
     }
     shown = known(cam.make(group_of(kept), images=1))
     assert shown.title == "Where the network looks"
-    assert shown.tables == () and len(shown.folded_tables[0].rows) == 2
+    assert shown.tables == () and len(shown.terminal_tables[0].rows) == 2
     svg = ElementTree.fromstring(inline_svg(shown.draw(), shown.caption.alternative, "cam"))
     assert svg.get("aria-label") == shown.caption.alternative
     texts = [element.text for element in svg.iter() if element.tag == "text"]
     assert "many shots" in texts and "few shots" in texts and "cat" in texts
     assert f"{HOSTILE[:8]}…" in texts and not list(svg.iter("script"))
     only = known(cam.make(group_of(kept), shots="few"))
-    assert [row[0] for row in only.folded_tables[0].rows] == ["few"]
+    assert [row[0] for row in only.terminal_tables[0].rows] == ["few"]
     assert cam.make(group_of(kept), shots="medium") is None
 
 
@@ -232,7 +232,7 @@ def test_heat_is_widened_as_torch_does_it(a: int, b: int, h: int, w: int) -> Non
     expected = torch.nn.functional.interpolate(
         torch.from_numpy(heat)[None, None], (h, w), mode="bilinear", align_corners=False
     )[0, 0].numpy()
-    assert widened(heat, (h, w)) == pytest.approx(expected)
+    assert upsampled(heat, (h, w)) == pytest.approx(expected)
 
 
 def test_cold_pixels_keep_the_image_and_hot_ones_the_colour_of_heat() -> None:

@@ -16,8 +16,8 @@ from batchformer.insight.figures.influence import (
     Measure,
     On,
     accuracies,
-    apart,
     cumulative_mean,
+    feature_distance,
     gather,
     running_mean,
     window_of,
@@ -169,7 +169,7 @@ def test_one_class_has_no_order() -> None:
     arrays = {name: array[:1] for name, array in gradients(0).items()}
     data = gathered(group_of({("batchformer", 0): arrays}), "abs", "features", True)
     found = data.by_arm["batchformer"]
-    assert found.correlation.rho is None and found.correlation.holds is None
+    assert found.correlation.rho is None and found.correlation.is_negative is None
     assert found.values.shape == (1,) and data.window == 1 and data.cumulative
 
 
@@ -220,7 +220,8 @@ def test_a_size_in_units_of_the_loss_from_lengths_and_distances() -> None:
     }
     between = features[:, None] - features
     root = np.sqrt((between**2).sum(-1).mean())
-    assert apart(kept["projection"], kept["projection_share"]) == pytest.approx(root, rel=1e-5)
+    distance = feature_distance(kept["projection"], kept["projection_share"])
+    assert distance == pytest.approx(root, rel=1e-5)
     runs = {("batchformer", seed): gradients(seed) | kept for seed in range(2)}
     runs["batchformer", 1]["gradient_samples"] = np.arange(CLASSES)  # none of the first class
     lengths = [

@@ -235,7 +235,7 @@ def test_classes_are_listed_from_the_most_frequent() -> None:
     ]
 
 
-def test_the_figure_comes_with_its_words_and_folded_tables() -> None:
+def test_the_figure_comes_with_its_words_and_tables() -> None:
     arrays = {
         "train_counts": np.array([5, 50, 500]),
         "gradient_samples": np.array([3, 3, 3]),
@@ -245,8 +245,8 @@ def test_the_figure_comes_with_its_words_and_folded_tables() -> None:
     group = group_of({("baseline", 0): {}, (HOSTILE, 0): arrays})
     shown = known(influence.make(group, "l2", "images", cumulative=True))
     assert shown.title == "Influence by gradient"
-    assert shown.tables == () and len(shown.folded_tables) == 2
-    assert shown.folded_tables[-1].rows[0] == ("500", "1.000e-07")
+    assert shown.tables == () and len(shown.terminal_tables) == 2
+    assert shown.terminal_tables[-1].rows[0] == ("500", "1.000e-07")
     assert "input images" in shown.caption.text
     svg = ElementTree.fromstring(inline_svg(shown.draw(), shown.caption.alternative, "i"))
     assert svg.get("aria-label") == shown.caption.alternative
@@ -398,7 +398,8 @@ def test_where_gradients_follow_accuracy_the_words_and_tables_say_so() -> None:
     data = known(gather(looked_at()))
     found = data.by_arm["batchformer"]
     assert found.controlled is not None
-    assert found.correlation.holds is True and found.controlled.of_accuracy.holds is True
+    assert found.correlation.is_negative is True
+    assert found.controlled.of_accuracy.is_negative is True
     assert found.controlled.partial.rho == pytest.approx(0, abs=0.25)
     note = influence.caption(data).text
     assert "holds here" in note and "mostly it is harder classes" in note

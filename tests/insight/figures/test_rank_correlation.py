@@ -80,11 +80,11 @@ def test_a_gradient_of_accuracy_alone_has_nothing_left_and_one_of_counts_alone_s
     accuracy = counts + generator.normal(0, 80, (3, 200))
     noise = generator.normal(0, 20, (3, 200))
     by_accuracy, by_count = noise - accuracy, noise - counts
-    assert correlation(counts, by_accuracy).holds is True
+    assert correlation(counts, by_accuracy).is_negative is True
     left = correlation(counts, by_accuracy, accuracy)
-    assert left.rho == pytest.approx(0, abs=0.1) and left.holds is None
+    assert left.rho == pytest.approx(0, abs=0.1) and left.is_negative is None
     stays = correlation(counts, by_count, accuracy)
-    assert stays.rho is not None and stays.rho < -0.8 and stays.holds is True
+    assert stays.rho is not None and stays.rho < -0.8 and stays.is_negative is True
     each = [by_residuals(counts, g, a) for g, a in zip(by_count, accuracy, strict=True)]
     assert stays.by_seed == pytest.approx(each)
     interval = stats.ttest_1samp(each, 0).confidence_interval(0.95)
@@ -187,11 +187,11 @@ def test_few_seeds_or_classes_have_no_interval_of_their_kind() -> None:
     counts = np.arange(4.0)
     found = correlation(counts, np.array([[4.0, 3.0, 2.0, 1.0]] * 2))
     assert found == Correlation(-1.0, (-1.0, -1.0), None, None)
-    assert found.holds is None
+    assert found.is_negative is None
 
 
 @pytest.mark.parametrize(
-    ("seeds", "classes", "holds"),
+    ("seeds", "classes", "negative"),
     [
         ((-0.9, -0.2), (-0.8, -0.1), True),
         ((-0.9, -0.2), (-0.8, 0.1), None),
@@ -202,6 +202,6 @@ def test_few_seeds_or_classes_have_no_interval_of_their_kind() -> None:
     ],
 )
 def test_the_claim_holds_where_every_interval_lies_below_zero(
-    seeds: tuple[float, float] | None, classes: tuple[float, float] | None, holds: bool | None
+    seeds: tuple[float, float] | None, classes: tuple[float, float] | None, negative: bool | None
 ) -> None:
-    assert Correlation(-0.5, (-0.5,), seeds, classes).holds is holds
+    assert Correlation(-0.5, (-0.5,), seeds, classes).is_negative is negative

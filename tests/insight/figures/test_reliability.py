@@ -162,7 +162,7 @@ def test_the_page_has_titles_and_arms_as_text(by_shots: bool) -> None:
     kept = {(arm, 0): sums(drawn(0)) for arm in ("baseline", HOSTILE)}
     shown = known(reliability.make(group_of(kept), by_shots))
     assert shown.title == "Reliability"
-    assert [len(part) for part in (shown.tables, shown.folded_tables)] == [1, 1]
+    assert [len(part) for part in (shown.tables, shown.terminal_tables)] == [1, 1]
     svg = ElementTree.fromstring(inline_svg(shown.draw(), shown.caption.alternative, "r"))
     texts = [element.text for element in svg.iter() if element.tag == "text"]
     titles = ("Accuracy, %, many", "medium", "few", "Share, %")

@@ -272,9 +272,9 @@ def test_answers_are_means_of_the_experts_a_sample_was_shown_to(batch: Any) -> N
     everything, shared = whole.get_total_flops(), trunk.get_total_flops()
     branch = (everything - shared) / 3
     spent = shared + branch * sum(used) / len(used)
-    saved = method.remarks()["saved_computation"]
+    saved = method.further_scores()["saved_computation"]
     assert saved == pytest.approx(100 * (1 - spent / everything))
-    assert method.remarks() == {}, "counted anew"
+    assert method.further_scores() == {}, "counted anew"
 
 
 @torch.no_grad()
@@ -284,7 +284,7 @@ def test_one_expert_and_all_of_them(batch: Any, bias: float, experts: int) -> No
     method.routers.output.bias.fill_(bias)
     logits = method.network.expert_logits(method.network.expert_features(batch["x"]))
     torch.testing.assert_close(method.predict(batch["x"]), logits[:experts].mean(0))
-    saved = method.remarks()["saved_computation"]
+    saved = method.further_scores()["saved_computation"]
     assert saved == pytest.approx(0.0) if experts == 3 else 20 < saved < 67
 
 

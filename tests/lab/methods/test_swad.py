@@ -58,7 +58,7 @@ class Net(Method):
         logits: Tensor = self.head(self.body(x))
         return logits
 
-    def remarks(self) -> dict[str, float]:
+    def further_scores(self) -> dict[str, float]:
         asked, self.asked = self.asked, 0
         return {"asked": asked}
 
@@ -277,7 +277,7 @@ class Watched(Net):
     def begin_epoch(self, epoch: int) -> None:
         self.calls.append(f"begin_epoch {epoch}")
 
-    def remarks(self) -> dict[str, float]:
+    def further_scores(self) -> dict[str, float]:
         return {"remarkable": 1.0}
 
     def conclude(self, batches: Any) -> dict[str, Method]:
@@ -293,7 +293,7 @@ def test_all_else_is_the_inner_methods() -> None:
     batch = Batches().batch(0)
     assert swad.stages == inner.stages and swad.module_lr_factor == 0.1
     assert swad.why_eager() == "of its own" and swad.phase() == "dusk"
-    assert swad.remarks() == {"remarkable": 1.0}
+    assert swad.further_scores() == {"remarkable": 1.0}
     groups = [group["lr"] for group in swad.parameter_groups(OptimConfig(lr=1.0))]
     assert groups == pytest.approx([1.0, 0.1])
     optimizers = swad.optimizers(OptimConfig(lr=1.0))
@@ -558,7 +558,7 @@ def test_statistics_are_of_so_many_batches_and_draw_nothing() -> None:
 def test_what_predictions_were_like_meanwhile_is_forgotten() -> None:
     net = Net()
     recalibrate_batch_norm(net, Batches())
-    assert net.remarks() == {"asked": 0}
+    assert net.further_scores() == {"asked": 0}
 
 
 def test_without_normalisation_nothing_is_computed() -> None:

@@ -25,7 +25,7 @@ from batchformer.lab.runs.build import build, load_task
 from batchformer.lab.runs.sub_runs import targets_of
 from batchformer.lab.tasks.base import Task
 from batchformer.lab.tasks.domains import read_domains
-from smoke import CPU, moved_parts, parts_of, save_noise, scores, tiny, two_updates
+from smoke import CPU, moved_parts, part_names, save_noise, scores, tiny, two_updates
 
 pytestmark = pytest.mark.usefixtures("one_block")
 NAMES = [name for name in RECIPES if find_recipe(name).task == "domains"]
@@ -101,7 +101,7 @@ def updated(recipe: Recipe, task: Task, method: Method) -> set[str]:
         for name, other in method.conclude(feed).items():
             assert name == "swad" and recipe.hyper.swad
             assert list(scores(other, task, recipe)) == metric_names(recipe)
-            assert parts_of(other) == parts_of(method)
+            assert part_names(other) == part_names(method)
 
     return moved_parts(two_updates(recipe, task, method, look, end), method)
 
@@ -122,7 +122,7 @@ def test_two_updates(
     assert hasattr(method, "inner") == recipe.hyper.swad
     with only_built():
         baseline = build(with_arm(recipe, "baseline"), 0, task)
-    assert parts_of(baseline) == expected - {"encoder"}
+    assert part_names(baseline) == expected - {"encoder"}
 
 
 def test_every_set_has_a_recipe() -> None:
@@ -135,7 +135,7 @@ def test_an_encoder_that_is_frozen_stays(name: str, trees: Path) -> None:
     task = load_task(recipe.data, CPU)
     method = build(recipe, 0, task)
     moved = updated(recipe, task, method)
-    assert "network" in moved and "encoder" not in moved and "encoder" in parts_of(method)
+    assert "network" in moved and "encoder" not in moved and "encoder" in part_names(method)
 
 
 @pytest.mark.parametrize(

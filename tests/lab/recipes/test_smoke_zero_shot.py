@@ -31,10 +31,10 @@ from batchformer.lab.methods import ce_gzsl
 from batchformer.lab.recipes import RECIPES, find_recipe
 from batchformer.lab.runs.build import build, load_task
 from batchformer.lab.runs.run import Run
-from batchformer.lab.runs.sub_runs import parts_of as ready_trainings
+from batchformer.lab.runs.sub_runs import parts_of
 from batchformer.lab.tasks.base import Task
 from batchformer.lab.tasks.compositional import CompositionalTask
-from smoke import CPU, moved_parts, parts_of, save_noise, scores, tiny, two_updates
+from smoke import CPU, moved_parts, part_names, save_noise, scores, tiny, two_updates
 
 OF_PAIRS = [name for name in RECIPES if find_recipe(name).task == "compositional"]
 OF_FEATURES = [name for name in RECIPES if find_recipe(name).task == "generalized"]
@@ -215,22 +215,22 @@ def test_two_updates_on_pairs(
     with torch.no_grad():
         assert method.predict(torch.zeros(2, 3, 32, 32)).shape == (2, task.num_classes)
 
-    parts = parts_of(method)
+    parts = part_names(method)
     with only_built():
         baseline = build(with_arm(recipe, "baseline"), 0, task)
-    assert parts_of(baseline) == parts - {"encoder"}
+    assert part_names(baseline) == parts - {"encoder"}
 
 
 def trainings_of(run: Run) -> tuple[Run, ...]:
     """All trainings of a run, as if those that others wait for had ended after an epoch."""
-    first, *_ = parts = ready_trainings(run)
+    first, *_ = parts = parts_of(run)
     if not first.part:
         return parts
     first.folder.mkdir(parents=True)
     record = {"kind": "eval", "epoch": 1, "step": 1, "hm": 1.0}
     (first.folder / "metrics.jsonl").write_text(json.dumps(record) + "\n")
     (first.folder / "result.json").write_text('{"metrics": {}}')
-    return ready_trainings(run)
+    return parts_of(run)
 
 
 @pytest.mark.parametrize("name", OF_FEATURES)
@@ -264,13 +264,13 @@ def test_two_updates_on_features(
             assert method.predict(torch.zeros(2, CHANNELS)).shape == (2, task.num_classes)
         if not closed:
             with only_built():
-                baseline = parts_of(build(with_arm(one.recipe, "baseline"), 0, task))
+                baseline = part_names(build(with_arm(one.recipe, "baseline"), 0, task))
             assert (
                 baseline
-                == parts_of(method) - {"encoder"}
+                == part_names(method) - {"encoder"}
                 == (trained | {"classifier"}) - {"encoder"}
             )
-            assert "encoder" in parts_of(method)
+            assert "encoder" in part_names(method)
 
 
 def test_every_set_has_a_recipe() -> None:
@@ -284,4 +284,4 @@ def test_an_encoder_that_is_frozen_stays(name: str, data: Path) -> None:
     task = load_task(recipe.data, CPU)
     method = build(recipe, 0, task)
     moved = updated(recipe, task, method)
-    assert "embedder" in moved and "encoder" not in moved and "encoder" in parts_of(method)
+    assert "embedder" in moved and "encoder" not in moved and "encoder" in part_names(method)

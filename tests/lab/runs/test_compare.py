@@ -108,7 +108,7 @@ def test_arms_that_were_stopped_at_different_updates_read_their_batches_together
     monkeypatch.setattr(Run, "feed", feed)
     ahead = Run.below(tmp_path, recipe, "baseline", 0, CPU)
     ahead.begin()
-    training = ahead.training(ahead.feed(), StopRequest(), quiet=True, wandb=None, alone=True)
+    training = ahead.training(ahead.feed(), StopRequest(), quiet=True, wandb=None, draw_bar=True)
     assert len(list(itertools.islice(training, 9))) == 9
     training.close()
     steps.clear()

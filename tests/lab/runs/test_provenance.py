@@ -31,7 +31,7 @@ def use_code(patch: pytest.MonkeyPatch, name: str) -> None:
 def killed(one: Run, after: int) -> None:
     """Train so many updates, and lose what is not in a checkpoint."""
     one.begin()
-    options: dict[str, Any] = {"quiet": True, "wandb": None, "alone": True}
+    options: dict[str, Any] = {"quiet": True, "wandb": None, "draw_bar": True}
     training = one.training(one.feed(), StopRequest(), **options)
     assert len(list(itertools.islice(training, after))) == after
     training.close()

@@ -283,7 +283,7 @@ def test_weights_of_a_try_in_which_nothing_was_trained_are_forgotten(tmp_path: P
 
 def trained(run: Run) -> Evaluation:
     run.begin()
-    options: dict[str, Any] = {"quiet": True, "wandb": None, "alone": True}
+    options: dict[str, Any] = {"quiet": True, "wandb": None, "draw_bar": True}
     steps = run.training(run.feed(), StopRequest(), **options)
     while True:
         try:
@@ -367,6 +367,6 @@ def test_a_re_weighting_that_will_never_come_is_told_before_training(
         changed = short().changed(method=method)
         one = Run.below(tmp_path / method, changed, "baseline", 0, CPU)
         one.begin()
-        options: dict[str, Any] = {"quiet": False, "wandb": None, "alone": True}
+        options: dict[str, Any] = {"quiet": False, "wandb": None, "draw_bar": True}
         next(one.training(one.feed(), StopRequest(), **options))
         assert ("re-weighting begins with epoch 160" in capsys.readouterr().err) == told

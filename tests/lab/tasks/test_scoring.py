@@ -26,7 +26,7 @@ class Echo(Method):
     def predict(self, x: Tensor) -> Tensor:
         return x
 
-    def remarks(self) -> dict[str, float]:
+    def further_scores(self) -> dict[str, float]:
         return {"said": 1.0}
 
 

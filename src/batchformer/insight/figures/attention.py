@@ -99,7 +99,7 @@ class Attention:
 
     Args:
         counts: mean training images of a bin's classes, (P,).
-        together: the largest number of classes in a bin.
+        classes_per_bin: the largest number of classes in a bin.
         batch: samples of a batch, the mean over batches.
         main: the arm whose maps are drawn.
         names: of the classes, where every bin is one and few enough are named along an axis.
@@ -107,7 +107,7 @@ class Attention:
     """
 
     counts: NDArray[Any]
-    together: int
+    classes_per_bin: int
     batch: float
     by_arm: dict[str, AttentionOfArm]
     main: str
@@ -141,13 +141,13 @@ def gather(group: NetworkGroup, arm: str | None = None) -> Attention | None:
     bins = first["bin_of_class"].astype(np.int64)
     size = np.bincount(bins, minlength=len(first["bin_pairs"]))
     sums = np.bincount(bins, first["train_counts"], minlength=len(first["bin_pairs"]))
-    counts, together = sums / np.maximum(size, 1), int(size.max())
+    counts, classes_per_bin = sums / np.maximum(size, 1), int(size.max())
     # Each bin has one class, so the inverse of the bins is the order of the classes.
-    few = together == 1 and len(size) <= MOST_NAMES
+    few = classes_per_bin == 1 and len(size) <= MOST_NAMES
     by_class = class_names(group, main, len(bins)) if few else ()
     names = tuple(by_class[k] for k in np.argsort(bins)) if by_class else ()
     seen = image_count(group, int(first["attention_self"][0, 1]))
-    return Attention(counts, together, _batch(first), by_arm, main, names, seen.words)
+    return Attention(counts, classes_per_bin, _batch(first), by_arm, main, names, seen.words)
 
 
 def _batch(run: InsightArrays) -> float:
@@ -332,8 +332,8 @@ def beyond(ratio: NDArray[Any], reach: float) -> tuple[bool, bool]:
 def caption(data: Attention) -> Caption:
     found = data.by_arm[data.main]
     maps = "every class a row and a column"
-    if data.together > 1:
-        maps = f"rows and columns of up to {data.together} classes"
+    if data.classes_per_bin > 1:
+        maps = f"rows and columns of up to {data.classes_per_bin} classes"
     seeds = (
         f"mean over {found.seeds} seeds; heads are of the first" if found.seeds > 1 else "1 seed"
     )

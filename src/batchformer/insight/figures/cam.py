@@ -218,21 +218,21 @@ def overlay(pixels: NDArray[Any], heat: NDArray[Any]) -> NDArray[Any]:
     """Blend the image (h, w, 3) with its heat (a, b): the hotter, the more opaque."""
     from matplotlib import colormaps
 
-    wide = widened(heat, pixels.shape[:2])[..., None]
-    colour = 255 * colormaps[HEAT](wide[..., 0])[..., :3]
-    opaque = MOST_OPAQUE * wide
+    heat = upsampled(heat, pixels.shape[:2])
+    colour = 255 * colormaps[HEAT](heat)[..., :3]
+    opaque = MOST_OPAQUE * heat[..., None]
     mixed: NDArray[Any] = np.rint((1 - opaque) * pixels + opaque * colour).astype(np.uint8)
     return mixed
 
 
-def widened(heat: NDArray[Any], size: tuple[int, int]) -> NDArray[Any]:
+def upsampled(heat: NDArray[Any], size: tuple[int, int]) -> NDArray[Any]:
     """Heat (a, b) to (h, w), bilinear between the centres of cells."""
     for axis, wanted in enumerate(size):
         have = heat.shape[axis]
         places = (np.arange(wanted) + 0.5) * have / wanted - 0.5
         lines = np.moveaxis(heat, axis, -1).reshape(-1, have)
-        wide = np.stack([np.interp(places, np.arange(have), line) for line in lines])
-        heat = np.moveaxis(wide.reshape(*np.delete(heat.shape, axis), wanted), -1, axis)
+        lines = np.stack([np.interp(places, np.arange(have), line) for line in lines])
+        heat = np.moveaxis(lines.reshape(*np.delete(heat.shape, axis), wanted), -1, axis)
     return heat
 
 

@@ -53,14 +53,14 @@ class CaptionedFigure:
     """A figure that can be drawn, for a page, a file or a terminal.
 
     A page folds its ``tables`` away with the details of the caption. It leaves out
-    ``folded_tables``, which are long or can be read off the figure; a terminal prints all.
+    ``terminal_tables``, which are long or can be read off the figure; a terminal prints all.
     """
 
     title: str
     caption: Caption
     draw: Callable[[], Figure]
     tables: Sequence[FigureTable] = ()
-    folded_tables: Sequence[FigureTable] = ()
+    terminal_tables: Sequence[FigureTable] = ()
 
 
 def table_html(table: FigureTable) -> str:

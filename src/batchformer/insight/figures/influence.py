@@ -181,14 +181,14 @@ def _measured(run: InsightArrays, name: str) -> NDArray[Any]:
     return np.where(run["gradient_samples"] > 0, run[name], np.nan).astype(np.float64)
 
 
-def apart(points: NDArray[Any], share: NDArray[Any]) -> float:
+def feature_distance(points: NDArray[Any], share: NDArray[Any]) -> float:
     """Root mean square distance of two features, from the principal axes that were kept.
 
     Args:
         points: (S, A) centred features on A principal axes.
         share: (A,) of the variance that lies along them.
 
-    >>> apart(np.array([[3.0, 0.0], [-3.0, 0.0]]), np.array([0.5, 0.0]))
+    >>> feature_distance(np.array([[3.0, 0.0], [-3.0, 0.0]]), np.array([0.5, 0.0]))
     6.0
     """
     along = float((points.astype(np.float64) ** 2).sum(1).mean())
@@ -208,7 +208,8 @@ def change_of_a_loss(group: NetworkGroup, arm: str) -> float | None:
     for run in arrays_by_arm(group, *names).get(arm, {}).values():
         lengths = run["gradient_l2"][run["gradient_samples"] > 0].astype(np.float64)
         if lengths.size:
-            changes.append(lengths.mean() * apart(run["projection"], run["projection_share"]))
+            distance = feature_distance(run["projection"], run["projection_share"])
+            changes.append(lengths.mean() * distance)
     known = [change for change in changes if np.isfinite(change)]
     return float(np.mean(known)) if known else None
 
@@ -363,7 +364,7 @@ def claim_words(data: InfluenceByClass) -> str:
     """Whether the paper's claim holds, in a sentence for all arms."""
     by_word: dict[str, list[str]] = {}
     for arm, found in data.by_arm.items():
-        word = HELD[found.correlation.holds] if found.learnt else "has no verdict"
+        word = HELD[found.correlation.is_negative] if found.learnt else "has no verdict"
         by_word.setdefault(word, []).append(arm)
     said = "; ".join(f"{word} for {' and '.join(arms)}" for word, arms in by_word.items())
     if len(data.by_arm) == 1:
@@ -385,8 +386,8 @@ def verdict_words(arm: str, found: InfluenceOfArm, counts: NDArray[Any]) -> str:
             f"({found.learning.words}; {ranked})."
         )
     else:
-        held = HELD[whole.holds]
-        opposite = ", the opposite does" if whole.holds is False else ""
+        held = HELD[whole.is_negative]
+        opposite = ", the opposite does" if whole.is_negative is False else ""
         said = f"{claim} {held} here{opposite} ({ranked})."
     return f"{arm}: {said} {_before(found)}"
 
@@ -398,7 +399,7 @@ def _before(found: InfluenceOfArm) -> str:
     if found.untrained.rho is None:
         return "Before training there is no such order."
     said = f"Before training it is {with_intervals(found.untrained)}"
-    if found.learnt and found.correlation.holds and found.untrained.holds:
+    if found.learnt and found.correlation.is_negative and found.untrained.is_negative:
         said += ": rarer classes have the larger gradient without anything learnt, too"
     return f"{said}."
 
@@ -447,21 +448,21 @@ def control_words(found: InfluenceOfArm) -> list[str]:
 def _left(whole: Correlation, partial: Correlation, of_accuracy: Correlation) -> str:
     """What the partial correlation says, compared with the whole one."""
     hard = "among classes that are equally hard"
-    if whole.holds is not True:
+    if whole.is_negative is not True:
         return {
             True: f"{hard} the rarer has the larger gradient",
             False: f"{hard} the more frequent has the larger gradient",
             None: f"not settled {hard} either",
-        }[partial.holds]
-    if partial.holds is False:
+        }[partial.is_negative]
+    if partial.is_negative is False:
         return f"{hard} the opposite holds"
     if abs(partial.rho or 0.0) < MOST_OF_IT * abs(whole.rho or 0.0):
         most = "most of it goes with accuracy"
-        if of_accuracy.holds:
+        if of_accuracy.is_negative:
             most = "mostly it is harder classes that have larger gradients, and rare ones are hard"
-        rest = "rarity adds to that" if partial.holds else "whether rarity adds to that is open"
-        return f"{most}; {rest}"
-    if partial.holds:
+        adds = "rarity adds to that"
+        return f"{most}; {adds}" if partial.is_negative else f"{most}; whether {adds} is open"
+    if partial.is_negative:
         return f"{hard} the rarer has the larger gradient too"
     return "whether it is rarity, or that rare classes are harder, is open"
 
@@ -521,7 +522,7 @@ def tables(data: InfluenceByClass) -> list[FigureTable]:
                 span(found.over_classes),
                 "nothing learnt"
                 if caption != BEFORE and not arms[arm].learnt
-                else {True: below, False: above, None: "not settled"}[found.holds],
+                else {True: below, False: above, None: "not settled"}[found.is_negative],
             )
             for arm, found in by_arm.items()
         ]

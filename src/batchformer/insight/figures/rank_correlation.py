@@ -49,8 +49,8 @@ class Correlation:
     over_classes: Interval | None
 
     @property
-    def holds(self) -> bool | None:
-        """Whether every interval lies below 0 (True), or above (False); None for neither."""
+    def is_negative(self) -> bool | None:
+        """True if every interval lies below 0, False if every one lies above; else None."""
         known = [one for one in (self.over_seeds, self.over_classes) if one is not None]
         if known and all(high < 0 for _, high in known):
             return True

@@ -66,13 +66,13 @@ class ReliabilityOfArm:
 class Reliability:
     """Every arm, whether each shot group has a panel of its own, and which images these are.
 
-    ``elsewhere``: whether the table of results has the calibration error over all test images.
+    ``ece_in_results``: whether the table of results has the calibration error over all test images.
     """
 
     by_arm: dict[str, ReliabilityOfArm]
     by_shots: bool
     seen: ImageCount
-    elsewhere: bool
+    ece_in_results: bool
 
     @property
     def shots(self) -> list[int]:
@@ -194,7 +194,7 @@ def caption(data: Reliability) -> Caption:
     )
     if said:
         details += f" Expected calibration error from the same bins: {said}."
-        if data.seen.part and data.elsewhere:
+        if data.seen.part and data.ece_in_results:
             details += " The ECE in the table of results is over all test samples, so it differs."
     return Caption.of("Line plot.", note, details)
 

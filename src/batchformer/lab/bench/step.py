@@ -44,7 +44,7 @@ CPU_BUDGET, GPU_BUDGET = 8.0, 6.0
 
 
 @dataclass(frozen=True)
-class Network:
+class TimedNetwork:
     """What is trained, and on which images."""
 
     title: str
@@ -80,8 +80,8 @@ class Network:
         return made
 
 
-RESNET32 = Network("ResNet-32", "resnet32", classes=100, side=32)
-RESNET50 = Network("ResNet-50", "resnet50", classes=1000, side=224)
+RESNET32 = TimedNetwork("ResNet-32", "resnet32", classes=100, side=32)
+RESNET50 = TimedNetwork("ResNet-50", "resnet50", classes=1000, side=224)
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ COMPILED = Mode("compiled bf16", _half(capture=False, compile=True))
 CAPTURED = Mode("captured bf16", _half())
 WITHOUT_KERNELS = Mode("captured bf16, torch's kernels", _half(), kernels=False)
 
-Case = tuple[Network, int, tuple[Mode, ...]]
+Case = tuple[TimedNetwork, int, tuple[Mode, ...]]
 
 
 def cases(on_gpu: bool, full: bool) -> list[Case]:
@@ -151,7 +151,7 @@ def measure(settings: BenchSettings, chosen: Sequence[Case] | None = None) -> Ta
 
 
 def _measure_case(
-    table: Table, settings: BenchSettings, network: Network, size: int, modes: Sequence[Mode]
+    table: Table, settings: BenchSettings, network: TimedNetwork, size: int, modes: Sequence[Mode]
 ) -> None:
     for mode, timing, plain in with_and_without(
         table, settings, network, size, modes, UpdateRunner
@@ -171,7 +171,7 @@ def _measure_case(
 def with_and_without(
     table: Table,
     settings: BenchSettings,
-    network: Network,
+    network: TimedNetwork,
     size: int,
     modes: Sequence[Mode],
     runner: type[UpdateRunner],
@@ -214,7 +214,7 @@ class UpdateRunner:
 
     def __init__(
         self,
-        network: Network,
+        network: TimedNetwork,
         mode: Mode,
         batchformer: bool,
         device: torch.device,

@@ -22,10 +22,10 @@ from batchformer.lab.config.methods import (
 )
 from batchformer.lab.config.settings import (
     Adversary,
-    Contrast,
     LatePenalty,
     MethodConfig,
     Mixing,
+    MomentumContrast,
     Network,
     ShuffledNorm,
     ValleyAverage,
@@ -75,7 +75,7 @@ def require_consistent(recipe: Recipe) -> None:
     )
     _require_swad(recipe)
     _require_mixing(recipe)
-    if Contrast in entry.settings:
+    if MomentumContrast in entry.settings:
         require_contrast_sense(recipe.method, recipe.module, recipe.hyper)
     if ShuffledNorm in entry.settings and recipe.hyper.norm_parts > 1:
         _require_parts(recipe)

@@ -13,6 +13,11 @@ FILES = ("imagenet", "imagenet_lt", "inaturalist18", "places_lt", "folder")
 WITH_VAL_LIST = ("imagenet_lt", "places_lt")
 #: Augmentations of image files.
 OF_FILES = ("jitter", "resized", "paco", "simclr", "deit")
+DomainSet = Literal[
+    "pacs", "vlcs", "office_home", "terra_incognita", "visda", "rotated_digits", "tree"
+]
+PairSet = Literal["mit_states", "ut_zappos", "c_gqa", "table"]
+SamplerName = Literal["shuffle", "class_balanced", "repeated", "mates"]
 #: The target that stands for every domain, left out one after the other.
 EACH = "each"
 
@@ -103,7 +108,7 @@ class LongTailConfig(_Data):
     resized is resized crop and flip; simclr is two views as SimCLR's; deit is resized crop, flip,
     RandAugment and erasing. Both: paco is two views, the second as SimCLR's. The digits have an
     augmentation of their own."""
-    sampler: Literal["shuffle", "class_balanced", "repeated", "mates"] = "shuffle"
+    sampler: SamplerName = "shuffle"
     """shuffle: every image once an epoch; class_balanced: every class equally often; repeated: a
     third of the images three times (DeiT); mates: half of the images of shuffle, each followed by
     another image of its class, and every image twice in two epochs."""
@@ -292,9 +297,7 @@ class DomainConfig(_Data):
 
     loader = "domains:DomainTask"
 
-    name: Literal[
-        "pacs", "vlcs", "office_home", "terra_incognita", "visda", "rotated_digits", "tree"
-    ] = "pacs"
+    name: DomainSet = "pacs"
     """Which images; "tree" is your own, in folders DOMAIN/CLASS/IMAGE."""
     root: str | None = None
     """Folder of the domains; by default the data set's usual name in $BATCHFORMER_DATA, else in
@@ -397,7 +400,7 @@ class PairConfig(_Data):
 
     loader = "compositional:CompositionalTask"
 
-    name: Literal["mit_states", "ut_zappos", "c_gqa", "table"] = "mit_states"
+    name: PairSet = "mit_states"
     """Which images; "table" is your own, by a .csv of image, attribute, object and split."""
     root: str | None = None
     """Folder of the set, by default in $BATCHFORMER_DATA, else in ~/.cache/batchformer. For your

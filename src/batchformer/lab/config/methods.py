@@ -116,7 +116,7 @@ _OF_VIEWS: dict[str, Any] = {
 }
 _REWEIGHTED = ("reweight_epoch", "the loss weights classes by how rare they are")
 _PENALISED = ("penalty_from", "the penalty has its full weight")
-_MOCO = (settings.KeyEncoder, settings.Contrast, settings.Neighbours)
+_MOCO = (settings.KeyEncoder, settings.MomentumContrast, settings.Neighbours)
 
 #: Settings that every method, or every network, reads.
 COMMON = (settings.Network, settings.Features, settings.ValleyAverage)
@@ -239,7 +239,7 @@ METHODS: dict[str, MethodEntry] = {
         **_OF_DOMAINS,
     ),
     "mixstyle": MethodEntry(
-        path="domains:MixStyleMethod", settings=(settings.MixStyle,), **_OF_DOMAINS
+        path="domains:MixStyleMethod", settings=(settings.StyleMixing,), **_OF_DOMAINS
     ),
     "mdd": MethodEntry(
         path="domains:Mdd",
@@ -284,7 +284,7 @@ METHODS: dict[str, MethodEntry] = {
     ),
     "moco_v2": MethodEntry(
         path="moco:MocoV2",
-        settings=(*_MOCO, settings.KeyQueue, settings.ShuffledNorm),
+        settings=(*_MOCO, settings.QueuedKeys, settings.ShuffledNorm),
         **_OF_VIEWS,
     ),
     "moco_v3": MethodEntry(path="moco:MocoV3", settings=_MOCO, **_OF_VIEWS),

@@ -109,7 +109,7 @@ class KeyEncoder:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Contrast:
+class MomentumContrast:
     """MoCo's projection and loss."""
 
     momentum_schedule: Literal["constant", "cosine"] = "constant"
@@ -137,7 +137,7 @@ class ShuffledNorm:
 
 
 @dataclass(frozen=True, kw_only=True)
-class KeyQueue:
+class QueuedKeys:
     """MoCo-v2's projection and queue."""
 
     projection_front: bool = False
@@ -308,7 +308,7 @@ class Grouping:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MixStyle:
+class StyleMixing:
     """Mixed styles of domains."""
 
     mixstyle_after: tuple[str, ...] = ("layer1", "layer2", "layer3")
@@ -557,7 +557,7 @@ class MethodConfig(
     Pairs,
     BackboneRate,
     Disparity,
-    MixStyle,
+    StyleMixing,
     Grouping,
     LatePenalty,
     Penalty,
@@ -573,9 +573,9 @@ class MethodConfig(
     Detection,
     Neighbours,
     Probe,
-    KeyQueue,
+    QueuedKeys,
     ShuffledNorm,
-    Contrast,
+    MomentumContrast,
     KeyEncoder,
     ParametricContrast,
     Routers,

@@ -68,8 +68,9 @@ def save(folder: Path, update: int, state: dict[str, Any], stage: int = 0) -> Pa
     path = folder / f"{of_stage}{update:09d}.{_hash(content)}.pt"
     write_atomically(path, content)
     others = [other for other in _newest_first(folder) if other.name != path.name]
-    again = [other for other in others if _position(other) == (stage, update)]
-    for old in (*again, *[other for other in others if other not in again][KEPT - 1 :]):
+    same_update = [other for other in others if _position(other) == (stage, update)]
+    earlier = [other for other in others if other not in same_update]
+    for old in (*same_update, *earlier[KEPT - 1 :]):
         old.unlink(missing_ok=True)
     for leftover in folder.glob(".*.partial"):
         leftover.unlink(missing_ok=True)
@@ -147,9 +148,9 @@ def remove_outdated(folder: Path, stage: int, update: int, resumed: bool) -> Non
     """
     if not is_rank_zero():
         return
-    for kept in {path.parent for path in folder.glob("*/*.pt")}:
-        first = update + (resumed and kept.name == "checkpoints")
-        for path in _newest_first(kept):
+    for subfolder in {path.parent for path in folder.glob("*/*.pt")}:
+        first = update + (resumed and subfolder.name == "checkpoints")
+        for path in _newest_first(subfolder):
             if _position(path) >= (stage, first):
                 path.unlink(missing_ok=True)
 

@@ -176,7 +176,7 @@ class Progress:
 
     Args:
         quiet: print only what :meth:`say` gets.
-        live: whether to draw a bar on the terminal; only one can.
+        draw_bar: whether to draw a bar on the terminal; only one can.
         silent: print nothing at all, because another rank does.
     """
 
@@ -185,7 +185,7 @@ class Progress:
         title: str,
         updates: int,
         quiet: bool = False,
-        live: bool = True,
+        draw_bar: bool = True,
         silent: bool = False,
     ) -> None:
         quiet = quiet or silent
@@ -193,7 +193,7 @@ class Progress:
         self.started, self.first = time.perf_counter(), 0
         self.said = self.started
         self._bar: Any = None
-        if live and not quiet and sys.stderr.isatty():
+        if draw_bar and not quiet and sys.stderr.isatty():
             from rich.console import Console
             from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 

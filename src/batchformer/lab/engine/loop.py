@@ -59,15 +59,15 @@ def training(
     evaluate: Evaluate,
     plan: Plan,
     request: StopRequest,
-    alone: bool = True,
+    draw_bar: bool = True,
 ) -> Training:
     """:func:`fit` as a generator: yields the position of the next update after each update.
 
     Args:
         request: asks the run to save and stop.
-        alone: whether this run may draw a progress bar on the terminal.
+        draw_bar: whether this run may draw a progress bar on the terminal.
     """
-    run = _training(method, batches, evaluate, plan, request, alone)
+    run = _training(method, batches, evaluate, plan, request, draw_bar)
     with closing(run):
         while True:
             # Restored between updates: an interleaved run may have another precision.
@@ -86,7 +86,7 @@ def _training(
     evaluate: Evaluate,
     plan: Plan,
     request: StopRequest,
-    alone: bool,
+    draw_bar: bool,
 ) -> Training:
     torch.use_deterministic_algorithms(plan.train.deterministic)
     method.to(plan.device)
@@ -99,7 +99,7 @@ def _training(
     log = RunLog(plan.folder, plan.wandb_project) if is_rank_zero() else NoLog(plan.folder)
     silent = not is_rank_zero()
     try:
-        with Progress(plan.title, plan.train.updates, plan.quiet, alone, silent) as bar:
+        with Progress(plan.title, plan.train.updates, plan.quiet, draw_bar, silent) as bar:
             found = load_newest_on_rank_zero(plan.folder / "checkpoints", bar.say)
             with explain_mismatch(plan.folder):
                 first = int(found["counters"]["stage"]) if found else 0

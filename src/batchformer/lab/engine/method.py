@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -89,7 +90,7 @@ class Method(nn.Module):
         """Undo :meth:`compile_step`."""
         self.__dict__.pop("step", None)
 
-    def remarks(self) -> dict[str, float]:
+    def further_scores(self) -> dict[str, float]:
         """Further scores, in percent, of the predictions since the last call; higher is better."""
         return {}
 
@@ -155,3 +156,19 @@ class Method(nn.Module):
     def findings(self) -> dict[str, TrainingFinding]:
         """Results that are not scores, by the kind of their record; asked for at the end."""
         return {}
+
+
+class Untrained(Method):
+    """A method that trains nothing: its updates only log the loss of its predictions."""
+
+    def optimizers(self, optim: OptimConfig) -> dict[str, Optimizer]:
+        return {}
+
+    @torch.no_grad()
+    def update(
+        self, batch: Batch, optimizers: dict[str, Optimizer], optimizer_step: OptimizerStep
+    ) -> dict[str, Tensor]:
+        """The cross-entropy of the predictions, for the log."""
+        with optimizer_step.autocast():
+            loss = F.cross_entropy(self.predict(batch["x"]), batch["y"])
+        return {"loss": loss.float()}

@@ -33,7 +33,6 @@ from batchformer.lab.engine.checkpoint import (
 from batchformer.lab.engine.cuda_graph import Captured, Eager, synchronize, why_eager
 from batchformer.lab.engine.distributed.gradients import Parallel
 from batchformer.lab.engine.distributed.rank_zero import max_over_ranks
-from batchformer.lab.engine.distributed.sharding import is_sharded
 from batchformer.lab.engine.interrupt import Interrupted, StopRequest
 from batchformer.lab.engine.log import LossWindow, Progress, RunLog
 from batchformer.lab.engine.method import Batches, Method
@@ -41,6 +40,7 @@ from batchformer.lab.engine.optim import lr_factor, reset_state, set_lr
 from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep, predict_in_double, to_double
 from batchformer.nn.exchange import is_rank_zero, rank, world_size
 from batchformer.nn.randomness import seed_for
+from batchformer.plug.insertion import is_sharded
 
 
 @dataclass(frozen=True)
@@ -56,10 +56,10 @@ class Evaluation:
     findings: dict[str, dict[str, float]] = field(default_factory=dict)
     seconds: float = field(default=0.0, compare=False)
 
-    def before(self, other: Evaluation, name: str) -> Evaluation:
+    def followed_by(self, other: Evaluation, name: str) -> Evaluation:
         """This evaluation, then the other one, whose names get the prefix ``without_NAME_``.
 
-        >>> Evaluation({"all": 3.0}).before(Evaluation({"all": 2.0}), "swad").metrics
+        >>> Evaluation({"all": 3.0}).followed_by(Evaluation({"all": 2.0}), "swad").metrics
         {'all': 3.0, 'without_swad_all': 2.0}
         """
         without = f"without_{name}_"
@@ -176,7 +176,7 @@ class Stage:
 
     Args:
         found: a checkpoint of this stage to resume from.
-        earlier: seconds that earlier stages took.
+        seconds: what earlier stages took.
     """
 
     def __init__(
@@ -189,7 +189,7 @@ class Stage:
         bar: Progress,
         index: int,
         found: dict[str, Any] | None,
-        earlier: float = 0.0,
+        seconds: float = 0.0,
     ) -> None:
         self.method, self.batches, self.evaluator, self.plan = method, batches, evaluate, plan
         self.log, self.bar = log, bar
@@ -202,7 +202,7 @@ class Stage:
             sharded = plan.train.parallel == "fsdp"
             self.optimizer_step.parallel = Parallel(self.optimizers.values(), sharded)
         self.average = WeightEMA(method, plan.train.ema) if plan.train.ema else None
-        self.counters: dict[str, Any] = {"stage": index, "update": 0, "seconds": earlier}
+        self.counters: dict[str, Any] = {"stage": index, "update": 0, "seconds": seconds}
         self.best: dict[str, float] = {}
         self.window = LossWindow()
         if found is not None:
@@ -268,8 +268,8 @@ class Stage:
         self.method.train()
         while True:
             update, finished = self.update, self.update >= train.updates
-            due = finished or (update > 0 and update % eval_every == 0)
-            if self.window.rows and (due or update % train.log_every == 0):
+            evaluate_now = finished or (update > 0 and update % eval_every == 0)
+            if self.window.rows and (evaluate_now or update % train.log_every == 0):
                 self.record()
             # A signal to one rank stops all of them.
             signal = max_over_ranks(request.signal_number or 0)
@@ -279,7 +279,7 @@ class Stage:
             if signal:
                 words = f"{self.plan.title}: stopped and saved at update {update}."
                 raise Interrupted(signal, f"{words} The same command goes on from there.")
-            if due:
+            if evaluate_now:
                 evaluation = self.evaluate()
             if finished:
                 break
@@ -290,7 +290,7 @@ class Stage:
         if train.select_on != "last":
             evaluation = Evaluation(self.best, self.figures_of_best())
         for name, other in others.items():
-            evaluation = other.before(evaluation, name)
+            evaluation = other.followed_by(evaluation, name)
         return dataclasses.replace(evaluation, findings=findings, seconds=self.seconds)
 
     def one_update(self) -> None:

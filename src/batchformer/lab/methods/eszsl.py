@@ -5,14 +5,10 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from batchformer.lab.config.methods import MethodConfig, ModuleConfig, require_training
-from batchformer.lab.config.training import OptimConfig
-from batchformer.lab.engine.method import Method
-from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep
+from batchformer.lab.engine.method import Untrained
 
 Targets = Literal["signed", "indicator"]
 #: The target of a sample for the classes that are not its own.
@@ -57,8 +53,8 @@ def eszsl_scores(features: Tensor, matrix: Tensor, attributes: Tensor) -> Tensor
     return features.double() @ matrix @ attributes.double().T
 
 
-class Eszsl(Method):
-    """The closed form as a method: nothing is trained, and updates change nothing.
+class Eszsl(Untrained):
+    """The closed form as a method.
 
     Args:
         features: (N, D) training rows.
@@ -103,13 +99,3 @@ class Eszsl(Method):
         layer = nn.Linear(channels, classes, bias=False, dtype=weight.dtype)
         layer.weight.data.copy_(weight)
         return layer
-
-    def optimizers(self, optim: OptimConfig) -> dict[str, Optimizer]:
-        return {}
-
-    @torch.no_grad()
-    def update(
-        self, batch: Batch, optimizers: dict[str, Optimizer], optimizer_step: OptimizerStep
-    ) -> dict[str, Tensor]:
-        """The cross-entropy of the scores, for the log."""
-        return {"loss": F.cross_entropy(self.predict(batch["x"]), batch["y"]).float()}

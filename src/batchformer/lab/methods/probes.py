@@ -10,14 +10,12 @@ import copy
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from batchformer.insight.relations import Relations
 from batchformer.lab.config.methods import ModuleConfig
-from batchformer.lab.config.training import OptimConfig, require
-from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep
+from batchformer.lab.config.training import require
+from batchformer.lab.engine.method import Untrained
 from batchformer.lab.methods.classifier import classifier_of
 from batchformer.lab.methods.training_images import Bank, measured, require_bank
 from batchformer.lab.methods.two_stage import OnFrozenFeatures
@@ -106,8 +104,8 @@ class LinearProbe(_Probe):
         return network
 
 
-class NearestNeighbours(_Probe):
-    """Weighted votes of the nearest training images; nothing is trained, updates change nothing.
+class NearestNeighbours(Untrained, _Probe):
+    """Weighted votes of the nearest training images.
 
     Features are in full precision; those of training images are computed once.
 
@@ -175,13 +173,3 @@ class NearestNeighbours(_Probe):
         if self.bank_features is None or self.bank_labels is None:
             self.bank_features, self.bank_labels = self.bank(self.features)
         return self.bank_features, self.bank_labels
-
-    def optimizers(self, optim: OptimConfig) -> dict[str, Optimizer]:
-        return {}
-
-    @torch.no_grad()
-    def update(
-        self, batch: Batch, optimizers: dict[str, Optimizer], optimizer_step: OptimizerStep
-    ) -> dict[str, Tensor]:
-        """The cross-entropy of the shares, for the log."""
-        return {"loss": F.cross_entropy(self.predict(batch["x"]), batch["y"])}

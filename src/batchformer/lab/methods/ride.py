@@ -309,7 +309,7 @@ class AssignedExperts(Method):
             "experts."
         )
 
-    def remarks(self) -> dict[str, float]:
+    def further_scores(self) -> dict[str, float]:
         """Computation saved against running all experts, in percent, since the last call."""
         asked = summed(self.asked) if world_size() > 1 else self.asked
         samples = int(asked[0])

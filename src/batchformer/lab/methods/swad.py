@@ -70,8 +70,8 @@ class Swad(Method):
     def release_step(self) -> None:
         self.inner.release_step()
 
-    def remarks(self) -> dict[str, float]:
-        return self.inner.remarks()
+    def further_scores(self) -> dict[str, float]:
+        return self.inner.further_scores()
 
     def parameter_groups(self, optim: OptimConfig) -> list[dict[str, Any]]:
         return self.inner.parameter_groups(optim)
@@ -410,4 +410,4 @@ def recalibrate_batch_norm(method: Method, batches: Batches) -> None:
         for step in range(min(STATISTICS_BATCHES, batches.per_epoch)):
             method.predict(batches.batch(step)["x"])
     method.eval()
-    method.remarks()  # drops what these predictions counted
+    method.further_scores()  # drops what these predictions counted

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from batchformer.lab.config.training import require
 from batchformer.lab.data.feeds.samplers import ClassBalanced
 from batchformer.lab.data.feeds.sharding import all_rows
-from batchformer.lab.engine.distributed.sharding import is_sharded
+from batchformer.plug.insertion import is_sharded
 
 #: Classes count as balanced if the largest has fewer than this many times the smallest's images.
 BALANCED_WITHIN = 2

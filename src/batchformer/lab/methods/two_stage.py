@@ -7,11 +7,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from batchformer.insight.relations import Relations
-from batchformer.lab.config.training import OptimConfig
-from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep
+from batchformer.lab.engine.method import Untrained
 from batchformer.lab.methods.classifier import Classifier, classifier_of, head_of
 from batchformer.lab.models.heads import replace_classifier
 from batchformer.nn.randomness import drawing
@@ -94,21 +92,10 @@ def tau_normalise(classifier: nn.Linear, tau: float) -> None:
         classifier.bias.zero_()
 
 
-class TauNormalised(OnFrozenFeatures):
-    """Normalises the classifier of an earlier run once; updates change nothing."""
+class TauNormalised(Untrained, OnFrozenFeatures):
+    """Normalises the classifier of an earlier run, once."""
 
     def __init__(self, network: nn.Module, class_counts: Tensor, **options: Any) -> None:
         super().__init__(network, nn.CrossEntropyLoss(), **options)
         tau_normalise(classifier_of(network), self.hyper.tau)
         self.requires_grad_(False)
-
-    def optimizers(self, optim: OptimConfig) -> dict[str, Optimizer]:
-        return {}
-
-    @torch.no_grad()
-    def update(
-        self, batch: Batch, optimizers: dict[str, Optimizer], optimizer_step: OptimizerStep
-    ) -> dict[str, Tensor]:
-        """The loss of the batch, for the log."""
-        with optimizer_step.autocast():
-            return {"loss": self.loss(self.predict(batch["x"]), batch["y"])}

@@ -13,21 +13,15 @@ have.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
-from batchformer.lab.config.data import DomainConfig
+from batchformer.lab.config.data import DomainConfig, DomainSet
 from batchformer.lab.config.methods import MethodConfig, MethodName, ModuleConfig
 from batchformer.lab.config.recipe import NOT_IN_THE_PAPER, Recipe
 from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainConfig
+from batchformer.lab.data.sets.domain_layouts import DOMAIN_SETS
 from batchformer.lab.recipes.shared import named
 
-DataName = Literal["pacs", "vlcs", "office_home", "terra_incognita"]
-TITLES = {
-    "pacs": "PACS",
-    "vlcs": "VLCS",
-    "office_home": "OfficeHome",
-    "terra_incognita": "TerraIncognita",
-}
 NETWORKS = {"resnet18": "ResNet-18", "resnet50": "ResNet-50"}
 #: The paper's encoder at the network's rate in all protocols; in MDD that of the classifiers, ten
 #: times the backbone's.
@@ -38,9 +32,10 @@ def _recipe(
     name: str, table: str, data: DomainConfig, network: str, method: MethodName, **settings: Any
 ) -> Recipe:
     """What all rows share: the set, a network trained on ImageNet, and the paper's numbers."""
-    title = f"{TITLES[data.name]}, {settings.pop('title')}, {NETWORKS[network]}"
+    known = DOMAIN_SETS[data.name].title
+    title = f"{known}, {settings.pop('title')}, {NETWORKS[network]}"
     # A table of one set alone is called after it.
-    place = "" if table == TITLES[data.name] else f"{table} "
+    place = "" if table == known else f"{table} "
     return Recipe(
         name=name,
         summary=f"{title}, each domain left out",
@@ -88,7 +83,7 @@ _OF_THE_LIBRARY: dict[MethodName, tuple[str, float, int, MethodConfig]] = {
 _EPOCH = 500
 
 
-def _library(name: str, data: DataName, method: MethodName, network: str, table: str) -> Recipe:
+def _library(name: str, data: DomainSet, method: MethodName, network: str, table: str) -> Recipe:
     """The transfer library's protocol: 20 x 500 updates of 36 images, SGD with a cosine to 0.
 
     On PACS normalisation is frozen and features have dropout 0.1. IRM and V-REx restart the
@@ -120,7 +115,7 @@ def _library(name: str, data: DataName, method: MethodName, network: str, table:
     )
 
 
-def _swad(name: str, data: DataName, network: str, table: str) -> Recipe:
+def _swad(name: str, data: DomainSet, network: str, table: str) -> Recipe:
     """SWAD's protocol: 5,000 updates of 32 images of each source, Adam at 5e-5, frozen norms.
 
     Scores are those of the averaged network; ``without_swad`` is the network of the same training

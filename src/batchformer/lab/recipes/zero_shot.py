@@ -10,18 +10,15 @@ rows, as we do not have the images.
 
 from __future__ import annotations
 
-from typing import Literal
-
-from batchformer.lab.config.data import FeatureConfig, PairConfig
+from batchformer.lab.config.data import FeatureConfig, PairConfig, PairSet
 from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.config.recipe import NOT_IN_THE_PAPER, Recipe
 from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainConfig
+from batchformer.lab.data.sets.known_pairs import PAIR_SETS
 from batchformer.lab.recipes.shared import named
 
 # Compositional: CGE and CompCos
 
-DataName = Literal["mit_states", "ut_zappos", "c_gqa"]
-TITLES = {"mit_states": "MIT-States", "ut_zappos": "UT-Zap50K", "c_gqa": "C-GQA"}
 WORD2VEC, FASTTEXT = "word2vec.txt", "fasttext.txt"
 VECTORS = {
     "mit_states": (FASTTEXT, WORD2VEC),
@@ -33,7 +30,7 @@ MODULE = ModuleConfig(lr_factor=0.02)
 OPTIM = OptimConfig(name="adam", lr=5e-5, weight_decay=5e-5)
 
 
-def _cge(name: str, data: DataName, epochs: int, batch_size: int, embedding: int) -> Recipe:
+def _cge(name: str, data: PairSet, epochs: int, batch_size: int, embedding: int) -> Recipe:
     """CGE with a fine-tuned ResNet-18: epochs of the released code, an evaluation every second.
 
     The authors of CGE train 200 epochs on MIT-States and 2,000 on the others. The paper's C-GQA is
@@ -41,8 +38,8 @@ def _cge(name: str, data: DataName, epochs: int, batch_size: int, embedding: int
     """
     return Recipe(
         name=name,
-        summary=f"{TITLES[data]}, CGE, ResNet-18",
-        table=f"T5 {TITLES[data]}, CGE",
+        summary=f"{PAIR_SETS[data].title}, CGE, ResNet-18",
+        table=f"T5 {PAIR_SETS[data].title}, CGE",
         task="compositional",
         data=PairConfig(name=data, vectors=VECTORS[data]),
         model="resnet18.tv_in1k",
@@ -56,15 +53,15 @@ def _cge(name: str, data: DataName, epochs: int, batch_size: int, embedding: int
     )
 
 
-def _compcos(name: str, data: DataName, embedding: int, scale: float) -> Recipe:
+def _compcos(name: str, data: PairSet, embedding: int, scale: float) -> Recipe:
     """CompCos on the features of a frozen ResNet-18, 300 epochs.
 
     The paper has no row of it with BatchFormer, and none on C-GQA.
     """
     return Recipe(
         name=name,
-        summary=f"{TITLES[data]}, CompCos, ResNet-18",
-        table=f"T5 {TITLES[data]}, CompCos",
+        summary=f"{PAIR_SETS[data].title}, CompCos, ResNet-18",
+        table=f"T5 {PAIR_SETS[data].title}, CompCos",
         task="compositional",
         data=PairConfig(name=data, vectors=VECTORS[data], augment="none"),
         model="resnet18.tv_in1k",
@@ -79,7 +76,7 @@ def _compcos(name: str, data: DataName, embedding: int, scale: float) -> Recipe:
 
 
 def _opened(
-    name: str, data: DataName, embedding: int, scale: float, margin: float, epochs: int
+    name: str, data: PairSet, embedding: int, scale: float, margin: float, epochs: int
 ) -> Recipe:
     """CompCos in an open world, with margins by feasibility and a mask chosen on validation."""
     base = _compcos(f"{data}_compcos", data, embedding, scale)

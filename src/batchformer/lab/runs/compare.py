@@ -237,7 +237,7 @@ def train_runs(runs: Sequence[Run], quiet: bool, wandb: str | None = None) -> It
             key = (one.trained.data, one.seed, *sizes)
             feed = feeds[key] = feeds.get(key) or one.feed()
             by_name[one.title] = one
-            start = partial(one.training, feed, quiet=quiet, wandb=wandb, alone=len(runs) == 1)
+            start = partial(one.training, feed, quiet=quiet, wandb=wandb, draw_bar=len(runs) == 1)
             jobs.append(Job(one.title, start, feed))
         for job, ended in train_interleaved(jobs, runs[0].device):
             yield by_name[job.name], ended if isinstance(ended, DivergedError) else None

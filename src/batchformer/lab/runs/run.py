@@ -270,7 +270,7 @@ class Run:
         return self.task.feed(self.trained.train, self.seed)
 
     def training(
-        self, feed: Batches, request: StopRequest, *, quiet: bool, wandb: str | None, alone: bool
+        self, feed: Batches, request: StopRequest, *, quiet: bool, wandb: str | None, draw_bar: bool
     ) -> Training:
         """Train, or continue where it stopped, and write the result; yields at every update."""
         trained, task = self.settled(), self.task
@@ -297,7 +297,7 @@ class Run:
                 say(warning)
         method = _build_with_weights(self, trained, task, say)
         with _explain_single_image():
-            evaluation = yield from training(method, feed, task.evaluate, plan, request, alone)
+            evaluation = yield from training(method, feed, task.evaluate, plan, request, draw_bar)
         if group.is_rank_zero():
             last_epoch = max(0, train.updates - 1) // feed.per_epoch
             # Only rank 0 continues, so rebuild the method without collectives.
@@ -307,7 +307,7 @@ class Run:
             if train.precision == "fp64":
                 method.float()  # single precision is enough for figures
             untrained = partial(build_untrained, trained, self.seed, task, self.device, last_epoch)
-            figures = Progress(f"{self.title}: figures", 1, quiet, alone)
+            figures = Progress(f"{self.title}: figures", 1, quiet, draw_bar)
             with group.as_single_rank(), matmul_precision(train.precision), figures as bar:
                 _write_results(self, method.scored(), untrained, task, evaluation, train, bar)
         return evaluation

@@ -338,7 +338,7 @@ def evaluate_by_shots(
     if config.scores == "top":
         rest = {name: metrics[name] for name in ("mean_class", "ece")}
         metrics = {"top1": metrics["all"], **highest, **rest}
-    return Evaluation({**metrics, **highest, **method.remarks()}, figures)
+    return Evaluation({**metrics, **highest, **method.further_scores()}, figures)
 
 
 def class_figures(

@@ -163,7 +163,7 @@ class CompositionalTask(FixedSplit):
             "bias_seen": found.seen_curve.numpy(),
             "bias_unseen": found.unseen_curve.numpy(),
         }
-        return Evaluation({**found.metrics(), **metrics, **method.remarks()}, figures)
+        return Evaluation({**found.metrics(), **metrics, **method.further_scores()}, figures)
 
     def _score(
         self, scores: CompositionalScores, method: Method, optimizer_step: OptimizerStep

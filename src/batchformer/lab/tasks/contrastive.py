@@ -96,4 +96,4 @@ class ContrastiveTask(FixedSplit):
             **feature_scores(extract, features, self.config, self.labelled.data.test, workers),
         }
         figures = class_figures(scores, counts, found.argmax(1) == targets, classes)
-        return Evaluation({**metrics, **method.remarks()}, figures)
+        return Evaluation({**metrics, **method.further_scores()}, figures)

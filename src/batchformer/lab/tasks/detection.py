@@ -105,7 +105,7 @@ class DetectionTask(FixedSplit):
             of_voc = voc_average_precision(found, self.num_classes, rule)
             prefix = "voc07" if rule == "eleven" else "voc"
             metrics |= {f"{prefix}_{name}": getattr(of_voc, name) for name in metrics}
-        return Evaluation({**metrics, **method.remarks()}, figures)
+        return Evaluation({**metrics, **method.further_scores()}, figures)
 
     @torch.no_grad()
     def _measure_statistics(self, method: Method, optimizer_step: OptimizerStep) -> None:

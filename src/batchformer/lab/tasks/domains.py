@@ -221,7 +221,7 @@ class DomainTask:
             "classes": np.array(self.data.classes),
             "confusion": target.confusion.to(torch.int32).numpy(),
         }
-        return Evaluation({**metrics, **method.remarks()}, figures)
+        return Evaluation({**metrics, **method.further_scores()}, figures)
 
     def _score(self, rows: Rows, method: Method, optimizer_step: OptimizerStep) -> PartScore:
         batches = self._scored(rows, optimizer_step.config.workers)

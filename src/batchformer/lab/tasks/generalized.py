@@ -101,4 +101,4 @@ class GeneralizedTask(FixedSplit):
             "bias_unseen": curve.unseen.numpy(),
         }
         metrics = {**generalized_accuracy(accuracies, data.unseen), "auc": curve.auc}
-        return Evaluation({**metrics, **method.remarks()}, figures)
+        return Evaluation({**metrics, **method.further_scores()}, figures)

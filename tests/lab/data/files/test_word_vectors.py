@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from batchformer.lab.data.files.word_vectors import (
     WordVectors,
     embed,
-    parts_of,
     read_vectors,
+    split_name,
     words_of,
 )
 
@@ -134,8 +134,8 @@ def test_packed_files_and_none(tmp_path: Path) -> None:
 def test_parts() -> None:
     """Beside those in the documentation of the function."""
     for name in ("ancient tower", "ancient_tower", "ancient.tower", "ancient - tower"):
-        assert parts_of(name) == ("ancient", "tower")
-    assert parts_of("TV") == ("TV",) and parts_of("._-") == ()
+        assert split_name(name) == ("ancient", "tower")
+    assert split_name("TV") == ("TV",) and split_name("._-") == ()
 
 
 def test_names() -> None:

@@ -62,7 +62,7 @@ def test_other_spellings(tmp_path: Path) -> None:
     )
     assert place_of("office_home", tmp_path) == tmp_path / "OfficeHome"
     ensure_present("office_home", tmp_path)
-    with pytest.raises(ValueError, match=r"not Office-Home .* has 7 classes, instead of 65"):
+    with pytest.raises(ValueError, match=r"not OfficeHome .* has 7 classes, instead of 65"):
         load_domains("office_home", tmp_path)
 
 

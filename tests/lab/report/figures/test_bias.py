@@ -65,7 +65,7 @@ def test_words_say_what_is_seen_and_over_how_many_seeds(tree: RunTree, of: str) 
     (axes,) = made.draw().axes
     assert axes.get_xlabel() == f"Accuracy on unseen {of}, %"
     assert len(axes.lines) == 1, "one seed is its own mean"
-    (table,) = made.folded_tables
+    (table,) = made.terminal_tables
     first, last = ("baseline", "0.00", "10.00"), ("baseline", "10.00", "0.00")
     assert (table.rows[0], table.rows[-1], len(table.rows)) == (first, last, 6)
 

@@ -52,7 +52,7 @@ def test_the_figure_has_a_line_and_a_dot_for_every_choice(chosen: RunTree) -> No
 def test_numbers_and_words_say_what_was_chosen(chosen: RunTree) -> None:
     made = known(make(chosen.group()))
     assert "baseline 2, batchformer 1" in made.caption.text
-    (table,) = made.folded_tables
+    (table,) = made.terminal_tables
     assert table.rows == [
         ("baseline", "0", "150", "50.00"),
         ("baseline", "1", "100", "40.00"),

@@ -97,7 +97,7 @@ def test_words_and_table_come_with_it(probes: RunTree) -> None:
     made = known(make(probes.group()))
     assert made.title == "Convergence of the probe"
     assert made.caption.alternative == f"Line plot. {made.caption.text}"
-    (table,) = made.folded_tables
+    (table,) = made.terminal_tables
     assert table.columns == ("arm", "epoch", "All") and len(table.rows) == 12
     assert table.rows[3] == ("baseline", "4", "55.00")
 

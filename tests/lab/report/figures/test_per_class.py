@@ -34,7 +34,8 @@ def test_classes_go_from_frequent_to_rare_with_their_paired_interval(
     data = known(gather(tree.group()))
     assert data.counts == sorted(data.counts, reverse=True)
     assert data.names == [f"class {i}" for i in range(10)]
-    assert (data.classes, data.together, data.seeds) == (10, 1, {"baseline": 4, "batchformer": 4})
+    assert (data.classes, data.classes_per_point) == (10, 1)
+    assert data.seeds == {"baseline": 4, "batchformer": 4}
     restored = np.argsort(order)
     values = {
         arm: np.array([read_run(folder).figures["per_class"][restored] for folder in folders])
@@ -60,18 +61,18 @@ def test_a_class_without_test_images_is_a_gap(pairs: dict[str, list[Path]], tree
 
 
 @pytest.mark.parametrize(
-    ("classes", "together", "points"), [(100, 1, 100), (101, 2, 51), (250, 3, 84)]
+    ("classes", "per_point", "points"), [(100, 1, 100), (101, 2, 51), (250, 3, 84)]
 )
 def test_many_classes_are_averaged_over_neighbours(
-    tree: RunTree, classes: int, together: int, points: int
+    tree: RunTree, classes: int, per_point: int, points: int
 ) -> None:
     folders = [tree.write("baseline", seed, classes=classes) for seed in range(2)]
     data = known(gather(tree.group()))
-    assert (data.together, len(data.counts)) == (together, points)
+    assert (data.classes_per_point, len(data.counts)) == (per_point, points)
     assert len(data.counts) <= MOST_POINTS
-    first = np.mean([read_run(folder).figures["per_class"][:together] for folder in folders])
+    first = np.mean([read_run(folder).figures["per_class"][:per_point] for folder in folders])
     assert data.accuracy["baseline"][0] == pytest.approx(first)
-    assert data.places[0] == (together + 1) / 2
+    assert data.places[0] == (per_point + 1) / 2
     assert data.places[-1] <= classes
     assert data.names == []
 
@@ -166,7 +167,7 @@ def test_of_many_arms_only_the_reference_and_the_main_one_lie_upon_one_another(
 def test_classes_have_accuracy_and_difference(tree: RunTree) -> None:
     tree.write_pairs(1)
     shown = known(make(tree.group()))
-    (table,) = shown.folded_tables
+    (table,) = shown.terminal_tables
     columns = ("class", "images", "baseline", "batchformer", "batchformer - baseline")
     assert table.columns == columns
     first = table.rows[0]

@@ -56,7 +56,7 @@ def test_numbers_are_printed_and_an_svg_has_a_title_and_words(
     assert shown is not None
     text = printed(name, root)
     assert text.startswith(f"{shown.title}: ")
-    tables = [*shown.tables, *shown.folded_tables]
+    tables = [*shown.tables, *shown.terminal_tables]
     assert tables
     for table in tables:
         assert table.caption in text

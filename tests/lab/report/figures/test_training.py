@@ -126,7 +126,7 @@ def test_curves_with_swad_are_of_the_network_without_it(tree: RunTree, swad: boo
     assert ("All without SWAD" in title) == swad and title.startswith("All")
     shown = known(training.make(one_group(runs)))
     assert ("evaluated All without SWAD by update" in shown.caption.text) == swad
-    labels = {row[1] for row in shown.folded_tables[0].rows}
+    labels = {row[1] for row in shown.terminal_tables[0].rows}
     assert labels == {"Training loss", "All without SWAD" if swad else "All"}
 
 
@@ -200,7 +200,7 @@ def test_training_has_the_ends_of_the_curves(tree: RunTree) -> None:
         tree.write("baseline", seed)
     runs = tree.runs()
     shown = known(training.make(one_group(runs)))
-    (table,) = shown.folded_tables
+    (table,) = shown.terminal_tables
     losses = [row for row in table.rows if row[1] == "Training loss"]
     assert len(losses) == 5 and losses[0][2] == "10" and losses[-1][2] == "400"
     last = [run.series("train", "loss")[400] for run in runs]

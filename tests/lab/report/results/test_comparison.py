@@ -68,7 +68,7 @@ def test_summaries_and_differences_are_those_of_scipy(tree: RunTree, reference: 
         assert difference.paired.baseline == tuple(values[reference])
         gain = arm == "batchformer"
         assert difference.outcome == ("gain" if gain else "not reliable")
-        assert difference.stands == gain
+        assert difference.significant == gain
 
 
 def test_every_comparison_of_every_recipe_is_corrected_for(tree: RunTree) -> None:
@@ -98,9 +98,9 @@ def test_a_gain_that_the_correction_undoes_does_not_stand(tree: RunTree) -> None
     assert difference.outcome == "gain"
     assert difference.paired.p_value is not None
     assert difference.paired.p_value < 0.05 < 7 * difference.paired.p_value
-    assert not difference.stands
-    for adjusted, stands in ((None, False), (0.0499, True), (ALPHA, False)):
-        assert dataclasses.replace(difference, adjusted=adjusted).stands is stands
+    assert not difference.significant
+    for adjusted, significant in ((None, False), (0.0499, True), (ALPHA, False)):
+        assert dataclasses.replace(difference, adjusted=adjusted).significant is significant
 
 
 def test_pairs_are_the_seeds_both_have(tree: RunTree) -> None:
@@ -123,7 +123,7 @@ def test_too_few_seeds_have_values_and_no_verdict(tree: RunTree, n: int) -> None
     comparison = compare_runs(tree.runs())
     (recipe,) = comparison.recipes
     difference = recipe.differences["batchformer", "all"]
-    assert (difference.outcome, difference.stands) == ("too few seeds", False)
+    assert (difference.outcome, difference.significant) == ("too few seeds", False)
     assert (difference.paired.low, difference.paired.p_value, difference.needed) == (None,) * 3
     assert recipe.scores["baseline", "all"].summary.values == tuple(BASELINE[:n])
     assert (comparison.comparisons, comparison.tested, recipe.over_images) == (1, 0, {})

@@ -15,9 +15,9 @@ from batchformer.lab.report.page.html import render
 from batchformer.lab.report.results.comparison import compare_runs
 from batchformer.lab.report.results.configuration import comparable, one_group
 from batchformer.lab.report.results.notes import (
-    acting_notes,
     arms_note,
     decay_of_encoder,
+    inactive_encoder_notes,
     metric_notes,
     remarks_on,
     reweighting_note,
@@ -148,7 +148,7 @@ def test_an_encoder_that_decayed_away_is_said(tree: RunTree) -> None:
         # The control: as it should be.
         looked_at(tree.write("batchformer_self", seed, recipe=recipe), 0.0)
     runs = tree.runs()
-    (note,) = acting_notes(one_group(runs))
+    (note,) = inactive_encoder_notes(one_group(runs))
     assert "in batchformer of tail: " in note and "no more than about 0.00004, on average" in note
     assert "optim.module-weight-decay" in note
     for reference in ("baseline", "batchformer"):
@@ -161,7 +161,7 @@ def test_small_gradients_without_decay_have_other_reasons(tree: RunTree) -> None
     for change in ({"weight_decay": 0.0}, {"module_weight_decay": 0.0}, {"name": "lars"}):
         recipe = recipe_of(f"with_{next(iter(change))}", optim=DECAYING | change)
         looked_at(tree.write("batchformer", 0, recipe=recipe), 2e-5)
-    assert all(not acting_notes(group) for group in comparable(tree.runs()))
+    assert all(not inactive_encoder_notes(group) for group in comparable(tree.runs()))
 
 
 def test_the_exponent_of_decay_by_hand(tree: RunTree) -> None:
@@ -191,4 +191,4 @@ def test_a_sweep_says_it_of_the_level(tmp_path: Path) -> None:
 
 def test_runs_that_were_not_looked_at_say_nothing(tree: RunTree) -> None:
     tree.write_pairs(1)
-    assert acting_notes(tree.group()) == []
+    assert inactive_encoder_notes(tree.group()) == []

@@ -71,7 +71,7 @@ def test_p_values_are_corrected_over_all_effects(together: PooledEffects) -> Non
 def test_a_lower_calibration_error_is_a_gain(together: PooledEffects) -> None:
     effect = together.effects["batchformer", "baseline", "ece"]
     assert effect.pooled.high is not None and effect.pooled.high < 0
-    assert (effect.outcome, effect.stands) == ("gain", True)
+    assert (effect.outcome, effect.significant) == ("gain", True)
     assert (effect.paper, effect.printed) == (None, 0)
 
 

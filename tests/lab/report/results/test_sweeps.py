@@ -340,7 +340,7 @@ def test_headlines(table_of: TableOf) -> None:
         values | {TWO: [51.0, 52.5, 53.6], ("batchformer", "4"): [50.9, 51.0, 52.4]}, name="undone"
     )
     text = sweep_headline(undone)
-    assert undone.to_reference[TWO].outcome == "gain" and not undone.to_reference[TWO].stands
+    assert undone.to_reference[TWO].outcome == "gain" and not undone.to_reference[TWO].significant
     assert (
         "Reliable only without correction: 2 +1.27 [" in text
         and "of the sweep, it is not significant." in text

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from batchformer.lab.config.data import SamplerName
 from batchformer.nn.randomness import generator
 
 
@@ -199,12 +200,7 @@ def _next_in_class(labels: Tensor, draw: torch.Generator) -> Tensor:
     return mates
 
 
-def sampler_named(
-    name: Literal["shuffle", "class_balanced", "repeated", "mates"],
-    labels: Tensor,
-    seed: int,
-    per_turn: int = 1,
-) -> Sampler:
+def sampler_named(name: SamplerName, labels: Tensor, seed: int, per_turn: int = 1) -> Sampler:
     """The sampler that a configuration names."""
     if name == "class_balanced":
         return ClassBalanced(labels, seed, per_turn=per_turn)

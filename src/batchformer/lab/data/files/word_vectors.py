@@ -83,10 +83,10 @@ def read_vectors(files: Sequence[Path], words: Collection[str]) -> WordVectors:
     return WordVectors(known, matrix, tuple(sorted(some_have - {*known})))
 
 
-def parts_of(name: str) -> tuple[str, ...]:
+def split_name(name: str) -> tuple[str, ...]:
     """Words of a name: cut at '.', '-', '_' and spaces, and between a small letter and a capital.
 
-    >>> parts_of("Shoes.Sneakers.and.Athletic.Shoes"), parts_of("FauxFur mid-calf")
+    >>> split_name("Shoes.Sneakers.and.Athletic.Shoes"), split_name("FauxFur mid-calf")
     (('Shoes', 'Sneakers', 'and', 'Athletic', 'Shoes'), ('Faux', 'Fur', 'mid', 'calf'))
     """
     return tuple(re.sub(r"(?<=[a-z])(?=[A-Z])|[.\-_\s]+", " ", name).split())
@@ -155,9 +155,9 @@ def _replace(word: str, replacements: Mapping[str, str]) -> str:
 def _pieces(name: str, replacements: Mapping[str, str]) -> list[str]:
     """Parts of a name; a part that has a replacement is replaced by the parts of that."""
     pieces: list[str] = []
-    for part in parts_of(name):
+    for part in split_name(name):
         other = _replace(part, replacements)
-        pieces += [part] if other == part else parts_of(other)
+        pieces += [part] if other == part else split_name(other)
     return pieces
 
 

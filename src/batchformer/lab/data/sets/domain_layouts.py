@@ -72,7 +72,7 @@ DOMAIN_SETS: dict[str, DomainLayout] = {
         source=_DOMAINBED,
     ),
     "office_home": DomainLayout(
-        "Office-Home",
+        "OfficeHome",
         ("office_home", "OfficeHomeDataset_10072016"),
         {
             "art": ("Art",),
@@ -84,7 +84,7 @@ DOMAIN_SETS: dict[str, DomainLayout] = {
         source=f"https://www.hemanthdv.org/officeHomeDataset.html, or {_DOMAINBED}",
     ),
     "terra_incognita": DomainLayout(
-        "Terra Incognita",
+        "TerraIncognita",
         ("terra_incognita", "terra"),
         {f"l{number}": (f"location_{number}", f"L{number}") for number in (100, 38, 43, 46)},
         classes=10,

@@ -69,7 +69,7 @@ QUANTILES = 1 << 14
 _INCREMENT, _FIRST, _SECOND = 0x9E3779B1 - (1 << 32), 0x85EBCA6B - (1 << 32), 0xC2B2AE35 - (1 << 32)
 
 
-def random_boxes(
+def boxes_to_erase(
     u: Tensor, height: int, width: int, area: tuple[float, float], aspect: float
 ) -> Tensor:
     """Boxes (N, 4) as timm draws them: top, left, height and width; zeros where none was found.
@@ -152,6 +152,6 @@ class RandomErasing:
                 f"RandomErasing needs normalised images, got {x.dtype}; put it after Normalise"
             )
         height, width = x.shape[-2:]
-        boxes = random_boxes(u[:, 1:-1], height, width, self.area, self.aspect)
+        boxes = boxes_to_erase(u[:, 1:-1], height, width, self.area, self.aspect)
         key = (uniform_int(u[:, -1], 1 << 32) - (1 << 31)).int()
         return apply_where(x, u[:, 0] < self.p, erase, boxes, key)

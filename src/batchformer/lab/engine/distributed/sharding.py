@@ -17,6 +17,7 @@ from batchformer.lab.config.training import TrainConfig, require
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optim import parameters_of
 from batchformer.nn.exchange import world_size
+from batchformer.plug.insertion import is_sharded
 
 #: Smaller blocks are not gathered by themselves, but with the module around them.
 MIN_BLOCK_PARAMETERS = 100_000
@@ -73,11 +74,6 @@ def blocks(method: nn.Module, least: int) -> Iterator[nn.Module]:
                 yield child
             else:
                 waiting.append(child)
-
-
-def is_sharded(model: nn.Module) -> bool:
-    """Whether :func:`shard` was applied; the parameters may be gathered at the moment."""
-    return hasattr(model, "unshard") and hasattr(model, "reshard")
 
 
 def full_tensors(state: Any) -> Any:

@@ -56,7 +56,7 @@ class ByClass:
         differences: by arm other than the reference, None without test images or without pair.
         seeds, paired_seeds: how many seeds each arm has, and each difference.
         classes: K.
-        together: the largest number of classes in one point.
+        classes_per_point: the largest number of classes in one point.
     """
 
     names: list[str]
@@ -67,7 +67,7 @@ class ByClass:
     seeds: dict[str, int]
     paired_seeds: dict[str, int]
     classes: int
-    together: int
+    classes_per_point: int
     reference: str
 
     @property
@@ -91,7 +91,8 @@ def make(group: RunGroup) -> CaptionedFigure | None:
 
 
 def caption(data: ByClass) -> Caption:
-    points = "class" if data.together == 1 else f"group of up to {data.together} classes"
+    most = data.classes_per_point
+    points = "class" if most == 1 else f"group of up to {most} classes"
     note = (
         f"{data.classes:,} classes from the most to the fewest training images, one point for each "
         f"{points}: accuracy, mean over {over_seeds(data.seeds)}"
@@ -150,8 +151,8 @@ def gather(group: RunGroup) -> ByClass | None:
     kept = {run: array for run, array in kept.items() if len(array) == classes}
     counts = np.mean([run.figures["train_counts"] for run in kept], axis=0)
     order = np.argsort(-counts, kind="stable")
-    together = -(-classes // MOST_POINTS)
-    points = [order[i : i + together] for i in range(0, classes, together)]
+    classes_per_point = -(-classes // MOST_POINTS)
+    points = [order[i : i + classes_per_point] for i in range(0, classes, classes_per_point)]
     values = {
         run: np.array([_mean(array[point]) for point in points]) for run, array in kept.items()
     }
@@ -170,14 +171,14 @@ def gather(group: RunGroup) -> ByClass | None:
             paired_seeds[arm] = len(both)
     return ByClass(
         _names(order, kept),
-        [i * together + (len(point) + 1) / 2 for i, point in enumerate(points)],
+        [i * classes_per_point + (len(point) + 1) / 2 for i, point in enumerate(points)],
         [float(counts[point].mean()) for point in points],
         accuracy,
         differences,
         seeds,
         paired_seeds,
         classes,
-        together,
+        classes_per_point,
         group.reference,
     )
 
@@ -211,7 +212,7 @@ def _paired(left: NDArray[Any], right: NDArray[Any]) -> Paired | None:
 def _counts_panel(axes: Axes, places: list[float], data: ByClass) -> None:
     # A class without training images has no place on a log scale; it stays at the bottom.
     counts = [max(count, 0.5) for count in data.counts]
-    edges = [min(i * data.together, data.classes) + 0.5 for i in range(len(places) + 1)]
+    edges = [min(i * data.classes_per_point, data.classes) + 0.5 for i in range(len(places) + 1)]
     axes.stairs(counts, edges, baseline=0.01, fill=True, color=INK, alpha=0.3, linewidth=0)
     log_scale(axes, lambda value: f"{value:,.10g}")
     axes.set_ylim(max(min(counts) * 0.5, 0.5), max(counts) * 1.5)

@@ -77,7 +77,7 @@ def show(
     out = Terminal(console)
     out.say(f"{made.title}: {made.caption.text}")
     if to is None:
-        for table in [*made.tables, *made.folded_tables]:
+        for table in [*made.tables, *made.terminal_tables]:
             out.show(table.caption, table.columns, list(table.rows))
     else:
         write_figure(made, to)

@@ -64,7 +64,7 @@ def lines_of(group: RunGroup) -> list[Line]:
         found.append(Line("train", "loss", "Training loss"))
     metric = evaluated_metric(group.runs, fewest=2)
     if metric is not None:
-        found.append(Line("eval", metric, f"{metric_label(metric)}{whose(group)}"))
+        found.append(Line("eval", metric, f"{metric_label(metric)}{swad_suffix(group)}"))
     return found
 
 
@@ -176,8 +176,8 @@ def change_of_loss(group: RunGroup) -> list[str]:
     ]
 
 
-def whose(group: RunGroup) -> str:
-    """Which network evaluations by update are of, where it is not the reported one."""
+def swad_suffix(group: RunGroup) -> str:
+    """With SWAD, scores by update are not those of the averaged network, which is reported."""
     return " without SWAD" if (group.recipe.get("hyper") or {}).get("swad") else ""
 
 

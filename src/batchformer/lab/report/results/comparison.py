@@ -71,7 +71,7 @@ class Difference:
     decimals: int = 2
 
     @property
-    def stands(self) -> bool:
+    def significant(self) -> bool:
         """Whether the outcome is significant after Holm's correction."""
         return self.adjusted is not None and self.adjusted < ALPHA
 
@@ -252,7 +252,8 @@ def _recipe(group: RunGroup) -> RecipeComparison:
     warnings += notes.shots_note(group.recipe)
     warnings += notes.data_notes(group.runs)
     warnings += notes.arms_note(group.recipe, group.arms) + notes.metric_notes(metrics)
-    warnings += notes.reweighting_note(group.recipe, group.runs) + notes.acting_notes(group)
+    warnings += notes.reweighting_note(group.recipe, group.runs)
+    warnings += notes.inactive_encoder_notes(group)
     if paper and "batchformer" in group.arms and not paper.get("batchformer"):
         warnings.append("The paper has no numbers of this recipe with BatchFormer")
     images = {arm: over_images(group, arm) for arm in group.arms if arm != group.reference}

@@ -111,7 +111,7 @@ class ComparisonEvidence:
 
     def contrast(self, arm: str, against: str, metric: str) -> Contrast | None:
         """The paired difference; None if it was not measured."""
-        if self.pooled and (found := self._over_all(arm, against, metric)):
+        if self.pooled and (found := self._pooled_contrast(arm, against, metric)):
             return found
         typed = self._typed(arm, against, metric)
         other = self.values.get((arm, metric), {})
@@ -186,7 +186,7 @@ class ComparisonEvidence:
         typed = self._typed(*test)
         return None if typed is None else typed.adjusted
 
-    def _over_all(self, arm: str, against: str, metric: str) -> Contrast | None:
+    def _pooled_contrast(self, arm: str, against: str, metric: str) -> Contrast | None:
         """The mean difference of the pooled comparisons; each counts once."""
         differences = []
         for one in self.pooled:

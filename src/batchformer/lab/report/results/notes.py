@@ -163,7 +163,7 @@ def reweighting_note(recipe: Mapping[str, Any], runs: Iterable[RecordedRun]) -> 
     ]
 
 
-def acting_notes(group: RunGroup) -> list[str]:
+def inactive_encoder_notes(group: RunGroup) -> list[str]:
     """Arms in which samples hardly influence one another any more at the end of training.
 
     Small gradients alone may come from a young classifier or a small loss. A note therefore needs a

@@ -50,7 +50,7 @@ class Effect:
     printed: int
 
     @property
-    def stands(self) -> bool:
+    def significant(self) -> bool:
         """Whether the outcome is significant after Holm's correction."""
         return self.adjusted is not None and self.adjusted < ALPHA
 

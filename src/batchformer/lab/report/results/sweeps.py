@@ -30,7 +30,7 @@ from batchformer.lab.report.results.runs import RecordedRun, headline
 
 NAME = "sweep.json"
 """The file above the runs of a sweep that describes it."""
-BESIDE = frozenset({"many", "medium", "few", "ece"}) | DESCRIPTIVE
+UNTESTED = frozenset({"many", "medium", "few", "ece"}) | DESCRIPTIVE
 """Metrics that a sweep shows beside the one that is tested."""
 Paper = Mapping[str, Mapping[str, float]]
 """The paper's numbers by arm and metric."""
@@ -186,7 +186,7 @@ def compare_sweep(sweep: SweepRuns) -> SweepComparison:
         headline(sweep.finished),
     )
     metric = main_metric(found) or "all"
-    metrics = (metric, *(name for name in found if name in BESIDE and name != metric))
+    metrics = (metric, *(name for name in found if name in UNTESTED and name != metric))
     values = {
         (cell, name): by_seed(sweep.of(*cell), name) for cell in _cells(sweep) for name in metrics
     }
@@ -264,8 +264,8 @@ def _configurations(sweep: SweepRuns) -> list[str]:
     missing = [level for level in sweep.paper if level not in sweep.levels]
     if missing:
         lines.append(f"Levels of this sweep that no run has finished: {', '.join(missing)}")
-    acting = [note for group in groups.values() for note in notes.acting_notes(group)]
-    return lines + _confounded(sweep) + acting
+    inactive = [note for group in groups.values() for note in notes.inactive_encoder_notes(group)]
+    return lines + _confounded(sweep) + inactive
 
 
 def _confounded(sweep: SweepRuns) -> list[str]:

@@ -158,10 +158,10 @@ READING = (
     "images of one data set, is in no interval.",
 )
 SAME = (
-    "same is the p-value of the same effect in all recipes: small where they differ by more than "
-    "their seeds do."
+    "same is the p-value of the hypothesis that all recipes have the same effect: it is small "
+    "where effects differ by more than seeds explain."
 )
-OF = "of is the number of recipes that have a metric, where others have more."
+OF = "of is the number of recipes that have this metric, if other metrics have more."
 
 
 def print_pooled(found: PooledEffects, console: Console | None = None) -> None:
@@ -186,21 +186,21 @@ def effect_rows(effects: Mapping[str, Effect]) -> Rows:
         (
             metric_label(metric),
             "" if effect.pooled.setups == max(counts) else str(effect.pooled.setups),
-            *effect_cells(effect, wide=len(counts) > 1),
+            *effect_cells(effect, with_same=len(counts) == 1),
         )
         for metric, effect in effects.items()
     ]
 
 
-def effect_cells(effect: Effect, wide: bool = False) -> tuple[str, ...]:
-    """Cells from ``diff.`` to ``verdict`` of ``COLUMNS``; a wide table omits ``same``."""
+def effect_cells(effect: Effect, with_same: bool) -> tuple[str, ...]:
+    """Cells from ``diff.`` to ``verdict`` of ``COLUMNS``; a table with ``of`` has no ``same``."""
     found = effect.pooled
     return (
         signed(found.difference),
         interval(found.low, found.high, sign=True),
         words.p_value(found.p_value),
         words.p_value(effect.adjusted),
-        "" if wide else words.p_value(found.homogeneity),
+        words.p_value(found.homogeneity) if with_same else "",
         "" if effect.paper is None else signed(effect.paper, 1),
         words.short_verdict(effect),
     )
@@ -259,7 +259,7 @@ def _by_verdict(found: Mapping[K, V]) -> dict[str, dict[K, V]]:
     """Comparisons by their outcome; gains and losses that Holm undoes are ``uncorrected``."""
     sorted_out: dict[str, dict[K, V]] = defaultdict(dict)
     for key, one in found.items():
-        undone = one.outcome in ("gain", "loss") and not one.stands
+        undone = one.outcome in ("gain", "loss") and not one.significant
         sorted_out["uncorrected" if undone else str(one.outcome)][key] = one
     return sorted_out
 
@@ -393,9 +393,11 @@ def sweep_headline(comparison: SweepComparison) -> str:
     against = f"{sweep.factor} {sweep.reference}"
     sentences = []
     by_verdict = _by_verdict(tested)
-    standing = {cell: d for cell, d in tested.items() if d.outcome in ("gain", "loss") and d.stands}
-    if standing:
-        sentences.append(f"Reliable after correction: {_listed_levels(standing)}.")
+    significant = {
+        cell: d for cell, d in tested.items() if d.outcome in ("gain", "loss") and d.significant
+    }
+    if significant:
+        sentences.append(f"Reliable after correction: {_listed_levels(significant)}.")
     if undone := by_verdict["uncorrected"]:
         they = "it is" if len(undone) == 1 else "they are"
         sentences.append(

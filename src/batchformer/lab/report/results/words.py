@@ -37,7 +37,7 @@ def p_value(p: float | None) -> str:
 
 
 def values_of(score: Score) -> str:
-    """Each seed's value, for arms with too few for a mean to mean something."""
+    """Each seed's value, for arms with too few seeds for a mean."""
     return ", ".join(number(value, score.decimals) for value in score.summary.values)
 
 
@@ -54,7 +54,7 @@ def with_interval(found: Paired | Pooled) -> str:
 
 def short_verdict(found: Difference | Effect) -> str:
     """The outcome in a word or two, for a cell, or nothing; one that Holm undoes says so."""
-    undone = found.outcome in ("gain", "loss") and not found.stands
+    undone = found.outcome in ("gain", "loss") and not found.significant
     return f"{found.outcome} uncorrected" if undone else found.outcome or ""
 
 
@@ -101,7 +101,7 @@ def answer(recipe: RecipeComparison, comparisons: int) -> Answer:
     size += f", 95% interval {interval(result.low, result.high, sign=True)}, {count}."
     if difference.outcome == "not reliable":
         return Answer("No reliable difference", size + _power(difference))
-    if difference.stands:
+    if difference.significant:
         return Answer(f"A {difference.outcome}", size + _power(difference))
     size += (
         f" Corrected for the {comparisons} comparisons shown, it is not significant "
