@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from batchformer.lab.config.arms import MAIN
 from batchformer.lab.config.data import DataConfig
 from batchformer.lab.config.methods import MethodConfig, MethodName, ModuleConfig
 from batchformer.lab.config.recipe import NOT_IN_THE_PAPER, Recipe
@@ -111,7 +112,7 @@ class SweepOptions(ManyRuns):
 
     levels: tuple[str, ...] = ()
     """Some of the sweep's levels; by default all."""
-    arms: tuple[str, ...] = ("batchformer",)
+    arms: tuple[str, ...] = (MAIN,)
     """Arms that are trained at every level; the baseline is always trained beside them."""
 
 

@@ -27,6 +27,7 @@ from pathlib import Path
 from batchformer.insight.figures.text import interval, number, seeds, signed
 from batchformer.insight.intervals import FEWEST_SEEDS
 from batchformer.lab.bench.table import read_tables
+from batchformer.lab.config.arms import MAIN
 from batchformer.lab.metrics.intervals import chance_of_finding
 from batchformer.lab.report.results.comparison import ALPHA
 from batchformer.lab.report.results.evidence import (
@@ -64,8 +65,6 @@ ROW = re.compile(
     rf"(?P<folders>\S+(?: [+&] \S+)*)(?: on (?P<metric>\w+))?(?: with (?P<arm>{ARM}))?"
     r"(?: against (?P<other>\S+))?"
 )
-MAIN = "batchformer"
-"""The arm in ``columns`` that ``with ARM`` in a row replaces."""
 Family = Sequence[Test]
 """Tests that are corrected together."""
 Adjusted = Mapping[Test, P | None]
@@ -265,6 +264,7 @@ def _read_row(line: str, columns: Sequence[str], metric: str, root: Path) -> Row
     if match["other"]:
         found = against_baseline_of(found, match["arm"] or MAIN, load(root, match["other"]))
     elif match["arm"]:
+        # The arm that a row names stands in the columns of the main arm.
         items = [replace(i, arm=match["arm"]) if i.arm == MAIN else i for i in items]
     measured = [item for item in items if item.what != "paper"]
     found.require(arm for item in measured for arm in (item.arm, item.against) if arm)
