@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from processes import fork, script, wait_for
+from helpers.processes import fork, script, wait_for
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "CONTRIBUTING.md"

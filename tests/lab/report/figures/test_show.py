@@ -18,7 +18,7 @@ from batchformer.cli import main as cli
 from batchformer.insight.figures.canvas import INK
 from batchformer.lab.report.figures.catalogue import FIGURES
 from batchformer.lab.report.figures.show import PRINT_INK, in_ink, show, write_figure
-from run_folders import RunTree, change_arrays, write_insight
+from helpers.run_folders import RunTree, change_arrays, write_insight
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from batchformer.lab.report.results.words import (
     question,
     short_verdict,
 )
-from run_folders import RunTree
+from helpers.run_folders import RunTree
 
 
 @given(st.floats(-200, 200))
