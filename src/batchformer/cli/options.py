@@ -27,10 +27,10 @@ class Settings:
     stride: Literal["auto", "3x3", "1x1"]
     """Where bottlenecks of a ResNet stride; auto: as the file of weights says, else in the 3x3."""
     method: MethodName
-    """Method: what a training step minimises and what the network predicts."""
+    """What a training step minimises and what the network predicts."""
     hyper: MethodConfig
     start: str
-    """RECIPE or RECIPE/ARM whose trained network runs start from, seed by seed."""
+    """Start from the networks of RECIPE or RECIPE/ARM, seed by seed."""
     teacher: str
     """RECIPE or RECIPE/ARM whose trained network ride distils from; three with commas for lfme."""
     module: ModuleConfig
