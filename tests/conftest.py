@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-import processes
+from helpers import processes
 
 if "OMP_NUM_THREADS" not in os.environ:
     # As in ``make test``: sums by two threads round differently from those by one, and some tests

@@ -1,9 +1,10 @@
-"""The example of CONTRIBUTING.md, done: its code is copied into a package and run."""
+"""The examples of CONTRIBUTING.md, done: their code is copied into a package and run."""
 
 from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -11,16 +12,31 @@ from pathlib import Path
 
 import pytest
 
-from processes import fork, script, wait_for
+from helpers.processes import fork, script, wait_for
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "CONTRIBUTING.md"
-METHODS, SMALL = (f"src/batchformer/lab/{name}.py" for name in ("config/methods", "recipes/small"))
+PAGE = (ROOT / "CONTRIBUTING.md").read_text()
+METHODS, SMALL, CATALOGUE = (
+    f"src/batchformer/lab/{name}.py"
+    for name in ("config/methods", "recipes/small", "report/figures/catalogue")
+)
+#: Files that have a line added, and before what.
+INTO = {
+    METHODS: "}\n\n# The names of METHODS",
+    SMALL: "#: In the order of",
+    CATALOGUE: '    "choice": ',
+}
+#: What tests ask of all methods, recipes and figures.
+ASKED = [
+    *("test_docs.py", "cli/test_help.py", "cli/test_options.py", "lab/config"),
+    *("lab/recipes/test_settings.py", "lab/recipes/test_protocols.py", "lab/runs/test_listing.py"),
+    *("lab/report/figures/test_catalogue.py", "lab/report/figures/test_show.py"),
+]
 
 
-def blocks() -> dict[str, str]:
-    """The code of the page by the file that it belongs to."""
-    return dict(re.findall(r"^`(\S+\.py)`:\n\n```python\n(.*?)```", PAGE.read_text(), re.S | re.M))
+def blocks(text: str = PAGE) -> dict[str, str]:
+    """The code of the page, or of a part of it, by the file that it belongs to."""
+    return dict(re.findall(r"^`(\S+\.py)`:\n\n```python\n(.*?)```", text, re.S | re.M))
 
 
 def put(path: Path, before: str, added: str) -> None:
@@ -32,7 +48,7 @@ def put(path: Path, before: str, added: str) -> None:
 
 @pytest.fixture(scope="module")
 def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the project with the example's four files."""
+    """A copy of the project with the files of the examples."""
     root = tmp_path_factory.mktemp("project")
     ignored = shutil.ignore_patterns("__pycache__")
     for folder in ("src", "tests"):
@@ -41,15 +57,13 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (root / name).symlink_to(ROOT / name)
     for name, code in blocks().items():
         path = root / name
-        if name == METHODS:
-            put(path, "}\n\n# The names of METHODS", code)
-        elif name == SMALL:
-            put(path, "#: In the order of", f"{code}\n\n")
-            put(path, "    my_folder,\n", "    demo_focal,\n")
+        if name in INTO:
+            put(path, INTO[name], f"{code}\n\n" if name == SMALL else code)
         else:
             assert not path.exists()
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(code)
+    put(root / SMALL, "    my_folder,\n", "    demo_focal,\n")
     return root
 
 
@@ -63,47 +77,54 @@ def run(package: Path, *command: str) -> str:
     return done.stdout
 
 
-def test_a_method_takes_four_files() -> None:
-    names = list(blocks())
-    assert len(names) == 4 and names[1:3] == [METHODS, SMALL]
-    assert [name.split("/")[0] for name in names] == ["src", "src", "src", "tests"]
+@pytest.mark.parametrize(("what", "into"), [("method", [METHODS, SMALL]), ("figure", [CATALOGUE])])
+def test_a_method_takes_four_files_and_a_figure_three(what: str, into: list[str]) -> None:
+    first, *others, last = blocks(PAGE.split(f"\n## Adding a {what}\n")[1].split("\n## ")[0])
+    assert first.startswith("src/") and others == into and last.startswith("tests/")
 
 
 #: Begins with the copy: the process may have loaded the package already.
 TRIED = """
-import sys
-for name in [name for name in sys.modules if name.partition(".")[0] == "batchformer"]:
+import contextlib, sys
+for name in [n for n in sys.modules if n.partition(".")[0] in ("batchformer", "helpers")]:
     del sys.modules[name]
 sys.path.insert(0, "src")
 import pytest
 from batchformer.cli import main as cli
-assert cli.__file__.startswith(sys.argv[1])
-assert pytest.main(["tests/lab/methods/test_focal.py", "-p", "no:cacheprovider"]) == 0
+root, *tests = sys.argv[1:]
+assert cli.__file__.startswith(root)
+with contextlib.redirect_stdout(sys.stderr):
+    assert pytest.main([*tests, "-p", "no:cacheprovider", "-k", "not links"]) == 0
 length = ["--train.updates", "2", "--train.eval-every", "0", "--train.no-figures"]
 quick = [*length, "--quiet", "--device", "cpu"]
 cli.main(["compare", "demo_focal", "--seeds", "1", *quick])
 cli.main(["train", "demo", "--method", "focal", *quick])
+cli.main(["show", "speed", "runs/demo_focal"])
 """
 
 
-def test_its_tests_pass_and_the_command_line_trains_it(
+def test_tests_pass_and_the_command_line_trains_and_draws_it(
     package: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(package)
     (package / "tried.py").write_text(TRIED)
+    own = [name for name in blocks() if name.startswith("tests/")]
+    tests = [*own, *(f"tests/{name}" for name in ASKED)]
     wait_for(
-        [fork(script, package / "tried.py", package / "tried", str(package))], [package / "tried"]
+        [fork(script, package / "tried.py", package / "tried", str(package), *tests)],
+        [package / "tried"],
     )
     out = (package / "tried.out").read_text()
-    assert "2 passed" in out and "demo_focal/report.html" in out
+    assert "demo_focal/report.html" in out and "Speed: Samples a second by update" in out
     assert len(list(package.glob("runs/*/*/seed0/result.json"))) == 3
 
 
-def test_no_other_file_has_to_change(package: Path) -> None:
-    # What the tests ask of all methods and recipes.
-    tests = ("test_docs.py", "lab/config/test_recipe.py", "lab/recipes/test_settings.py")
-    paths = [f"tests/{name}" for name in tests]
-    run(package, "-m", "pytest", "-p", "no:cacheprovider", "-k", "not links", *paths)
+@pytest.mark.slow
+def test_what_the_page_says_to_run_passes(package: Path) -> None:
+    commands = re.findall(r"^\.venv/bin/python (-m pytest tests/lab.*)$", PAGE, re.M)
+    assert len(commands) == 2
+    for command in commands:
+        run(package, *shlex.split(command), "-p", "no:cacheprovider", "-m", "not slow and not gpu")
 
 
 @pytest.mark.slow
@@ -111,4 +132,4 @@ def test_it_passes_the_type_checker_and_the_linter(package: Path) -> None:
     changed = list(blocks())
     run(package, "-m", "ruff", "check", *changed)
     run(package, "-m", "ruff", "format", "--check", *changed)
-    run(package, "-m", "mypy", *changed[:3])
+    run(package, "-m", "mypy", *(name for name in changed if name.startswith("src/")))

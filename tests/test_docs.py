@@ -13,7 +13,7 @@ from batchformer.cli.main import main
 from batchformer.lab.config.arms import ARMS
 from batchformer.lab.config.methods import METHODS
 from batchformer.lab.recipes import find_recipe
-from lab_runs import RESULTS, published_recipes
+from helpers.lab_runs import RESULTS, published_recipes
 
 ROOT = Path(__file__).parents[1]
 PAGES = [

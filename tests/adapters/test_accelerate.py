@@ -20,7 +20,7 @@ from accelerate.state import AcceleratorState, GradientState, PartialState  # no
 from batchformer import check, match  # noqa: E402
 from batchformer.adapters.accelerate import log_influence, prepare, save_plain  # noqa: E402
 from batchformer.plug.classifier import AttachError  # noqa: E402
-from three_classes import data, evaluated, network  # noqa: E402
+from helpers.networks import evaluated, small_network, three_classes  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -34,10 +34,12 @@ def _no_shared_state() -> Iterator[None]:
 @pytest.mark.parametrize("precision", ["no", "bf16"])
 def test_training_lowers_the_loss_and_saves_the_plain_model(tmp_path: Path, precision: str) -> None:
     accelerator = accelerate.Accelerator(cpu=True, mixed_precision=precision)
-    plain = network()
+    plain = small_network()
     optimizer = torch.optim.SGD(plain.parameters(), lr=0.1, momentum=0.9)
     torch.manual_seed(1)
-    model, optimizer, loader = prepare(accelerator, plain, optimizer, data(), verbose=False)
+    model, optimizer, loader = prepare(
+        accelerator, plain, optimizer, three_classes(), verbose=False
+    )
     assert check(model, next(iter(loader)), optimizer)
     losses = []
     for _ in range(12):
@@ -53,7 +55,7 @@ def test_training_lowers_the_loss_and_saves_the_plain_model(tmp_path: Path, prec
 
     save_plain(accelerator, model, tmp_path / "plain.pt")
     assert model(torch.randn(4, 6)).shape == (8, 3)  # still attached, still training
-    fresh = network()
+    fresh = small_network()
     fresh.load_state_dict(torch.load(tmp_path / "plain.pt", weights_only=True), strict=True)
     with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
         assert torch.equal(evaluated(fresh).float(), evaluated(model))
@@ -62,10 +64,10 @@ def test_training_lowers_the_loss_and_saves_the_plain_model(tmp_path: Path, prec
 def test_accumulation_is_the_mean_over_both_streams_of_all_micro_batches() -> None:
     """Two micro-batches of 12, one SGD step: against autograd by hand."""
     accelerator = accelerate.Accelerator(cpu=True, gradient_accumulation_steps=2)
-    plain, lr = network(), 0.5
+    plain, lr = small_network(), 0.5
     optimizer = torch.optim.SGD(plain.parameters(), lr=lr)
     model, optimizer, loader = prepare(
-        accelerator, plain, optimizer, data(12), dropout=0.0, verbose=False
+        accelerator, plain, optimizer, three_classes(12), dropout=0.0, verbose=False
     )
     start, rows = copy.deepcopy(plain), []
     for x, y in loader:
@@ -95,7 +97,7 @@ def test_a_distributed_model_is_unwrapped(tmp_path: Path, monkeypatch: pytest.Mo
         monkeypatch.setenv(name, str(value))
     accelerator = accelerate.Accelerator(cpu=True)
     try:
-        given = network()
+        given = small_network()
         optimizer = torch.optim.SGD(given.parameters(), lr=0.1)
         model, optimizer = prepare(accelerator, given, optimizer, verbose=False)
         assert isinstance(model, nn.parallel.DistributedDataParallel)
@@ -103,7 +105,7 @@ def test_a_distributed_model_is_unwrapped(tmp_path: Path, monkeypatch: pytest.Mo
         accelerator.backward(F.cross_entropy(logits, match(logits, torch.arange(4) % 3)))
         optimizer.step()
         save_plain(accelerator, model, tmp_path / "plain.pt")
-        fresh = network()
+        fresh = small_network()
         fresh.load_state_dict(torch.load(tmp_path / "plain.pt", weights_only=True), strict=True)
         assert torch.equal(evaluated(fresh), evaluated(model))
     finally:
@@ -112,9 +114,9 @@ def test_a_distributed_model_is_unwrapped(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_everything_comes_back_in_order(capsys: pytest.CaptureFixture[str]) -> None:
     accelerator = accelerate.Accelerator(cpu=True)
-    given = network()
+    given = small_network()
     optimizer = torch.optim.SGD(given.parameters(), lr=0.1)
-    loaders = data(), data(4)
+    loaders = three_classes(), three_classes(4)
     model, prepared, first, second = prepare(
         accelerator, given, optimizer, *loaders, at="0", heads=2, lr_factor=0.5
     )
@@ -127,17 +129,17 @@ def test_everything_comes_back_in_order(capsys: pytest.CaptureFixture[str]) -> N
 
 def test_a_scheduler_built_too_early_is_refused() -> None:
     accelerator = accelerate.Accelerator(cpu=True)
-    model = network()
+    model = small_network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 10)
     with pytest.raises(ValueError, match=r"CosineAnnealingLR was built before.*Call attach"):
-        prepare(accelerator, model, optimizer, data(), scheduler)
-    assert list(model.state_dict()) == list(network().state_dict())
+        prepare(accelerator, model, optimizer, three_classes(), scheduler)
+    assert list(model.state_dict()) == list(small_network().state_dict())
 
 
 def test_an_attached_model_is_refused() -> None:
     accelerator = accelerate.Accelerator(cpu=True)
-    model = network()
+    model = small_network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     prepare(accelerator, model, optimizer, verbose=False)
     with pytest.raises(AttachError, match="attached already"):
@@ -156,7 +158,7 @@ class Other:
 
 def test_other_processes_write_nothing_and_wait(tmp_path: Path) -> None:
     other: Any = Other()
-    save_plain(other, network(), tmp_path / "plain.pt")
+    save_plain(other, small_network(), tmp_path / "plain.pt")
     assert other.waited
     assert not list(tmp_path.iterdir())
 
@@ -164,12 +166,12 @@ def test_other_processes_write_nothing_and_wait(tmp_path: Path) -> None:
 def test_influence_is_logged_and_its_loss_causes_a_warning(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    accelerator, plain = accelerate.Accelerator(cpu=True), network()
+    accelerator, plain = accelerate.Accelerator(cpu=True), small_network()
     logged: list[Any] = []
     monkeypatch.setattr(accelerator, "log", lambda values, step: logged.append((values, step)))
     optimizer = torch.optim.SGD(plain.parameters(), lr=0.2)
     model, optimizer, loader = prepare(
-        accelerator, plain, optimizer, data(), lr_factor=1.0, verbose=False
+        accelerator, plain, optimizer, three_classes(), lr_factor=1.0, verbose=False
     )
     batch = next(iter(loader))
     first = log_influence(accelerator, model, batch, step=7)

@@ -19,7 +19,7 @@ from batchformer import detach, export, match, param_groups  # noqa: E402
 from batchformer.adapters.lightning import BatchFormerCallback  # noqa: E402
 from batchformer.nn.module import encoders_of  # noqa: E402
 from batchformer.plug.classifier import AttachError  # noqa: E402
-from three_classes import data, evaluated, network  # noqa: E402
+from helpers.networks import evaluated, small_network, three_classes  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*(num_workers|log_every_n_steps|val_dataloader|LeafSpec).*"
@@ -36,7 +36,7 @@ class Lit(lightning.LightningModule):  # type: ignore[misc,name-defined]
         self.seen: list[float] = []
 
     def build(self) -> None:
-        self.model = network()
+        self.model = small_network()
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.as_tensor(self.model(x))
@@ -86,13 +86,13 @@ def trainer(*callbacks: Any, **options: Any) -> Any:
 def test_training_lowers_the_loss_and_exports_the_plain_model(tmp_path: Path) -> None:
     lit, file = Lit(), tmp_path / "new folder" / "plain.pt"
     trainer(BatchFormerCallback(export_to=file, verbose=False), max_epochs=12).fit(
-        lit, data(), data()
+        lit, three_classes(), three_classes()
     )
     assert set(lit.rows["train"]) == {16}
     assert set(lit.rows["val"]) == {8}
     assert sum(lit.seen[-3:]) < 0.5 * sum(lit.seen[:3])
 
-    plain = network()
+    plain = small_network()
     plain.load_state_dict(torch.load(file, weights_only=True))
     assert torch.equal(evaluated(plain), evaluated(lit.model))
     assert [path.name for path in file.parent.iterdir()] == ["plain.pt"]
@@ -102,7 +102,7 @@ def test_batchformer_is_trained_at_its_own_rate() -> None:
     """Attached before configure_optimizers, so the optimizer holds its parameters."""
     lit = Lit()
     session = trainer(BatchFormerCallback(verbose=False))
-    session.fit(lit, data())
+    session.fit(lit, three_classes())
     groups = {group["name"]: group for group in session.optimizers[0].param_groups}
     (module,) = encoders_of(lit)
     assert groups["batchformer"]["lr"] == pytest.approx(0.01)
@@ -115,12 +115,14 @@ def test_resuming_gives_what_not_stopping_gives(tmp_path: Path) -> None:
         return BatchFormerCallback(dropout=0.0, verbose=False)
 
     straight = Lit()
-    trainer(callback(), max_epochs=4).fit(straight, data())
+    trainer(callback(), max_epochs=4).fit(straight, three_classes())
     stopped, first = Lit(), trainer(callback(), max_epochs=2)
-    first.fit(stopped, data())
+    first.fit(stopped, three_classes())
     first.save_checkpoint(tmp_path / "half.ckpt")
     resumed = Lit()
-    trainer(callback(), max_epochs=4).fit(resumed, data(), ckpt_path=tmp_path / "half.ckpt")
+    trainer(callback(), max_epochs=4).fit(
+        resumed, three_classes(), ckpt_path=tmp_path / "half.ckpt"
+    )
     assert straight.seen[6:] == resumed.seen
     for name, value in straight.state_dict().items():
         assert torch.equal(value, resumed.state_dict()[name]), name
@@ -128,10 +130,10 @@ def test_resuming_gives_what_not_stopping_gives(tmp_path: Path) -> None:
 
 def test_a_second_fit_attaches_no_second_time() -> None:
     lit, callback = Lit(), BatchFormerCallback(verbose=False)
-    trainer(callback).fit(lit, data())
+    trainer(callback).fit(lit, three_classes())
     (module,) = encoders_of(lit)
-    trainer(callback).fit(lit, data())
-    trainer(BatchFormerCallback(verbose=False)).fit(lit, data())
+    trainer(callback).fit(lit, three_classes())
+    trainer(BatchFormerCallback(verbose=False)).fit(lit, three_classes())
     assert encoders_of(lit) == [module]
 
 
@@ -139,7 +141,7 @@ def test_a_second_fit_attaches_no_second_time() -> None:
 def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Lit, Path]:
     """A trained module, and its checkpoint."""
     lit, session = Lit(), trainer(BatchFormerCallback(verbose=False))
-    session.fit(lit, data())
+    session.fit(lit, three_classes())
     file = tmp_path_factory.mktemp("checkpoint") / "last.ckpt"
     session.save_checkpoint(file)
     return lit, file
@@ -148,7 +150,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Lit, Path]:
 def test_a_plain_module_is_tested_from_a_checkpoint(saved: tuple[Lit, Path]) -> None:
     lit, file = saved
     plain, callback = Lit(), BatchFormerCallback(verbose=False)
-    trainer(callback).test(plain, data(), verbose=False, ckpt_path=file)
+    trainer(callback).test(plain, three_classes(), verbose=False, ckpt_path=file)
     assert not encoders_of(plain)
     assert torch.equal(evaluated(plain.model), evaluated(lit.model))
     # The tolerance ends with the test: afterwards the module is strict again.
@@ -159,7 +161,7 @@ def test_a_plain_module_is_tested_from_a_checkpoint(saved: tuple[Lit, Path]) -> 
 def test_the_lightning_module_itself_is_the_network(tmp_path: Path) -> None:
     lit, file = Itself(), tmp_path / "plain.pt"
     callback = BatchFormerCallback(model=None, at="head", export_to=file, verbose=False)
-    trainer(callback).fit(lit, data())
+    trainer(callback).fit(lit, three_classes())
     assert set(lit.rows["train"]) == {16}
     plain = Itself()
     plain.load_state_dict(torch.load(file, weights_only=True))
@@ -170,7 +172,7 @@ def test_the_lightning_module_itself_is_the_network(tmp_path: Path) -> None:
 def test_attach_options_are_passed_on(capsys: pytest.CaptureFixture[str]) -> None:
     lit = Lit()
     callback = BatchFormerCallback(at="0", heads=2, layers=2, example=torch.randn(4, 6))
-    trainer(callback).fit(lit, data())
+    trainer(callback).fit(lit, three_classes())
     (module,) = encoders_of(lit)
     assert (module.dim, module.heads, len(module.layers)) == (6, 2, 2)
     assert "BatchFormer attached before '0'" in capsys.readouterr().out
@@ -186,10 +188,10 @@ class WithoutModule(Lit):
 def test_a_failed_check_stops_training_with_the_table() -> None:
     lit = WithoutModule()
     with pytest.raises(RuntimeError, match=r"FAIL +is it in the optimizer\? +0 of 12 parameters"):
-        trainer(BatchFormerCallback(verbose=False)).fit(lit, data())
+        trainer(BatchFormerCallback(verbose=False)).fit(lit, three_classes())
     assert not lit.seen
     lit = WithoutModule()
-    trainer(BatchFormerCallback(check=False, verbose=False)).fit(lit, data())
+    trainer(BatchFormerCallback(check=False, verbose=False)).fit(lit, three_classes())
     assert len(lit.seen) == 3
 
 
@@ -205,13 +207,13 @@ OUTSIDE = torch.Generator()
 
 class Noisy(Lit):
     def build(self) -> None:
-        self.model = network().insert(1, Noise())
+        self.model = small_network().insert(1, Noise())
 
 
 def test_what_is_not_proven_causes_a_warning_and_training_continues() -> None:
     lit = Noisy()
     with pytest.warns(UserWarning, match="not proven that BatchFormer is acting"):
-        trainer(BatchFormerCallback(verbose=False)).fit(lit, data())
+        trainer(BatchFormerCallback(verbose=False)).fit(lit, three_classes())
     assert len(lit.seen) == 3
 
 
@@ -243,7 +245,7 @@ def test_a_batch_that_the_network_does_not_take_asks_for_inputs() -> None:
 
 def test_a_wrong_name_lists_the_children() -> None:
     with pytest.raises(AttachError, match=r"Lit has no submodule 'net'.*its children: model"):
-        trainer(BatchFormerCallback("net")).fit(Lit(), data())
+        trainer(BatchFormerCallback("net")).fit(Lit(), three_classes())
 
 
 def test_missing_library_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -275,12 +277,12 @@ class Decayed(Lit):
 
 def test_influence_is_logged_and_its_loss_causes_a_warning() -> None:
     session = trainer(BatchFormerCallback(verbose=False), max_epochs=2)
-    session.fit(Lit(), data())
+    session.fit(Lit(), three_classes())
     assert session.callback_metrics["batchformer_influence"] > 1e-3
     session = trainer(BatchFormerCallback(verbose=False), max_epochs=20)
     with pytest.warns(UserWarning, match="weight decay has shrunk the encoder to nothing"):
-        session.fit(Decayed(), data())
+        session.fit(Decayed(), three_classes())
     assert session.callback_metrics["batchformer_influence"] < 1e-3
     session = trainer(BatchFormerCallback(verbose=False, watch=False))
-    session.fit(Lit(), data())
+    session.fit(Lit(), three_classes())
     assert "batchformer_influence" not in session.callback_metrics

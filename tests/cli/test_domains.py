@@ -12,7 +12,7 @@ from torch import nn
 from batchformer.cli import main as cli
 from batchformer.lab.models.build import build_model
 from batchformer.lab.runs.load_run import restore
-from lab_runs import config_of, metrics_of, result_of
+from helpers.lab_runs import config_of, metrics_of, result_of
 
 CPU = torch.device("cpu")
 QUICK = ["--quiet", "--device", "cpu", "--train.batch-size", "20"]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import Any
 
 import pytest
 
 from batchformer.cli.arguments import parse_settings
-from batchformer.cli.help import short_help
+from batchformer.cli.help import LEFT, short_help
 from batchformer.cli.options import CompareOptions, Settings, SweepOptions, TrainOptions
 from batchformer.lab.config.consistency import hidden_settings
 from batchformer.lab.config.recipe import Recipe
@@ -29,12 +30,26 @@ def shown(capsys: pytest.CaptureFixture[str], *words: str, name: str = "demo") -
 
 def test_the_demonstrations_help_fits_two_screens(capsys: pytest.CaptureFixture[str]) -> None:
     lines = shown(capsys, "--help").splitlines()
-    assert len(lines) <= 100 and max(map(len, lines)) <= 100
+    assert len(lines) <= 120
     options = {line.split()[0] for line in lines if line.startswith("  --")}
     assert {"--seeds", "--data.ratio", "--hyper.cutmix", "--module.heads", "--optim.lr"} <= options
     assert not {"--data.root", "--hyper.margin", "--optim.betas", "--jobs.time"} & options
     words = "\n".join(lines)
     assert "--optim.lr 0.05" in words and "--help-all explains all" in words
+
+
+@pytest.mark.parametrize("columns", [80, 100])
+def test_no_line_is_longer_than_the_terminal_and_no_sentence_is_cut(
+    columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    for name in RECIPES:
+        recipe = find_recipe(name)
+        options = CompareOptions(**Settings.fields_of(recipe))
+        for line in short_help(options, recipe, f"compare {name}").splitlines():
+            assert len(line) <= columns and "..." not in line, line
+            words = re.match(r"  --\S+(?: \S+)*  +(?=\S)", line)
+            assert words is None or words.end() == LEFT + 3, f"not in the column of words: {line}"
 
 
 def test_help_follows_what_is_set_beside_it(capsys: pytest.CaptureFixture[str]) -> None:

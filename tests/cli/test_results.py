@@ -17,7 +17,7 @@ from batchformer.lab.recipes.small import demo
 from batchformer.lab.runs.compare import run as train
 from batchformer.lab.runs.compare import runs_of_comparison
 from batchformer.lab.runs.folder import RECORD
-from lab_runs import metrics_of
+from helpers.lab_runs import metrics_of
 from soak.processes import finish, start
 
 CPU = torch.device("cpu")

@@ -15,7 +15,7 @@ from PIL import Image
 from batchformer.cli import main as cli
 from batchformer.lab.data.sets.known_pairs import METADATA
 from batchformer.lab.runs.build import load_task
-from lab_runs import config_of
+from helpers.lab_runs import config_of
 
 DOMAINS, CLASSES, EACH = ("photo", "sketch", "toon"), ("cat", "dog", "guitar", "horse"), 5
 PHASES = ("train", "val", "test")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from processes import fork, script, wait_for
+from helpers.processes import fork, script, wait_for
 from soak.nodes import free_port
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernel_machine import ON_GPU, device, pytest_runtest_setup
+from helpers.kernel_machine import ON_GPU, device, pytest_runtest_setup
 
 __all__ = ["device", "pytest_runtest_setup"]
 

@@ -12,11 +12,11 @@ from batchformer import attach, detach, export
 from batchformer.lab.models.norms import freeze_norm
 from batchformer.plug.classifier import AttachError
 from batchformer.plug.export import plain_state_dict, same_bits
-from normed_net import Net, X
+from helpers.networks import NormedNet, X
 
 
 def test_detach_restores_objects_classes_and_keys() -> None:
-    model = Net()
+    model = NormedNet()
     modules = dict(model.named_modules())
     types = {name: type(module) for name, module in modules.items()}
     variables = {name: set(vars(module)) for name, module in modules.items()}
@@ -30,7 +30,7 @@ def test_detach_restores_objects_classes_and_keys() -> None:
 
 
 def test_detach_and_a_refused_attach_leave_mixins_that_are_not_theirs() -> None:
-    model = Net()
+    model = NormedNet()
     freeze_norm(model)
     frozen = type(model.norm)
     with pytest.raises(AttachError):
@@ -47,7 +47,7 @@ def test_detach_and_a_refused_attach_leave_mixins_that_are_not_theirs() -> None:
     assert not model.norm.training and not model.norm.running_mean.any()
 
 
-class Fixed(Net):
+class Fixed(NormedNet):
     """After the norm it takes as many rows as the model was given, and no others."""
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class Fixed(Net):
 @pytest.mark.parametrize("first", ["attach", "weight_norm"])
 @pytest.mark.parametrize("last", ["detach", "export", "remove_parametrizations"])
 def test_a_parametrized_head_survives(first: str, last: str) -> None:
-    model = Net()
+    model = NormedNet()
     before = model.eval()(X)
     model.train()
     if first == "attach":
@@ -88,7 +88,7 @@ def test_a_parametrized_head_survives(first: str, last: str) -> None:
 
 def test_hooks_of_accelerate_around_the_head_survive_detach() -> None:
     hooks = pytest.importorskip("accelerate.hooks")
-    model = attach(Net(), verbose=False)
+    model = attach(NormedNet(), verbose=False)
     hooks.add_hook_to_module(model.fc, hooks.ModelHook())
     assert model(X).shape == (14, 5)
     assert torch.equal(export(model)(X), model.eval()(X))
@@ -98,29 +98,33 @@ def test_hooks_of_accelerate_around_the_head_survive_detach() -> None:
 
 
 def test_an_attached_checkpoint_is_the_plain_one_plus_marked_keys() -> None:
-    plain, model = Net(), attach(Net(), verbose=False)
+    plain, model = NormedNet(), attach(NormedNet(), verbose=False)
     plain.load_state_dict(export(model.state_dict()), strict=True)
     assert list(plain_state_dict(model.fc.state_dict())) == ["weight", "bias"]
     assert torch.equal(plain.eval()(X), model.eval()(X))
-    other = attach(Net(), verbose=False)
+    other = attach(NormedNet(), verbose=False)
     other.load_state_dict(model.state_dict(), strict=True)
 
 
 def test_export_takes_off_a_wrapper_of_timm() -> None:
     timm = pytest.importorskip("timm.utils")
-    model = attach(Net(), verbose=False)
+    model = attach(NormedNet(), verbose=False)
     average = timm.ModelEmaV3(model)
     plain = export(average)
-    assert type(plain) is Net and list(plain.state_dict()) == list(Net().state_dict())
+    assert type(plain) is NormedNet and list(plain.state_dict()) == list(NormedNet().state_dict())
     assert torch.equal(plain(X), model.eval()(X))
     assert detach(average) is average and type(average.module.fc) is nn.Linear
 
 
 def test_errors_name_the_function_that_was_called() -> None:
-    with pytest.raises(AttachError, match=r"^export\(\): BatchFormer is not attached to this Net"):
-        export(Net())
-    with pytest.raises(AttachError, match=r"^detach\(\): BatchFormer is not attached to this Net"):
-        detach(Net())
+    with pytest.raises(
+        AttachError, match=r"^export\(\): BatchFormer is not attached to this NormedNet"
+    ):
+        export(NormedNet())
+    with pytest.raises(
+        AttachError, match=r"^detach\(\): BatchFormer is not attached to this NormedNet"
+    ):
+        detach(NormedNet())
 
 
 def test_bits_are_compared_and_nothing_else() -> None:

@@ -10,11 +10,11 @@ import torch
 import torch.nn.functional as F
 
 from batchformer import attach, detach, match, param_groups
-from normed_net import Net, X
+from helpers.networks import NormedNet, X
 
 
 def test_an_optimizer_built_before_is_extended_or_the_omission_is_loud() -> None:
-    model = Net()
+    model = NormedNet()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
     with pytest.warns(UserWarning, match="THEY WILL NOT BE TRAINED"):
         attach(model, verbose=False)
@@ -39,8 +39,8 @@ def test_objects_are_looked_through_only_once_an_optimizer_was_built(
     monkeypatch.setattr("batchformer.plug.attach._subclasses", lambda kind: {Own})
     with monkeypatch.context() as patch:
         patch.setattr("gc.get_objects", lambda: pytest.fail("there is no optimizer to find"))
-        attach(Net(), verbose=False)
-    model = Net()
+        attach(NormedNet(), verbose=False)
+    model = NormedNet()
     optimizer = Own.__new__(Own)  # as a pickle builds it: without __init__
     optimizer.__setstate__(torch.optim.SGD(model.parameters(), lr=0.1).__getstate__())
     with pytest.warns(UserWarning, match=r"\(Own\) was built before"):
@@ -48,8 +48,10 @@ def test_objects_are_looked_through_only_once_an_optimizer_was_built(
 
 
 @pytest.mark.parametrize("freeze", [lambda m: None, lambda m: m.stem.requires_grad_(False)])
-def test_param_groups_hold_every_trainable_parameter_once(freeze: Callable[[Net], Any]) -> None:
-    model = attach(Net(), at=["body", "fc"], share=True, verbose=False)
+def test_param_groups_hold_every_trainable_parameter_once(
+    freeze: Callable[[NormedNet], Any],
+) -> None:
+    model = attach(NormedNet(), at=["body", "fc"], share=True, verbose=False)
     freeze(model)
     groups = param_groups(model, 0.4, 0.25, weight_decay=0.1, module_weight_decay=0.3)
     held = [id(p) for group in groups for p in group["params"]]
@@ -60,5 +62,5 @@ def test_param_groups_hold_every_trainable_parameter_once(freeze: Callable[[Net]
         id(p) for p in model.body.batchformer.parameters()
     }
     torch.optim.SGD(groups)
-    (only,) = param_groups(Net(), 0.4)
+    (only,) = param_groups(NormedNet(), 0.4)
     assert only["name"] == "model" and "weight_decay" not in only

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from simulated_networks import known
+from helpers.simulated_networks import known
 from soak.full_disk import file_limit
 from soak.kills import Unbroken, killed, moments, unbroken
 from soak.processes import PLACES

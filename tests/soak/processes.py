@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 from batchformer.insight import files
 from batchformer.lab.engine import checkpoint
-from processes import fork, write_to
+from helpers.processes import fork, write_to
 
 #: Where inside the write of a checkpoint a process can be made to die.
 PLACES = ("half written", "written", "flushed", "renamed")

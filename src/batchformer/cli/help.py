@@ -1,4 +1,4 @@
-"""The short help of commands that take a recipe: one line for each setting that has an effect."""
+"""The short help of commands that take a recipe: a sentence on each setting that has an effect."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from batchformer.lab.config.methods import METHODS
 from batchformer.lab.config.recipe import Recipe
 
 WIDTH = 100
-#: Columns of an option and its value; longer ones push their words to the right.
+#: Columns of an option and its value; the words of a longer one begin on the next line.
 LEFT = 32
 #: Characters of choices that stand before the words.
 CHOICES = 44
@@ -47,7 +47,7 @@ def short_help(options: Any, recipe: Recipe, usage: str) -> str:
         shown = [name for name in names if f"{field.name}.{name}" not in hidden]
         if shown:
             method = f"Settings of the method {recipe.method}." if field.name == "hyper" else ""
-            lines += ["", f"{field.name}: {method or _summary(inner)}"]
+            lines += ["", *textwrap.wrap(f"{field.name}: {method or _summary(inner)}", width)]
             lines += [_line(inner, name, f"{field.name}.", width) for name in shown]
     more = (
         "Values are those of this call; VALUE stands for none. --help-all explains all options in "
@@ -65,7 +65,7 @@ def _nested(options: Any, name: str) -> bool:
 
 
 def _line(settings: Any, name: str, prefix: str, width: int) -> str:
-    """``  --optim.lr 0.05   Learning rate of the network``, cut to the width."""
+    """``  --optim.lr 0.05   Learning rate of the network``, in as many lines as it takes."""
     value, option = getattr(settings, name), name.replace("_", "-")
     kind: Any = type(settings)
     words, choices = _described(kind)[name]
@@ -76,11 +76,14 @@ def _line(settings: Any, name: str, prefix: str, width: int) -> str:
     else:
         given = f"--{prefix}{option} {_shown(value)}"
         words = f"{choices}. {words}" if 0 < len(choices) <= CHOICES else words
-    left = f"  {given:<{LEFT}} "
-    room = max(width - len(left), 20)
+    room = max(width - LEFT - 3, 20)
     if len(words) > room:  # the first clause, if it is enough
         words = words.partition("; ")[0]
-    return left + textwrap.shorten(words, room, placeholder=" ...", break_on_hyphens=False)
+    shown = textwrap.wrap(given, width - 2, subsequent_indent=" " * 4, break_on_hyphens=False)
+    below = textwrap.wrap(words, room, break_on_hyphens=False)
+    if len(given) <= LEFT and below:
+        shown = [f"{given:<{LEFT}} {below.pop(0)}"]
+    return "\n".join([*(f"  {line}" for line in shown), *(" " * (LEFT + 3) + one for one in below)])
 
 
 def _of_one_method(words: str) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from batchformer.lab.config.arms import MAIN
 from batchformer.lab.config.data import DataConfig
 from batchformer.lab.config.methods import MethodConfig, MethodName, ModuleConfig
 from batchformer.lab.config.recipe import NOT_IN_THE_PAPER, Recipe
@@ -26,10 +27,10 @@ class Settings:
     stride: Literal["auto", "3x3", "1x1"]
     """Where bottlenecks of a ResNet stride; auto: as the file of weights says, else in the 3x3."""
     method: MethodName
-    """Method: what a training step minimises and what the network predicts."""
+    """What a training step minimises and what the network predicts."""
     hyper: MethodConfig
     start: str
-    """RECIPE or RECIPE/ARM whose trained network runs start from, seed by seed."""
+    """Start from the networks of RECIPE or RECIPE/ARM, seed by seed."""
     teacher: str
     """RECIPE or RECIPE/ARM whose trained network ride distils from; three with commas for lfme."""
     module: ModuleConfig
@@ -111,7 +112,7 @@ class SweepOptions(ManyRuns):
 
     levels: tuple[str, ...] = ()
     """Some of the sweep's levels; by default all."""
-    arms: tuple[str, ...] = ("batchformer",)
+    arms: tuple[str, ...] = (MAIN,)
     """Arms that are trained at every level; the baseline is always trained beside them."""
 
 

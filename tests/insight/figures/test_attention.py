@@ -22,7 +22,7 @@ from batchformer.insight.figures.attention import (
     in_colours,
     reach_of,
 )
-from simulated_networks import all_many, group_of, known, simulated_group, simulated_insight
+from helpers.simulated_networks import all_many, group_of, known, simulated_group, simulated_insight
 
 #: Labels (N,), and weights (H, N, N) whose rows sum to 1.
 Batch = tuple[Any, NDArray[Any]]

@@ -27,7 +27,14 @@ from batchformer.insight.figures.cam import (
 )
 from batchformer.insight.figures.canvas import inline_svg
 from batchformer.insight.figures.captioned import table_html
-from simulated_networks import Group, all_many, group_of, known, simulated_group, simulated_insight
+from helpers.simulated_networks import (
+    Group,
+    all_many,
+    group_of,
+    known,
+    simulated_group,
+    simulated_insight,
+)
 
 GROUPS = ("many", "medium", "few")
 HOSTILE = "<script>alert('x')</script> & \"$a_b$\""

@@ -19,7 +19,7 @@ from batchformer.insight.figures.canvas import (
     SHOT_MARKS,
 )
 from batchformer.insight.figures.features import FeaturesOfArm, FeatureSpace, class_means, gather
-from simulated_networks import all_many, group_of, known, simulated_group, simulated_insight
+from helpers.simulated_networks import all_many, group_of, known, simulated_group, simulated_insight
 
 SHOTS_OF = np.array([0, 0, 1, 2])
 

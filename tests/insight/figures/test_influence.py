@@ -23,7 +23,7 @@ from batchformer.insight.figures.influence import (
     window_of,
 )
 from batchformer.insight.figures.rank_correlation import Correlation, correlation
-from simulated_networks import Group, group_of, known
+from helpers.simulated_networks import Group, group_of, known
 
 CLASSES = 12
 #: No two alike, and in no order.

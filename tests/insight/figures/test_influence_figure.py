@@ -27,7 +27,7 @@ from batchformer.insight.figures.influence import (
 from batchformer.insight.figures.learning import Learning
 from batchformer.insight.figures.rank_correlation import Correlation
 from batchformer.insight.intervals import summary
-from simulated_networks import Group, group_of, known, simulated_insight
+from helpers.simulated_networks import Group, group_of, known, simulated_insight
 
 COLOURS = {"batchformer": "#1f7ac4", "batchformer_self": "#d55e00"}
 HOSTILE = "<b>arm</b> & $x_y$"

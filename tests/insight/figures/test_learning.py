@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from batchformer.insight.figures.learning import learning
-from simulated_networks import known
+from helpers.simulated_networks import known
 
 CLASSES, IMAGES = 10, 1000
 

@@ -14,7 +14,7 @@ from batchformer.insight.figures.networks import (
     mean_of_known,
     safe_divide,
 )
-from simulated_networks import group_of, simulated_insight
+from helpers.simulated_networks import group_of, simulated_insight
 
 
 def test_networks_without_an_array_or_with_other_classes_are_left_out() -> None:

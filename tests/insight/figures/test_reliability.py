@@ -18,7 +18,7 @@ from torchmetrics.functional.classification import binary_calibration_error
 from batchformer.insight.figures import reliability
 from batchformer.insight.figures.canvas import inline_svg
 from batchformer.insight.figures.reliability import FEWEST, NAMES, calibration_error, gather
-from simulated_networks import group_of, known, simulated_group
+from helpers.simulated_networks import group_of, known, simulated_group
 
 BINS = 5
 #: Confidence, whether it was right, and the shot group of the class: 1, 2 or 3.

@@ -25,7 +25,7 @@ from batchformer.insight.page.explorer import (
     sprite,
 )
 from batchformer.insight.page.html import Section
-from simulated_networks import group_of, known, simulated_batches
+from helpers.simulated_networks import group_of, known, simulated_batches
 
 Insight = dict[str, NDArray[Any]]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from batchformer.insight.page.insight_page import write_insight_page
-from simulated_networks import simulated_batches, simulated_insight
+from helpers.simulated_networks import simulated_batches, simulated_insight
 
 
 class Ids(HTMLParser):

@@ -41,7 +41,7 @@ from batchformer.lab.engine.method import Batches, Method
 from batchformer.lab.engine.stage import Evaluation, Plan
 from batchformer.lab.methods import build_method
 from batchformer.lab.models.build import build_model
-from training_plans import quiet_plan
+from helpers.lab_runs import quiet_plan
 
 CUDA = torch.device("cuda")
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

@@ -17,7 +17,7 @@ from batchformer.lab.engine.log import DivergedError
 from batchformer.lab.engine.loop import Job, fit, train_interleaved, training
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.stage import Evaluation, Plan
-from training_plans import quiet_plan
+from helpers.lab_runs import quiet_plan
 
 CPU = torch.device("cpu")
 

@@ -24,7 +24,7 @@ from batchformer.lab.engine.optimizer_step import (
     to_double,
 )
 from batchformer.lab.engine.stage import Evaluation, Plan
-from training_plans import quiet_plan
+from helpers.lab_runs import quiet_plan
 
 IMAGES = torch.linspace(0, 1, 12).view(4, 3)
 

@@ -26,7 +26,7 @@ from batchformer.lab.engine.method import Batches, Method, TrainingFinding
 from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep
 from batchformer.lab.engine.stage import Evaluation, Stage, WeightEMA, is_better
 from batchformer.nn.randomness import seed_for
-from training_plans import quiet_plan
+from helpers.lab_runs import quiet_plan
 
 LR, MOMENTUM, PER_EPOCH, SEED = 0.25, 0.5, 4, 11
 #: Of the learning rate, update by update: a warm-up of two.

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-import linear_classes
 from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.losses.ce_gzsl import supervised_contrast
 from batchformer.lab.methods.ce_gzsl import CeGzsl
-from linear_classes import (
+from helpers import linear_classes
+from helpers.linear_classes import (
     ADAM,
     ATTRIBUTES,
     FEATURES,

@@ -20,8 +20,7 @@ from batchformer.lab.config.training import OptimConfig
 from batchformer.lab.methods.class_context import ClassContext
 from batchformer.lab.recipes import find_recipe
 from batchformer.lab.runs.compare import run
-from lab_runs import short
-from small_methods import digits_method
+from helpers.lab_runs import digits_method, short
 
 CPU = torch.device("cpu")
 K = 6

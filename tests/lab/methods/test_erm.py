@@ -15,7 +15,7 @@ from batchformer.lab.data.transforms.mixup import draw_mix, mix_batch
 from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.methods.erm import reweighting_warning
 from batchformer.lab.models.heads import CosineClassifier
-from small_methods import digits_method
+from helpers.lab_runs import digits_method
 
 CPU = torch.device("cpu")
 COUNTS = torch.tensor([40, 9, 1])

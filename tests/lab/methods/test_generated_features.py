@@ -15,7 +15,7 @@ from batchformer.lab.engine.distributed.gradients import Parallel
 from batchformer.lab.engine.stage import Evaluation
 from batchformer.lab.methods import generated_features
 from batchformer.lab.methods.generated_features import mix_rows, new_encoder, train_classifier
-from linear_classes import (
+from helpers.linear_classes import (
     ADAM,
     SMALL,
     changed,

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from torch.distributions import MultivariateNormal
 from torch.nn import functional as F
 
-import linear_classes
 from batchformer.lab.config.methods import ModuleConfig
 from batchformer.lab.losses.izf import centre_loss, flow_loss, negative_mmd
 from batchformer.lab.methods import build_method
 from batchformer.lab.models.flow import Flow, LinearMap
-from linear_classes import (
+from helpers import linear_classes
+from helpers.linear_classes import (
     ADAM,
     ATTRIBUTES,
     FEATURES,

@@ -25,7 +25,7 @@ from batchformer.lab.methods import build_method
 from batchformer.lab.methods.momentum import shuffle, unshuffle
 from batchformer.lab.models.build import build_model
 from batchformer.nn.randomness import seed_for
-from small_methods import digits_method
+from helpers.lab_runs import digits_method
 
 
 @pytest.fixture(scope="module")

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Normal, kl_divergence
 
-import linear_classes
 from batchformer.lab.losses.tf_vaegan import adapted_weight, decoding_error, vae_loss
 from batchformer.lab.methods.generated_features import frozen
-from linear_classes import (
+from helpers import linear_classes
+from helpers.linear_classes import (
     ADAM,
     LABELS,
     TRAINED,

@@ -19,8 +19,7 @@ from batchformer.lab.config.methods import MethodConfig
 from batchformer.lab.config.training import OptimConfig
 from batchformer.lab.losses.attention_labels import permute_others
 from batchformer.lab.runs.compare import run
-from lab_runs import short
-from small_methods import digits_method
+from helpers.lab_runs import digits_method, short
 
 CPU = torch.device("cpu")
 K = 6

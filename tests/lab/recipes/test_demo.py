@@ -8,7 +8,7 @@ import torch
 
 from batchformer.lab.recipes.small import demo
 from batchformer.lab.runs.compare import run
-from lab_runs import metrics_of
+from helpers.lab_runs import metrics_of
 
 
 def test_the_baseline_reaches_85_percent_on_a_balanced_test_part(tmp_path: Path) -> None:

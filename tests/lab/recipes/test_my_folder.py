@@ -20,7 +20,7 @@ from batchformer.lab.runs import run as runs
 from batchformer.lab.runs.build import load_task
 from batchformer.lab.runs.compare import compare, run
 from batchformer.lab.runs.load_run import restore
-from lab_runs import StopsAt, config_of, metrics_of, records_of, short
+from helpers.lab_runs import StopsAt, config_of, metrics_of, records_of, short
 
 pytestmark = pytest.mark.usefixtures("one_block")
 CPU = torch.device("cpu")

@@ -23,7 +23,7 @@ from batchformer.lab.runs.build import load_task
 from batchformer.lab.runs.compare import compare
 from batchformer.lab.runs.folder import recipe_from_json
 from batchformer.lab.runs.load_run import restore
-from lab_runs import metrics_of, result_of
+from helpers.lab_runs import metrics_of, result_of
 
 CPU = torch.device("cpu")
 RECIPE, ARMS = "my_pairs_cge", ("baseline", "batchformer")

@@ -22,7 +22,7 @@ from batchformer.lab.runs.build import load_task
 from batchformer.lab.runs.compare import compare
 from batchformer.lab.runs.folder import recipe_from_json
 from batchformer.lab.runs.load_run import restore
-from lab_runs import result_of
+from helpers.lab_runs import result_of
 
 CPU = torch.device("cpu")
 RECIPE = "my_features_ce_gzsl"

@@ -24,7 +24,7 @@ from batchformer.lab.report.results.runs import read_run
 from batchformer.lab.runs.compare import run
 from batchformer.lab.runs.load_run import restore
 from batchformer.lab.runs.source_runs import final_state, trained_network
-from lab_runs import metrics_of, result_of
+from helpers.lab_runs import metrics_of, result_of
 
 pytestmark = pytest.mark.usefixtures("three_angles")
 

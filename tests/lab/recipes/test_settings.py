@@ -15,7 +15,7 @@ import pytest
 
 from batchformer.lab.config.recipe import Recipe, changed_settings
 from batchformer.lab.recipes import RECIPES, find_recipe
-from lab_runs import published_recipes
+from helpers.lab_runs import published_recipes
 
 FILE = Path(__file__).with_name("settings.json")
 CONTENT = json.loads(FILE.read_text())

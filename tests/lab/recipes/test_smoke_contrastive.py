@@ -25,8 +25,9 @@ from batchformer.lab.runs.compare import run
 from batchformer.lab.runs.load_run import restore
 from batchformer.lab.tasks.contrastive import ContrastiveTask
 from batchformer.lab.tasks.long_tailed import LongTailedTask
-from lab_runs import metrics_of
-from smoke import CPU, moved_parts, save_noise, save_tail, scores, tiny, two_updates
+from helpers.data_files import save_noise, save_tail
+from helpers.lab_runs import metrics_of
+from helpers.smoke import CPU, moved_parts, scores, tiny, two_updates
 
 pytestmark = pytest.mark.usefixtures("one_block")
 LEARN = [name for name in RECIPES if find_recipe(name).task == "contrastive"]

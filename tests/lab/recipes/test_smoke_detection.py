@@ -22,8 +22,8 @@ from batchformer.lab.recipes import RECIPES, find_recipe
 from batchformer.lab.runs.build import build, load_task
 from batchformer.lab.runs.compare import run
 from batchformer.lab.runs.load_run import restore
-from lab_runs import config_of, metrics_of
-from smoke import CPU, scores, tiny, two_updates
+from helpers.lab_runs import config_of, metrics_of
+from helpers.smoke import CPU, scores, tiny, two_updates
 
 pytestmark = pytest.mark.usefixtures("few_regions")
 #: voc_moco_v3 differs from voc_moco_v2 in what it starts from.

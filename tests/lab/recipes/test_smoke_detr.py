@@ -18,8 +18,8 @@ from batchformer.lab.models import detr
 from batchformer.lab.recipes import RECIPES, find_recipe
 from batchformer.lab.runs.build import build, load_task
 from batchformer.lab.runs.compare import run
-from lab_runs import metrics_of, records_of
-from smoke import CPU, scores, two_updates
+from helpers.lab_runs import metrics_of, records_of
+from helpers.smoke import CPU, scores, two_updates
 
 pytest.importorskip("transformers")
 #: my_boxes is Deformable DETR, too.

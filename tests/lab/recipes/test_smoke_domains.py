@@ -25,7 +25,8 @@ from batchformer.lab.runs.build import build, load_task
 from batchformer.lab.runs.sub_runs import targets_of
 from batchformer.lab.tasks.base import Task
 from batchformer.lab.tasks.domains import read_domains
-from smoke import CPU, moved_parts, part_names, save_noise, scores, tiny, two_updates
+from helpers.data_files import save_noise
+from helpers.smoke import CPU, moved_parts, part_names, scores, tiny, two_updates
 
 pytestmark = pytest.mark.usefixtures("one_block")
 NAMES = [name for name in RECIPES if find_recipe(name).task == "domains"]

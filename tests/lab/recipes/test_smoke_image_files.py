@@ -17,7 +17,8 @@ from batchformer.lab.data.sets import image_layouts
 from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.recipes import RECIPES, find_recipe
 from batchformer.lab.runs.build import build, build_network, load_task
-from smoke import CPU, moved_parts, save_noise, scores, tiny, two_updates
+from helpers.data_files import save_noise
+from helpers.smoke import CPU, moved_parts, scores, tiny, two_updates
 
 DATA = {name: find_recipe(name).data for name in RECIPES}
 SIZES = (9, 4, 2)

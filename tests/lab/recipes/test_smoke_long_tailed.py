@@ -21,8 +21,9 @@ from batchformer.lab.runs.build import build, load_task
 from batchformer.lab.runs.compare import run
 from batchformer.lab.runs.load_run import restore
 from batchformer.plug.check import check
-from lab_runs import metrics_of
-from smoke import CPU, save_tail, tiny
+from helpers.data_files import save_tail
+from helpers.lab_runs import metrics_of
+from helpers.smoke import CPU, tiny
 
 #: Another ratio changes numbers alone; the others are trained as first stages and teachers.
 #: The small DeiT has the same two losses as ResNet-32, and CIFAR-100 without a tail is elsewhere.

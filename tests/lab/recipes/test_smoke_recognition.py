@@ -13,7 +13,8 @@ import torch
 from batchformer.lab.config.arms import with_arm
 from batchformer.lab.recipes import RECIPES, find_recipe
 from batchformer.lab.runs.build import build, load_task
-from smoke import CPU, save_noise, save_tail, scores, tiny, two_updates
+from helpers.data_files import save_noise, save_tail
+from helpers.smoke import CPU, scores, tiny, two_updates
 
 KNOWN = {name: find_recipe(name) for name in RECIPES}
 #: Probes of features that others learnt are of this task too. DeiTs differ in their size alone.

@@ -34,7 +34,8 @@ from batchformer.lab.runs.run import Run
 from batchformer.lab.runs.sub_runs import parts_of
 from batchformer.lab.tasks.base import Task
 from batchformer.lab.tasks.compositional import CompositionalTask
-from smoke import CPU, moved_parts, part_names, save_noise, scores, tiny, two_updates
+from helpers.data_files import save_noise
+from helpers.smoke import CPU, moved_parts, part_names, scores, tiny, two_updates
 
 OF_PAIRS = [name for name in RECIPES if find_recipe(name).task == "compositional"]
 OF_FEATURES = [name for name in RECIPES if find_recipe(name).task == "generalized"]

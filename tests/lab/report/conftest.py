@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from run_folders import RunTree
+from helpers.run_folders import RunTree
 
 
 @pytest.fixture

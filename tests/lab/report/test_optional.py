@@ -14,7 +14,7 @@ from batchformer.lab.report.page.html import write_page
 from batchformer.lab.report.results.comparison import compare_runs
 from batchformer.lab.report.results.configuration import one_group
 from batchformer.lab.report.results.tables import print_table
-from run_folders import RunTree
+from helpers.run_folders import RunTree
 
 
 def test_reading_and_comparing_import_no_optional_library() -> None:

@@ -28,7 +28,7 @@ from batchformer.lab.runs.build import (
     take_given_weights,
     take_weights,
 )
-from lab_runs import bottlenecks
+from helpers.networks import bottlenecks
 
 
 def test_experts_and_scale() -> None:

@@ -27,7 +27,7 @@ from batchformer.lab.runs.compare import (
 )
 from batchformer.lab.runs.folder import write_json
 from batchformer.lab.runs.run import Run
-from lab_runs import config_of, metrics_of, short
+from helpers.lab_runs import config_of, metrics_of, short
 
 CPU = torch.device("cpu")
 

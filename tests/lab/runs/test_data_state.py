@@ -13,6 +13,7 @@ from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.data.sets.presence import FAMILIES, places
 from batchformer.lab.recipes import RECIPES, find_recipe
 from batchformer.lab.runs.listing import data_state, ensure_data
+from helpers.data_files import touch
 
 SPLIT = "compositional-split-natural"
 #: Fewest files with which each set counts as present, by its name in recipes.
@@ -58,12 +59,6 @@ LAYOUTS: dict[str, tuple[str, ...]] = {
     ),
     "coco": tuple(f"coco/annotations/instances_{name}2017.json" for name in ("train", "val")),
 }  # fmt: skip
-
-
-def touch(root: Path, files: tuple[str, ...]) -> None:
-    for file in files:
-        (root / file).parent.mkdir(parents=True, exist_ok=True)
-        (root / file).touch()
 
 
 @pytest.fixture
@@ -125,7 +120,7 @@ def test_with_its_files_it_is_present_and_with_one_less_it_is_not(root: Path, na
     if not recipes and name in ("awa2", "sun", "apy", "flo", "awa1"):
         recipes = [of("cub_ce_gzsl", name=name)]
     assert recipes, "a set without a recipe needs none of this"
-    touch(root, LAYOUTS[name])
+    touch(root, *LAYOUTS[name])
     for recipe in recipes:
         assert data_state(recipe) == "present", recipe.name
         ensure_data(recipe)
@@ -145,37 +140,37 @@ def test_with_its_files_it_is_present_and_with_one_less_it_is_not(root: Path, na
 @pytest.mark.parametrize("name", ["cifar100_lt_balanced_softmax", "pacs_erm", "cub_ce_gzsl"])
 def test_another_folder_is_looked_in_where_it_is_named(root: Path, name: str) -> None:
     elsewhere = of(name, root=str(root / "elsewhere"))
-    touch(root, LAYOUTS[elsewhere.data.name])
+    touch(root, *LAYOUTS[elsewhere.data.name])
     assert data_state(elsewhere) == "absent" and data_state(find_recipe(name)) == "present"
     with pytest.raises(FileNotFoundError, match="elsewhere"):
         ensure_data(elsewhere)
-    touch(root / "elsewhere", LAYOUTS[elsewhere.data.name])
+    touch(root / "elsewhere", *LAYOUTS[elsewhere.data.name])
     assert data_state(elsewhere) == "present"
     ensure_data(elsewhere)
 
 
 def test_lists_of_domains_are_looked_for_where_they_are_wanted(root: Path) -> None:
-    touch(root, LAYOUTS["pacs"])
+    touch(root, *LAYOUTS["pacs"])
     listed = of("pacs_erm", lists=True)
     assert data_state(listed) == "absent"
     with pytest.raises(FileNotFoundError, match="no list of art_painting"):
         ensure_data(listed)
     names = ("art_painting", "cartoon", "photo", "sketch")
-    touch(root, tuple(f"PACS/image_list/{name}.txt" for name in names))
+    touch(root, *(f"PACS/image_list/{name}.txt" for name in names))
     assert data_state(listed) == "present"
     ensure_data(listed)
 
 
 def test_lists_of_image_files_may_lie_elsewhere_and_be_of_validation(root: Path) -> None:
-    touch(root, LAYOUTS["places_lt"])
+    touch(root, *LAYOUTS["places_lt"])
     validated = of("places_lt_paco", scored_on="val")
     assert data_state(validated) == "absent"
-    touch(root, ("Places_LT_val.txt",))
+    touch(root, "Places_LT_val.txt")
     assert data_state(validated) == "present"
     other = of("places_lt_paco", train_list=str(root / "mine.txt"))
     with pytest.raises(FileNotFoundError, match=r"mine\.txt"):
         ensure_data(other)
-    touch(root, ("mine.txt",))
+    touch(root, "mine.txt")
     assert data_state(other) == "present"
     ensure_data(other)
 
@@ -183,7 +178,7 @@ def test_lists_of_image_files_may_lie_elsewhere_and_be_of_validation(root: Path)
 def test_boxes_are_there_when_every_list_is(root: Path) -> None:
     recipe = next(r for r in by_data()["voc"] if data_state(r) == "absent")
     only = recipe.changed(data={"trained_on": ("2007/trainval",)})
-    touch(root, (LAYOUTS["voc"][0], LAYOUTS["voc"][2]))
+    touch(root, LAYOUTS["voc"][0], LAYOUTS["voc"][2])
     assert (data_state(recipe), data_state(only)) == ("absent", "present")
     ensure_data(only)
 
@@ -213,7 +208,7 @@ def test_a_table_of_your_own_is_to_be_there(root: Path, monkeypatch: pytest.Monk
     assert data_state(mine) == "yours"
     with pytest.raises(FileNotFoundError, match=r"no table ~/pairs\.csv.*batchformer data pairs"):
         ensure_data(mine)
-    touch(root, ("pairs.csv",))
+    touch(root, "pairs.csv")
     ensure_data(mine)
 
 
@@ -224,7 +219,7 @@ def test_a_tree_and_a_file_of_your_own_are_to_be_there(root: Path) -> None:
         assert data_state(mine) == "yours"
         with pytest.raises(FileNotFoundError, match=files[0].split("/")[0]):
             ensure_data(mine)
-        touch(root, files)
+        touch(root, *files)
         ensure_data(mine)
 
 
@@ -233,7 +228,7 @@ def test_data_without_labels_is_where_the_same_data_with_labels_is(root: Path) -
     assert data_state(recipe) == "absent"
     with pytest.raises(FileNotFoundError, match="CIFAR100 not found"):
         ensure_data(recipe)
-    touch(root, ("cifar100_lt.npz",))
+    touch(root, "cifar100_lt.npz")
     assert data_state(recipe) == "present"
     ensure_data(recipe)
     embedded = recipe.changed(data={"name": "digits"})

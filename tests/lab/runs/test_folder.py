@@ -28,7 +28,7 @@ from batchformer.lab.runs.folder import (
     write_json,
     write_result,
 )
-from lab_runs import configuration, trained_with
+from helpers.lab_runs import configuration, trained_with
 
 # Recipes as JSON
 

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-import lab_runs
 from batchformer.cli.main import main
 from batchformer.cli.results import print_report
 from batchformer.insight.figures import influence
@@ -25,7 +24,8 @@ from batchformer.lab.report.results.runs import find_runs
 from batchformer.lab.runs.build import build, load_task
 from batchformer.lab.runs.compare import run
 from batchformer.lab.runs.insight import cam_of, figure_images, insight_of, save_insight
-from lab_runs import config_of, metrics_of
+from helpers import lab_runs
+from helpers.lab_runs import config_of, metrics_of
 
 CPU = torch.device("cpu")
 

@@ -22,7 +22,7 @@ from batchformer.lab.runs import compare, job
 from batchformer.lab.runs.compare import run as train
 from batchformer.lab.runs.folder import recipe_to_json
 from batchformer.lab.runs.job import RunJob, StopSignals, warning_signal
-from lab_runs import config_of, contents, held_by_another, short
+from helpers.lab_runs import config_of, contents, held_by_another, short
 
 CPU = torch.device("cpu")
 #: So many that a signal comes before the last.

@@ -25,7 +25,7 @@ from batchformer.lab.runs.launch import (
     visible_devices,
 )
 from batchformer.lab.runs.sweep import SWEEP_FILE, describe, runs_of_sweep
-from lab_runs import config_of, contents
+from helpers.lab_runs import config_of, contents
 
 UPDATES = 30
 LENGTH = {"updates": UPDATES, "eval-every": UPDATES, "checkpoint-every": 4}

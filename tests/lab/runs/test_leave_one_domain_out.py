@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 
-import lab_runs
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.engine.log import read_records
 from batchformer.lab.recipes import find_recipe
@@ -19,7 +18,8 @@ from batchformer.lab.report.results.runs import find_runs
 from batchformer.lab.runs import run as runs
 from batchformer.lab.runs.compare import compare, run
 from batchformer.lab.runs.run import Run
-from lab_runs import StopsAt, config_of, metrics_of, records_of, result_of
+from helpers import lab_runs
+from helpers.lab_runs import StopsAt, config_of, metrics_of, records_of, result_of
 
 pytestmark = pytest.mark.usefixtures("three_angles")
 

@@ -23,7 +23,7 @@ from batchformer.lab.runs.build import build, load_task
 from batchformer.lab.runs.folder import write_figures
 from batchformer.lab.runs.load_run import restore
 from batchformer.lab.runs.run import Run
-from lab_runs import config_of
+from helpers.lab_runs import config_of
 
 CPU = torch.device("cpu")
 State = dict[str, Tensor]

@@ -16,7 +16,7 @@ from batchformer.lab.runs import run as runs
 from batchformer.lab.runs.compare import run
 from batchformer.lab.runs.provenance import code_hash, contributing, provenance
 from batchformer.lab.runs.run import Run
-from lab_runs import config_of, short
+from helpers.lab_runs import config_of, short
 
 CPU = torch.device("cpu")
 

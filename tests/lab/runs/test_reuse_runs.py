@@ -14,7 +14,7 @@ from batchformer.insight.files import write_atomically
 from batchformer.lab.runs import folder, sweep
 from batchformer.lab.runs.folder import read_config, write_figures, write_json
 from batchformer.lab.runs.sweep import copy_run, is_intact
-from lab_runs import configuration, trained_with
+from helpers.lab_runs import configuration, trained_with
 
 
 def finished(where: Path, *parts: str) -> Path:

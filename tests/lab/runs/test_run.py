@@ -31,7 +31,8 @@ from batchformer.lab.runs.build import build, load_task
 from batchformer.lab.runs.compare import run
 from batchformer.lab.runs.load_run import restore
 from batchformer.lab.runs.run import Run
-from lab_runs import bottlenecks, config_of, metrics_of, records_of, result_of, short
+from helpers.lab_runs import config_of, metrics_of, records_of, result_of, short
+from helpers.networks import bottlenecks
 from soak.processes import finish, start
 
 CPU = torch.device("cpu")

@@ -18,7 +18,7 @@ import pytest
 
 from batchformer.lab.engine.checkpoint import load_newest
 from batchformer.lab.runs.compare import several_machines
-from lab_runs import held_by_another
+from helpers.lab_runs import held_by_another
 from soak.nodes import free_port
 from soak.processes import finish, start
 

@@ -23,7 +23,7 @@ from batchformer.lab.runs.launch import (
     wait_for,
 )
 from batchformer.lab.runs.run import Run
-from lab_runs import short
+from helpers.lab_runs import short
 
 ARMS, SEEDS = ("baseline", "batchformer"), (0, 1)
 

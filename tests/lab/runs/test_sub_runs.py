@@ -27,7 +27,7 @@ from batchformer.lab.runs.sub_runs import (
     parts_of,
     targets_of,
 )
-from lab_runs import result_of
+from helpers.lab_runs import result_of
 
 pytestmark = pytest.mark.usefixtures("three_angles")
 

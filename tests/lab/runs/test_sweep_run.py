@@ -19,7 +19,7 @@ from batchformer.lab.runs.compare import compare, run
 from batchformer.lab.runs.folder import RECORD
 from batchformer.lab.runs.run import Run
 from batchformer.lab.runs.sweep import run_sweep
-from lab_runs import config_of, metrics_of, short
+from helpers.lab_runs import config_of, metrics_of, short
 
 CPU = torch.device("cpu")
 DEPTH = SWEEPS["demo_layers"]

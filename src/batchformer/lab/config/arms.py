@@ -20,6 +20,8 @@ from batchformer.lab.config.settings import Grouping, MethodConfig, MixedClasses
 from batchformer.lab.config.training import ScheduleConfig, TrainConfig, require
 
 S = TypeVar("S", MethodConfig, ScheduleConfig, TrainConfig)
+#: The arms that the paper compares.
+BASELINE, MAIN = "baseline", "batchformer"
 #: Settings of the training that count epochs.
 _EPOCHS = ("epochs", "eval_epochs")
 
@@ -141,8 +143,8 @@ _LABELS = "gives mixed rows labels of other samples"
 _PAIRS = "puts pairs of one class into a batch"
 #: Every arm by its name, in the order in which arms are shown.
 ARMS: dict[str, Arm] = {
-    "baseline": Arm(_baseline, "the network alone, without BatchFormer", "#7a7f87"),
-    "batchformer": Arm(with_settings(), "BatchFormer as in the paper", "#1f7ac4"),
+    BASELINE: Arm(_baseline, "the network alone, without BatchFormer", "#7a7f87"),
+    MAIN: Arm(with_settings(), "BatchFormer as in the paper", "#1f7ac4"),
     "batchformer_self": Arm(
         with_settings(module={"attend": "self"}),
         "control: attention masked to the diagonal",
@@ -300,7 +302,7 @@ def usual_arms(recipe: Recipe) -> tuple[str, ...]:
     """
     closed_form = find_method(recipe.method).batchformer == "closed_form"
     alone = closed_form or arms_start_equal(recipe)
-    return ("baseline",) if alone else ("baseline", "batchformer")
+    return (BASELINE,) if alone else (BASELINE, MAIN)
 
 
 def _require_fitting(recipe: Recipe, arm: str) -> None:

@@ -22,13 +22,13 @@ class ModuleConfig:
     """Whether BatchFormer takes part in training; off: the baseline."""
     at: tuple[str, ...] = ()
     """Modules of the network that BatchFormer stands before (BatchFormerV2), such as blocks.9 of a
-    ViT, which is after its block 8: samples attend to one another at every position. Rows double at
-    the first place, and later places mix the second half. Empty: BatchFormer stands between pooled
-    features and the classifier."""
+    transformer. That is after its block 8: samples attend to one another at every position. Rows
+    double at the first place, and later places mix the second half. Empty: BatchFormer stands
+    between pooled features and the classifier."""
     share: bool = False
     """With several places in module.at: one encoder for all; else each has its own."""
     encoder: Literal["transformer", "dropout", "none"] = "transformer"
-    """"none", with module.at: two streams without an encoder, the control in which only the
+    """"none", with module.at: two streams without an encoder. This is the control in which only the
     doubling is left: the streams differ by dropout and drop path alone. "dropout", without
     module.at: the mixed rows are the plain features after module.dropout."""
     heads: int = at_least(1, 4)
@@ -40,7 +40,7 @@ class ModuleConfig:
     dropout: float = below_one(0.5)
     """Dropout inside the encoder."""
     attend: Literal["batch", "self"] = "batch"
-    """"self" masks attention to the diagonal: the control in which no sample sees another."""
+    """"self" masks attention to the diagonal: no sample sees another."""
     views: int = at_least(1, 1)
     """cross_entropy, balanced_softmax: mixed streams, each a pass of the encoder with dropout of
     its own. Their mean loss has the weight of one."""
@@ -57,20 +57,20 @@ class ModuleConfig:
     (ImageNet-LT, ResNet-10; 16, 32, 64, 128, 256, 512 samples) accuracy is 43.2, 43.6, 43.3, 43.2,
     42.4, 42.5 over all classes, and 23.9, 24.9, 25.3, 24.9, 25.2, 25.8 on few-shot classes."""
     streams: Literal["shared", "mixed_only"] = "shared"
-    """"mixed_only" trains the classifier on mixed features alone: the paper's ablation, and its
-    RIDE on ImageNet-LT and iNaturalist."""
+    """"mixed_only" trains the classifier on mixed features alone. This is the paper's ablation, and
+    its RIDE on ImageNet-LT and iNaturalist."""
     trained: bool = True
-    """Whether the encoder is trained (train_module); off: it keeps its random initial weights."""
+    """Whether the encoder is trained; off: it keeps its random initial weights."""
     lr_factor: float = at_least(0, 0.1)
     """Learning rate of the encoder as a multiple of the network's."""
     loss_scale: Literal["mean", "sum", "official"] = "mean"
-    """"official" is the loss of the released code for Balanced Softmax, three times the paper's
-    mean over 2N rows; "sum" adds the two streams, as the released code of RIDE on CIFAR does."""
+    """"official" is three times the paper's mean over 2N rows, as in the released code for Balanced
+    Softmax; "sum" adds the two streams, as the released code of RIDE on CIFAR does."""
     mixed_weight: float = at_least(0, 1.0)
     """Weight of the mixed stream's loss."""
     context: Literal["none", "classes"] = "none"
     """cross_entropy, balanced_softmax: "classes" adds a running mean of every class's features to
-    the rows that samples attend to, so that every class seen so far is in every batch."""
+    the rows that samples attend to. So every class seen so far is in every batch."""
     context_momentum: float = below_one(0.9)
     """With module.context classes: share of its old value that a running mean keeps at an update
     with images of its class."""

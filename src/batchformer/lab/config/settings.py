@@ -278,8 +278,8 @@ class Features:
     feature_dropout: float = zero_to_one(0.0)
     """Dropout on the features in front of the classifier, in both streams."""
     feature_layer: int = at_least(0, 0)
-    """Channels of a linear layer with ReLU between pooled features and classifier, in front of
-    BatchFormer (OLTR on Places-LT, LFME); 0: none."""
+    """Channels of a linear layer with ReLU between pooled features and classifier; 0: none. It
+    stands in front of BatchFormer (OLTR on Places-LT, LFME)."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -68,9 +68,9 @@ class OptimConfig:
     weight_decay: float = at_least(0, 5e-4)
     """Weight decay."""
     module_weight_decay: float | None = at_least(0, None)
-    """BatchFormer's own; by default that of the network. In a long training at the network's rate,
-    decay may shrink the encoder until samples no longer influence one another; the report then says
-    so."""
+    """Weight decay of BatchFormer; by default that of the network. In a long training at the
+    network's rate, decay may shrink the encoder until samples no longer influence one another; the
+    report then says so."""
     decayed: Literal["all", "matrices"] = "all"
     """Whether parameters of one dimension, biases and scales of normalisation, are decayed too;
     LARS adapts the rates of those that are decayed."""
@@ -145,8 +145,8 @@ class TrainConfig:
     log_every: int = at_least(1, 50)
     """Updates between training records."""
     select_on: Literal["last", "val", "test"] = "last"
-    """Which evaluation is reported: the last, the best on validation data where the task has some,
-    or the best on the test set itself, as some papers do."""
+    """Which evaluation is reported: the last, the best on validation data, or the best on the test
+    set. Not all tasks have validation data; some papers choose on the test set."""
     precision: Literal["fp32", "tf32", "bf16", "fp16", "fp64"] = "fp32"
     """Autocast type; fp16 scales the loss. tf32 is fp32 in which a GPU rounds the factors of matrix
     products and convolutions to 10 bits; fp32 rounds none. fp64 has weights and images in double
@@ -179,8 +179,8 @@ class TrainConfig:
     """What a training image file that cannot be read does: end the run, which names it, or give its
     place to the next image of the batch, named once. One that is scored always ends the run."""
     figures: bool = True
-    """Measure at the end what the figures of samples and their relations are drawn from, on up to
-    4,096 test images; it may take minutes on a CPU. Without it, `batchformer show FIGURE RUN
+    """Measure at the end what the figures of samples and their relations are drawn from. This takes
+    up to 4,096 test images, and may take minutes on a CPU. Without it, `batchformer show FIGURE RUN
     --compute` measures it later."""
 
     def __post_init__(self) -> None:

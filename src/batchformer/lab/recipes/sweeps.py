@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Literal
 
+from batchformer.lab.config.arms import BASELINE
 from batchformer.lab.config.recipe import NOT_IN_THE_PAPER, Change, Recipe, with_settings
 from batchformer.lab.data.sets.image_layouts import ANNOTATED
 from batchformer.lab.recipes.cifar_lt import BALANCED_SOFTMAX_MODULE, PACO_MODULE
 from batchformer.lab.recipes.paper import numbers_for
 from batchformer.lab.recipes.shared import IMAGES
 
-BASELINE = "baseline"
 UNCHANGED = with_settings()
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from textwrap import indent, wrap
 from typing import TYPE_CHECKING
 
-from batchformer.lab.config.arms import ARMS
+from batchformer.lab.config.arms import ARMS, BASELINE, MAIN
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.data.sets.presence import State, ensure_present, places, state_of
 from batchformer.lab.recipes import RECIPES
@@ -113,7 +113,7 @@ def paper_numbers(recipe: Recipe) -> str:
     if not recipe.paper:
         return "-"
     values = [next(iter(numbers.values())) for numbers in recipe.paper.values()]
-    first = "" if "baseline" in recipe.paper else "-> "
+    first = "" if BASELINE in recipe.paper else "-> "
     return first + " -> ".join(f"{value:g}" for value in values)
 
 
@@ -154,7 +154,7 @@ def levels_and_paper(sweep: Sweep) -> str:
     base = sweep.base_recipe()
     listed = []
     for name in sweep.level_names:
-        numbers = sweep.paper(name, base).get("batchformer")
+        numbers = sweep.paper(name, base).get(MAIN)
         paper = f" ({next(iter(numbers.values())):g})" if numbers else ""
         listed.append(f"{name}{'*' * (name == sweep.reference)}{paper}")
     return ", ".join(listed)

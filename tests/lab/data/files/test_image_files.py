@@ -12,7 +12,7 @@ from torchvision.datasets import ImageFolder
 
 from batchformer.lab.data.files import image_files
 from batchformer.lab.data.files.image_files import ImageFiles
-from empty_files import touch
+from helpers.data_files import touch
 
 TREE = ("b/2.JPG", "b/10.png", "b/deep/er/1.jpeg", "a b/x y.webp", "B/z.tif", "é/a.jpg")
 

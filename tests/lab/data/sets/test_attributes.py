@@ -22,7 +22,7 @@ from batchformer.lab.data.sets.attribute_sets import (
     files_of,
 )
 from batchformer.lab.data.sets.attributes import AttributeFeatures, load_attribute_features
-from empty_files import touch
+from helpers.data_files import touch
 
 #: Rows of each class: 0, 2, 3, 5 are seen; 1 and 4 are not.
 SIZES, SEEN, UNSEEN = (10, 6, 15, 20, 4, 5), (0, 2, 3, 5), (1, 4)

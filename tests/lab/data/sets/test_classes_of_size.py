@@ -13,7 +13,7 @@ from batchformer.lab.data.sets.images import ImageSplit, LongTailedData, only_cl
 from batchformer.lab.data.sets.long_tailed_files import LongTailedFiles, only_classes_of_files
 from batchformer.lab.runs.source_runs import training_hash
 from batchformer.lab.tasks.base import split_facts
-from empty_files import touch
+from helpers.data_files import touch
 
 LABELS = torch.tensor([3, 0, 0, 2, 0, 0, 2, 3, 1, 0])  # 5, 1, 2 and 2 images
 

@@ -10,7 +10,7 @@ import pytest
 from pycocotools.coco import COCO
 
 from batchformer.lab.data.sets.coco import load_coco
-from empty_files import touch
+from helpers.data_files import touch
 
 LISTS = (("train",), ("val",))
 CATEGORIES = [{"id": 7, "name": "cat"}, {"id": 3, "name": "dog"}]

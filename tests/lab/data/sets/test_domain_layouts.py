@@ -11,7 +11,7 @@ from batchformer.lab.data.sets.domain_layouts import (
     load_domains,
     place_of,
 )
-from empty_files import one_of_each, touch
+from helpers.data_files import one_of_each, touch
 
 TERRA = [
     *("bird", "bobcat", "cat", "coyote", "dog"),

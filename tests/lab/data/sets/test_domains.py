@@ -23,7 +23,7 @@ from batchformer.lab.data.sets.domains import (
     split_domain,
 )
 from batchformer.lab.data.sets.images import ImageSplit
-from empty_files import one_of_each, touch
+from helpers.data_files import one_of_each, touch
 
 #: Images of each class in each domain.
 TREE = {"paint": {"cat": 2, "dog": 1}, "photo": {"cat": 1, "emu": 3}, "line": {"dog": 2}}

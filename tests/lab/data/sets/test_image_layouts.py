@@ -19,7 +19,7 @@ from batchformer.lab.data.sets.image_layouts import (
     voc_folder,
     voc_list,
 )
-from empty_files import touch
+from helpers.data_files import touch
 
 
 def test_the_order_of_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

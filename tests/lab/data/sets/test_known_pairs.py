@@ -23,7 +23,7 @@ from batchformer.lab.data.sets.known_pairs import (
     read_pair_list,
 )
 from batchformer.lab.data.sets.pairs import pair_table, read_pairs
-from empty_files import touch
+from helpers.data_files import touch
 
 #: Attributes, objects, seen pairs, unseen pairs, and the folder as published.
 SIZES = {

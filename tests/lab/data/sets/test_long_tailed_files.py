@@ -19,7 +19,7 @@ from batchformer.lab.data.sets.long_tailed_files import (
     own_files,
     with_at_most,
 )
-from empty_files import touch
+from helpers.data_files import touch
 
 TRAIN = ["train/ant hill/1.jpg 0", "train/ant hill/2.jpg 0", "train/bee/1.jpg 1"]
 TEST = ["val/ant hill/7.jpg 0", "val/bee/7.jpg 1"]

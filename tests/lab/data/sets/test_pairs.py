@@ -25,7 +25,7 @@ from batchformer.lab.data.sets.pairs import (
     remarks_on,
     write_pair_table,
 )
-from empty_files import touch
+from helpers.data_files import touch
 
 words = st.sampled_from(["burnt", "old", "wet", "Faux.Fur", "ancient", "Boots.Mid-Calf"])
 some_pairs = st.lists(st.tuples(words, words), max_size=12)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from batchformer.lab.data.sets.pairs import Pair, pair_table, write_pair_table
 from batchformer.lab.data.sets.pairs_from_tree import draw_unseen, make_pairs, split_images
-from empty_files import touch
+from helpers.data_files import touch
 
 GRID = [(a, o) for a, o in product("abcd", "tuvwxyz")]
 some_pairs = st.sets(st.tuples(st.sampled_from("abc"), st.sampled_from("xyz")), min_size=1).map(

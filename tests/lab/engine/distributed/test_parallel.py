@@ -50,7 +50,7 @@ from batchformer.lab.methods import build_method
 from batchformer.lab.models.build import build_model
 from batchformer.lab.tasks.detection import of_all_ranks
 from batchformer.nn.exchange import as_single_rank, world_size
-from training_plans import quiet_plan
+from helpers.lab_runs import quiet_plan
 
 #: Batches of 8 and, at the end of an epoch, of 6: on three ranks 3, 3, 2 and 2, 2, 2 rows.
 IMAGES, BATCH = 30, 8

@@ -31,7 +31,7 @@ from batchformer.lab.engine.loop import fit, training
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep
 from batchformer.lab.engine.stage import Evaluation, Plan
-from training_plans import quiet_plan
+from helpers.lab_runs import quiet_plan
 
 SPLIT = ImageSplit(
     torch.randint(

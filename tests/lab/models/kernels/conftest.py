@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from kernel_machine import device, pytest_runtest_setup
+from helpers.kernel_machine import device, pytest_runtest_setup
 
 __all__ = ["device", "pytest_runtest_setup"]

@@ -9,8 +9,8 @@ import pytest
 
 from batchformer.lab.report.figures.bias import gather, make
 from batchformer.lab.report.results.names import COLOURS
-from run_folders import RunTree, change_arrays
-from simulated_networks import known
+from helpers.run_folders import RunTree, change_arrays
+from helpers.simulated_networks import known
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from batchformer.lab.report.figures.choice import draw, gather, make
-from run_folders import RunTree, change_arrays
-from simulated_networks import known
+from helpers.run_folders import RunTree, change_arrays
+from helpers.simulated_networks import known
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ import pytest
 from batchformer.lab.report.figures.convergence import caption, draw, gather, make
 from batchformer.lab.report.figures.curves import MOST_POINTS
 from batchformer.lab.report.results.names import COLOURS
-from run_folders import RunTree, recipe_of
-from simulated_networks import known
+from helpers.run_folders import RunTree, recipe_of
+from helpers.simulated_networks import known
 
 PROBE = recipe_of("probe", method="linear_probe")
 #: By arm the scores of two seeds after epochs 1 to 4.

@@ -6,7 +6,7 @@ from batchformer.lab.metrics.intervals import pooled
 from batchformer.lab.report.figures.forest import described, draw, make
 from batchformer.lab.report.results.comparison import difference_between
 from batchformer.lab.report.results.pooling import Effect
-from simulated_networks import known
+from helpers.simulated_networks import known
 
 VALUES = {"a_recipe": [0.5, 0.7, 0.6], "another": [0.4, -0.8]}
 

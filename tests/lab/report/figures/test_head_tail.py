@@ -12,8 +12,8 @@ from scipy import stats
 
 from batchformer.lab.report.figures import head_tail
 from batchformer.lab.report.figures.head_tail import between_groups, gather, shot_of_class
-from run_folders import RunTree, change_arrays, recipe_of, write_insight
-from simulated_networks import known, simulated_insight
+from helpers.run_folders import RunTree, change_arrays, recipe_of, write_insight
+from helpers.simulated_networks import known, simulated_insight
 
 
 @given(

@@ -11,8 +11,8 @@ from batchformer.lab.report.figures.per_class import MOST_POINTS, draw, gather, 
 from batchformer.lab.report.results.configuration import one_group
 from batchformer.lab.report.results.names import COLOURS
 from batchformer.lab.report.results.runs import read_run
-from run_folders import RunTree, change_arrays
-from simulated_networks import known
+from helpers.run_folders import RunTree, change_arrays
+from helpers.simulated_networks import known
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 
 from batchformer.lab.report.figures.sweep import described, draw
 from batchformer.lab.report.results.sweeps import SweepComparison
-from run_folders import compared_sweep, write_sweep
+from helpers.run_folders import compared_sweep, write_sweep
 
 VALUES = {
     ("baseline", "1"): [50.0, 51.0, 52.0],

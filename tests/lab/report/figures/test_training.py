@@ -22,8 +22,8 @@ from batchformer.lab.report.results.configuration import one_group
 from batchformer.lab.report.results.names import COLOURS
 from batchformer.lab.report.results.runs import read_run
 from batchformer.nn.streams import stream_loss
-from run_folders import RunTree, recipe_of
-from simulated_networks import known
+from helpers.run_folders import RunTree, recipe_of
+from helpers.simulated_networks import known
 
 
 @given(

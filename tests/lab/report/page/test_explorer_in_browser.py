@@ -19,7 +19,7 @@ from batchformer.insight.record import FILE, save
 from batchformer.lab.report.page import html
 from batchformer.lab.report.page.html import render
 from batchformer.lab.report.results.runs import find_runs
-from run_folders import recipe_of, write_run
+from helpers.run_folders import recipe_of, write_run
 
 NAMES = [
     *("maple tree", "streetcar", "pickup truck", "leopard", "mushroom", "orange", "wardrobe"),

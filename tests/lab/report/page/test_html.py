@@ -10,7 +10,7 @@ import pytest
 from batchformer.insight.page.html import Section
 from batchformer.lab.report.page.html import render, write_page
 from batchformer.lab.report.results.configuration import RunGroup
-from run_folders import RunTree, change_arrays, recipe_of
+from helpers.run_folders import RunTree, change_arrays, recipe_of
 
 VOID = {"meta", "link", "br", "wbr", "img"}
 

@@ -10,7 +10,7 @@ import pytest
 
 from batchformer.lab.report.page.html import write_page
 from batchformer.lab.report.results.runs import find_runs
-from run_folders import recipe_of, write_insight, write_run, write_sweep
+from helpers.run_folders import recipe_of, write_insight, write_run, write_sweep
 
 SIZES = """() => [...document.querySelectorAll('img, svg')].map(element => {
     const box = element.getBoundingClientRect();

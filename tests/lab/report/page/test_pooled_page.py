@@ -7,7 +7,7 @@ import pytest
 
 from batchformer.cli import results
 from batchformer.lab.report.page.html import render
-from run_folders import RunTree, recipe_of
+from helpers.run_folders import RunTree, recipe_of
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,8 @@ from batchformer.lab.report.figures.catalogue import FIGURES
 from batchformer.lab.report.page.sections import sections_of
 from batchformer.lab.report.results.configuration import RunGroup
 from batchformer.lab.report.results.names import COLOURS
-from run_folders import RunTree, write_insight
-from simulated_networks import simulated_batches, simulated_insight
+from helpers.run_folders import RunTree, write_insight
+from helpers.simulated_networks import simulated_batches, simulated_insight
 
 #: The sections of runs that were looked at; further figures may stand between them.
 ORDER = [

@@ -9,8 +9,8 @@ from batchformer.lab.bench.run import save
 from batchformer.lab.bench.table import Spread, Table
 from batchformer.lab.report.page.html import render
 from batchformer.lab.report.page.sections import bench_beside, speed_section, tables_html
-from run_folders import RunTree
-from simulated_networks import known
+from helpers.run_folders import RunTree
+from helpers.simulated_networks import known
 
 
 @pytest.fixture

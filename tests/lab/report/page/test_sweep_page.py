@@ -10,7 +10,7 @@ import pytest
 
 from batchformer.lab.report.page.html import render
 from batchformer.lab.report.results.runs import find_runs
-from run_folders import write_run, write_sweep
+from helpers.run_folders import write_run, write_sweep
 
 PAPER = {"1": {"baseline": {"all": 41.0}, "batchformer": {"all": 43.2}}, "2": {}, "4": {}}
 

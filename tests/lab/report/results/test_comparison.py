@@ -22,8 +22,8 @@ from batchformer.lab.report.results.comparison import (
 )
 from batchformer.lab.report.results.configuration import one_group
 from batchformer.lab.report.results.runs import RecordedRun
-from run_folders import RunTree, recipe_of
-from simulated_networks import known
+from helpers.run_folders import RunTree, recipe_of
+from helpers.simulated_networks import known
 
 BASELINE = [61.0, 62.5, 60.2, 61.8, 62.0]
 BETTER = [62.4, 63.1, 61.9, 62.6, 63.8]

@@ -18,7 +18,7 @@ from batchformer.lab.report.results.configuration import (
 )
 from batchformer.lab.report.results.runs import read_run
 from batchformer.lab.runs.folder import recipe_to_json
-from run_folders import RunTree, recipe_of
+from helpers.run_folders import RunTree, recipe_of
 
 
 def test_settings_without_effect_on_the_recipe_are_left_out(tree: RunTree) -> None:

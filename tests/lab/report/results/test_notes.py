@@ -22,7 +22,7 @@ from batchformer.lab.report.results.notes import (
     remarks_on,
     reweighting_note,
 )
-from run_folders import RunTree, compared_sweep, recipe_of, write_sweep
+from helpers.run_folders import RunTree, compared_sweep, recipe_of, write_sweep
 
 
 def test_what_all_runs_of_a_recipe_lack_is_one_line(tree: RunTree, no_figures: None) -> None:

@@ -23,8 +23,8 @@ from batchformer.lab.report.results.tables import (
     print_pooled,
     recipe_rows,
 )
-from run_folders import RunTree, recipe_of, write_run
-from simulated_networks import known
+from helpers.run_folders import RunTree, recipe_of, write_run
+from helpers.simulated_networks import known
 
 #: All and ECE of the baseline and of BatchFormer, by recipe and seed.
 VALUES = {

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from batchformer.lab.report.results.provenance import provenance, version_notes
-from run_folders import RunTree
+from helpers.run_folders import RunTree
 
 
 def test_what_runs_agree_on_is_said_once(tree: RunTree) -> None:

@@ -21,7 +21,7 @@ from batchformer.lab.report.results.records import (
 )
 from batchformer.lab.report.results.runs import read_run
 from batchformer.lab.runs.folder import recipe_to_json
-from run_folders import RunTree
+from helpers.run_folders import RunTree
 
 
 def my_folder(**changes: Any) -> dict[str, Any]:

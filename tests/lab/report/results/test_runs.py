@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from batchformer.lab.report.results.runs import Arrays, RecordedRun, find_runs, read_run
-from run_folders import RunTree, recipe_of
-from simulated_networks import known
+from helpers.run_folders import RunTree, recipe_of
+from helpers.simulated_networks import known
 
 
 def names(runs: list[RecordedRun]) -> list[str]:

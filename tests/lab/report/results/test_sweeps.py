@@ -25,7 +25,7 @@ from batchformer.lab.report.results.tables import (
     sweep_headline,
     sweep_notes,
 )
-from run_folders import compared_sweep, recipe_of, write_run, write_sweep
+from helpers.run_folders import compared_sweep, recipe_of, write_run, write_sweep
 
 SCORES = {0: {"all": 50.0}, 1: {"all": 51.0}}
 BY_LEVEL = {("baseline", "1"): SCORES, ("batchformer", "1"): SCORES, ("batchformer", "10"): SCORES}

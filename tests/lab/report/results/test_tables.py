@@ -9,7 +9,7 @@ from rich.console import Console
 from batchformer.lab.report.results.comparison import Comparison, compare_runs
 from batchformer.lab.report.results.runs import RecordedRun, find_runs
 from batchformer.lab.report.results.tables import difference_rows, print_table, score_rows
-from run_folders import RunTree, recipe_of, write_run
+from helpers.run_folders import RunTree, recipe_of, write_run
 
 ARMS = ("baseline", "batchformer", "batchformer_self", "batchformer_official_loss")
 

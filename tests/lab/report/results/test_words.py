@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchformer.insight.figures.text import interval, number, signed
+from batchformer.lab.config.arms import BASELINE
 from batchformer.lab.report.results.comparison import RecipeComparison
-from batchformer.lab.report.results.names import BASELINE
 from batchformer.lab.report.results.words import (
     counted,
     headline,
@@ -16,7 +16,7 @@ from batchformer.lab.report.results.words import (
     question,
     short_verdict,
 )
-from run_folders import RunTree
+from helpers.run_folders import RunTree
 
 
 @given(st.floats(-200, 200))

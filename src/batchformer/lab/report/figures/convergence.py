@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING
 from batchformer.insight.figures.canvas import INK, TEXT, legend, new_figure, title
 from batchformer.insight.figures.captioned import Caption, CaptionedFigure, FigureTable
 from batchformer.insight.figures.text import number, over_seeds
+from batchformer.lab.config.arms import MAIN
+from batchformer.lab.config.methods import methods_that
+from batchformer.lab.config.settings import Probe
 from batchformer.lab.report.figures.curves import (
     Curve,
     curve_over_seeds,
@@ -68,7 +71,7 @@ def make(group: RunGroup) -> CaptionedFigure | None:
 
 def gather(group: RunGroup) -> Convergence | None:
     """The curves of a group of linear probes; None for other runs, or where none was kept."""
-    if group.recipe.get("method") != "linear_probe":
+    if group.recipe.get("method") not in methods_that(lambda entry: Probe in entry.settings):
         return None
     metric = evaluated_metric(group.runs)
     if metric is None:
@@ -149,7 +152,7 @@ def caption(data: Convergence) -> Caption:
         last = data.curves[arm].steps[-1]
         at = f"never reached in {last:.0f} epochs" if epoch is None else f"reached at epoch {epoch}"
         words += f" By {arm} this is {at}."
-    if "batchformer" in data.reached:
+    if MAIN in data.reached:
         words += (
             f" In the paper BatchFormer reaches it at epoch {PAPERS_EPOCH} of 90, with MoCo-v3 on "
             f"ImageNet."

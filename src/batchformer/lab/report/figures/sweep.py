@@ -9,7 +9,8 @@ from batchformer.insight.figures.canvas import INK, MARKERS, TEXT, legend, new_f
 from batchformer.insight.figures.captioned import Caption, CaptionedFigure
 from batchformer.insight.figures.text import interval, number
 from batchformer.insight.intervals import FEWEST_SEEDS
-from batchformer.lab.report.results.names import BASELINE, arm_colours, metric_label
+from batchformer.lab.config.arms import BASELINE
+from batchformer.lab.report.results.names import arm_colours, metric_label
 from batchformer.lab.report.results.sweeps import Cell, SweepComparison
 
 if TYPE_CHECKING:

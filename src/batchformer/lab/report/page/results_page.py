@@ -27,6 +27,7 @@ from pathlib import Path
 from batchformer.insight.figures.text import interval, number, seeds, signed
 from batchformer.insight.intervals import FEWEST_SEEDS
 from batchformer.lab.bench.table import read_tables
+from batchformer.lab.config.arms import MAIN
 from batchformer.lab.metrics.intervals import chance_of_finding
 from batchformer.lab.report.results.comparison import ALPHA
 from batchformer.lab.report.results.evidence import (
@@ -65,8 +66,6 @@ ROW = re.compile(
     rf"(?P<folders>{FOLDERS})(?: on (?P<metric>\w+))?(?: with (?P<arm>{ARM}))?"
     rf"(?: against (?P<others>{FOLDERS}))?"
 )
-MAIN = "batchformer"
-"""The arm in ``columns`` that ``with ARM`` in a row replaces."""
 Family = Sequence[Test]
 """Tests that are corrected together."""
 Adjusted = Mapping[Test, P | None]
@@ -263,6 +262,7 @@ def _read_row(line: str, columns: Sequence[str], metric: str, root: Path) -> Row
         others = _load_joined(root, match["others"])
         found = against_baseline_of(found, match["arm"] or MAIN, others)
     elif match["arm"]:
+        # The arm that a row names stands in the columns of the main arm.
         items = [replace(i, arm=match["arm"]) if i.arm == MAIN else i for i in items]
     measured = [item for item in items if item.what != "paper"]
     found.require(arm for item in measured for arm in (item.arm, item.against) if arm)

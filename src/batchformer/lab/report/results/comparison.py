@@ -9,6 +9,7 @@ from typing import Any
 
 from batchformer.insight.figures.networks import main_arm
 from batchformer.insight.intervals import FEWEST_SEEDS, Summary, summary
+from batchformer.lab.config.arms import MAIN
 from batchformer.lab.metrics.intervals import (
     ImageInterval,
     Outcome,
@@ -254,7 +255,7 @@ def _recipe(group: RunGroup) -> RecipeComparison:
     warnings += notes.arms_note(group.recipe, group.arms) + notes.metric_notes(metrics)
     warnings += notes.reweighting_note(group.recipe, group.runs)
     warnings += notes.inactive_encoder_notes(group)
-    if paper and "batchformer" in group.arms and not paper.get("batchformer"):
+    if paper and MAIN in group.arms and not paper.get(MAIN):
         warnings.append("The paper has no numbers of this recipe with BatchFormer")
     images = {arm: over_images(group, arm) for arm in group.arms if arm != group.reference}
     return RecipeComparison(

@@ -9,9 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+from batchformer.lab.config.arms import BASELINE, MAIN
 from batchformer.lab.config.consistency import hidden_settings
 from batchformer.lab.config.recipe import DESCRIPTION, NO_EFFECT_ON_SAME_DATA, flatten
-from batchformer.lab.report.results.names import BASELINE, arm_colours, sorted_arms
+from batchformer.lab.report.results.names import arm_colours, sorted_arms
 from batchformer.lab.report.results.provenance import version_notes
 from batchformer.lab.report.results.runs import RecordedRun
 from batchformer.lab.runs.folder import recipe_from_json
@@ -208,7 +209,7 @@ def _default_reference(runs: Sequence[RecordedRun]) -> str:
     if BASELINE in seeds:
         return BASELINE
     # BatchFormer is compared with controls, so it is the last choice for a reference.
-    ordered = sorted(sorted_arms(seeds), key=lambda arm: arm == "batchformer")
+    ordered = sorted(sorted_arms(seeds), key=lambda arm: arm == MAIN)
     shared = (
         arm for arm in ordered if any(seeds[arm] & seeds[other] for other in seeds if other != arm)
     )

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from batchformer.insight.intervals import summary
+from batchformer.lab.config.arms import BASELINE, MAIN
 from batchformer.lab.metrics.intervals import holm, paired, pooled
 from batchformer.lab.recipes import RECIPES
 from batchformer.lab.report.results.names import bounds, decimals
@@ -252,10 +253,8 @@ def against_baseline_of(
 
     For a change that is no arm, such as another loss. Differences stay paired by seed.
     """
-    shown = {
-        ("batchformer", metric): by for (name, metric), by in found.values.items() if name == arm
-    }
-    reference = {key: by for key, by in other.values.items() if key[0] == "baseline"}
+    shown = {(MAIN, metric): by for (name, metric), by in found.values.items() if name == arm}
+    reference = {key: by for key, by in other.values.items() if key[0] == BASELINE}
     if not shown or not reference:
         raise ValueError(
             f"the folder has no record of {arm}, or the one after `against` none of baseline"

@@ -6,8 +6,7 @@ import math
 from collections.abc import Iterable
 
 from batchformer.lab.config.arms import ARMS as KNOWN_ARMS
-
-BASELINE = "baseline"
+from batchformer.lab.config.arms import BASELINE
 
 ARMS = {name: arm.purpose for name, arm in KNOWN_ARMS.items()}
 """Known arms in the order they are shown, with what they are for."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from batchformer.insight.figures.influence import change_of_a_loss
 from batchformer.insight.figures.text import in_full
+from batchformer.lab.config.arms import BASELINE, MAIN
 from batchformer.lab.config.methods import reweights, without_batchformer
 from batchformer.lab.data.files.file_lists import shorten
 from batchformer.lab.report.results.configuration import RunGroup
@@ -137,12 +138,12 @@ def arms_note(recipe: Mapping[str, Any], arms: Sequence[str]) -> list[str]:
             f"BatchFormer takes no part in {method} itself: an arm names the arm of {start} whose "
             f"network it begins with"
         ]
-    if not {"baseline", "batchformer"} <= set(arms):
+    if not {BASELINE, MAIN} <= set(arms):
         return []
     beginning = f"all begin with the network of {start}" if start else "no runs are named by start"
     return [
-        f"BatchFormer takes no part in {method}, and {beginning}: the arms baseline and "
-        f"batchformer are the same training"
+        f"BatchFormer takes no part in {method}, and {beginning}: the arms {BASELINE} and "
+        f"{MAIN} are the same training"
     ]
 
 

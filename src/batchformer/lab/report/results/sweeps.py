@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from batchformer.lab.config.arms import BASELINE
 from batchformer.lab.metrics.intervals import holm
 from batchformer.lab.report.results import notes
 from batchformer.lab.report.results.comparison import (
@@ -19,7 +20,6 @@ from batchformer.lab.report.results.comparison import (
 )
 from batchformer.lab.report.results.configuration import RunGroup, comparable, differing
 from batchformer.lab.report.results.names import (
-    BASELINE,
     DESCRIPTIVE,
     main_metric,
     sorted_arms,

@@ -10,6 +10,7 @@ from batchformer.insight.figures.captioned import without_empty
 from batchformer.insight.figures.text import interval, number, signed
 from batchformer.insight.intervals import FEWEST_SEEDS
 from batchformer.insight.optional import extra
+from batchformer.lab.config.arms import BASELINE
 from batchformer.lab.report.results import words
 from batchformer.lab.report.results.comparison import (
     Comparison,
@@ -17,7 +18,7 @@ from batchformer.lab.report.results.comparison import (
     RecipeComparison,
     Score,
 )
-from batchformer.lab.report.results.names import BASELINE, LOWER_IS_BETTER, in_words, metric_label
+from batchformer.lab.report.results.names import LOWER_IS_BETTER, in_words, metric_label
 from batchformer.lab.report.results.pooling import Effect, PooledEffects
 from batchformer.lab.report.results.sweeps import Cell, SweepComparison
 
@@ -236,7 +237,7 @@ def recipe_rows(effects: Mapping[str, Effect]) -> Rows:
 def pooled_headline(arm: str, reference: str, effects: Mapping[str, Effect]) -> str:
     """Which effects are significant over all recipes and which are not, in a few sentences."""
     widest = max((effect.pooled for effect in effects.values()), key=lambda found: found.setups)
-    compared = "" if reference == "baseline" else f" compared with {in_words(reference)}"
+    compared = "" if reference == BASELINE else f" compared with {in_words(reference)}"
     sentences = [f"{arm}{compared}, {widest.setups} recipes, {widest.seeds} paired seeds."]
     by_verdict = _by_verdict(effects)
     for word in ("gain", "loss"):

@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 from batchformer.insight.figures.text import interval, number, seeds, signed
 from batchformer.insight.intervals import FEWEST_SEEDS
+from batchformer.lab.config.arms import BASELINE
 from batchformer.lab.metrics.intervals import Paired, Pooled
 from batchformer.lab.report.results.comparison import Difference, RecipeComparison, Score
 from batchformer.lab.report.results.names import (
-    BASELINE,
     LOWER_IS_BETTER,
     MEANINGS,
     in_words,

@@ -15,7 +15,7 @@ from batchformer.lab.report.results.comparison import RecipeComparison, compare_
 from batchformer.lab.report.results.configuration import RunGroup, one_group
 from batchformer.lab.report.results.runs import RecordedRun, find_runs
 from batchformer.lab.report.results.sweeps import SweepComparison, compare_sweep, split_sweeps
-from simulated_networks import simulated_insight
+from helpers.simulated_networks import simulated_insight
 
 PAPER = {
     "baseline": {"all": 50.7, "many": 68.0, "medium": 49.7, "few": 31.9},

@@ -1,4 +1,4 @@
-"""What smoke tests of recipes share: noise on disk, smaller networks, and two updates."""
+"""What smoke tests of recipes share: smaller networks, two updates and their scores."""
 
 from __future__ import annotations
 
@@ -7,17 +7,13 @@ import math
 import re
 import warnings
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.data.feeds.memory import close
-from batchformer.lab.data.sets.images import class_counts
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.tasks.base import Task
@@ -49,28 +45,6 @@ def tiny(
         model=smaller,
         module=module,
         weights=weights,
-    )
-
-
-def save_noise(path: Path, stream: np.random.Generator, height: int = 36, width: int = 36) -> None:
-    """An image file of noise, in folders that are made."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(stream.integers(0, 256, (height, width, 3), dtype=np.uint8)).save(path)
-
-
-def save_tail(path: Path, classes: int, largest: int, ratios: tuple[int, ...] = (100,)) -> None:
-    """The .npz of a long tail of noise, as large as these ratios need; a third is tested."""
-    sizes = np.max([class_counts(largest, classes, ratio) for ratio in ratios], axis=0)
-    labels, stream = np.repeat(np.arange(classes), sizes), np.random.default_rng(0)
-    tested = np.arange(0, classes, 3)
-    np.savez(
-        path,
-        x_train=stream.integers(0, 256, (len(labels), 32, 32, 3), dtype=np.uint8),
-        y_train=labels,
-        rank_in_class=np.concatenate([np.arange(n) for n in sizes]),
-        x_test=stream.integers(0, 256, (len(tested), 32, 32, 3), dtype=np.uint8),
-        y_test=tested,
-        classes=np.array([f"class {c}" for c in range(classes)]),
     )
 
 

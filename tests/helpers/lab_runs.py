@@ -1,4 +1,4 @@
-"""What tests of runs share: short recipes, and what a run's folder holds."""
+"""Short trainings of small methods, and what a run's folder holds."""
 
 from __future__ import annotations
 
@@ -11,18 +11,25 @@ from subprocess import PIPE, Popen
 from typing import Any
 
 import numpy as np
-from torch import nn
+import torch
+from torch import Tensor
 
+from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.config.recipe import Recipe
+from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainConfig
 from batchformer.lab.data.feeds.memory import close
 from batchformer.lab.engine.checkpoint import load_newest
 from batchformer.lab.engine.log import read_records
+from batchformer.lab.engine.stage import Plan
+from batchformer.lab.methods import build_method
+from batchformer.lab.models.build import build_model
 from batchformer.lab.recipes import RECIPES, find_recipe
 from batchformer.lab.recipes.small import demo
 from batchformer.lab.runs.folder import recipe_to_json, write_json
+from batchformer.nn.randomness import drawing
 
 #: One record for each run that a published table quotes.
-RESULTS = Path(__file__).parents[1] / "results"
+RESULTS = Path(__file__).parents[2] / "results"
 
 
 def published_recipes() -> set[str]:
@@ -36,6 +43,29 @@ def short(recipe: Recipe | None = None, **train: Any) -> Recipe:
     recipe = recipe or demo()
     options = {"updates": 6, "eval_every": 3, "log_every": 5, "figures": False, **train}
     return recipe.changed(train=options)
+
+
+def quiet_plan(
+    folder: Path,
+    optim: OptimConfig,
+    schedule: ScheduleConfig,
+    seed: int = 3,
+    device: str = "cpu",
+    **train: Any,
+) -> Plan:
+    """A plan with these settings of the training; `train` are fields of ``TrainConfig``."""
+    where = torch.device(device)
+    return Plan(optim, schedule, TrainConfig(**train), seed, folder, where, quiet=True)
+
+
+def digits_method(
+    name: str, counts: Tensor, hyper: MethodConfig | None = None, **module: Any
+) -> Any:
+    """A method for grey images of 8 x 8 pixels, with training images of each class (K,)."""
+    with drawing(0, "weights"):
+        network = build_model("digits_net", len(counts))
+    options: dict[str, Any] = {"module": ModuleConfig(**module), "hyper": hyper, "seed": 0}
+    return build_method(name, network=network, class_counts=counts, **options)
 
 
 def config_of(folder: Path) -> dict[str, Any]:
@@ -70,15 +100,6 @@ def contents(folder: Path) -> tuple[object, dict[str, bytes], dict[str, bytes]]:
     assert state is not None
     weights = {name: value.numpy().tobytes() for name, value in state["method"].items()}
     return metrics_of(folder), figures, weights
-
-
-def bottlenecks(num_classes: int) -> nn.Module:
-    """A small ResNet of timm's whose blocks are bottlenecks."""
-    from timm.models.resnet import Bottleneck, ResNet
-
-    sizes: dict[str, Any] = {"in_chans": 1, "channels": (4, 8, 8, 8), "zero_init_last": False}
-    network: nn.Module = ResNet(Bottleneck, (1, 1, 1, 1), num_classes, **sizes)
-    return network
 
 
 def configuration(**train: Any) -> dict[str, Any]:

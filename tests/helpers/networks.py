@@ -1,0 +1,55 @@
+"""Small networks, with batches for them; they need torch alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+#: A batch (7, 6) for `NormedNet`.
+X = torch.randn(7, 6, generator=torch.Generator().manual_seed(0))
+
+
+class NormedNet(nn.Module):
+    """A norm between two places for BatchFormer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.body = nn.Linear(6, 8), nn.Linear(8, 8)
+        self.norm, self.fc = nn.BatchNorm1d(8), nn.Linear(8, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.fc(self.norm(self.body(self.stem(x))).relu())
+        return out
+
+
+def small_network() -> nn.Sequential:
+    """Learns `three_classes` in a few steps; always the same weights."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3))
+
+
+def three_classes(batch_size: int = 8) -> DataLoader[Any]:
+    """Batches (N, 6) of 24 samples with their labels."""
+    generator = torch.Generator().manual_seed(0)
+    y = torch.arange(24) % 3
+    x = torch.randn(24, 6, generator=generator) + 2 * F.one_hot(y, 6)
+    return DataLoader(TensorDataset(x, y), batch_size=batch_size)
+
+
+def evaluated(model: nn.Module) -> Tensor:
+    """Logits (24, 3) of all samples of `three_classes`, in eval."""
+    with torch.no_grad():
+        return torch.as_tensor(model.eval()(next(iter(three_classes(24)))[0]))
+
+
+def bottlenecks(num_classes: int) -> nn.Module:
+    """A small ResNet of timm's whose blocks are bottlenecks."""
+    from timm.models.resnet import Bottleneck, ResNet
+
+    sizes: dict[str, Any] = {"in_chans": 1, "channels": (4, 8, 8, 8), "zero_init_last": False}
+    network: nn.Module = ResNet(Bottleneck, (1, 1, 1, 1), num_classes, **sizes)
+    return network
