@@ -30,7 +30,7 @@ def shown(capsys: pytest.CaptureFixture[str], *words: str, name: str = "demo") -
 
 def test_the_demonstrations_help_fits_two_screens(capsys: pytest.CaptureFixture[str]) -> None:
     lines = shown(capsys, "--help").splitlines()
-    assert len(lines) <= 120
+    assert len(lines) <= 100
     options = {line.split()[0] for line in lines if line.startswith("  --")}
     assert {"--seeds", "--data.ratio", "--hyper.cutmix", "--module.heads", "--optim.lr"} <= options
     assert not {"--data.root", "--hyper.margin", "--optim.betas", "--jobs.time"} & options
@@ -39,15 +39,13 @@ def test_the_demonstrations_help_fits_two_screens(capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.parametrize("columns", [80, 100])
-def test_no_line_is_longer_than_the_terminal_and_no_sentence_is_cut(
-    columns: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_line_is_longer_than_the_terminal(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
     for name in RECIPES:
         recipe = find_recipe(name)
         options = CompareOptions(**Settings.fields_of(recipe))
         for line in short_help(options, recipe, f"compare {name}").splitlines():
-            assert len(line) <= columns and "..." not in line, line
+            assert len(line) <= columns, line
             words = re.match(r"  --\S+(?: \S+)*  +(?=\S)", line)
             assert words is None or words.end() == LEFT + 3, f"not in the column of words: {line}"
 

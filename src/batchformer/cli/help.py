@@ -1,4 +1,4 @@
-"""The short help of commands that take a recipe: a sentence on each setting that has an effect."""
+"""The short help of commands that take a recipe: one line for each setting that has an effect."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from batchformer.lab.config.recipe import Recipe
 
 WIDTH = 100
 #: Columns of an option and its value; the words of a longer one begin on the next line.
-LEFT = 32
+LEFT = 33
 #: Characters of choices that stand before the words.
 CHOICES = 44
 _SENTENCE_END = re.compile(r"(?<=[a-z)\]])\. ")
@@ -65,7 +65,7 @@ def _nested(options: Any, name: str) -> bool:
 
 
 def _line(settings: Any, name: str, prefix: str, width: int) -> str:
-    """``  --optim.lr 0.05   Learning rate of the network``, in as many lines as it takes."""
+    """``  --optim.lr 0.05   Learning rate of the network``, cut to the width."""
     value, option = getattr(settings, name), name.replace("_", "-")
     kind: Any = type(settings)
     words, choices = _described(kind)[name]
@@ -79,11 +79,11 @@ def _line(settings: Any, name: str, prefix: str, width: int) -> str:
     room = max(width - LEFT - 3, 20)
     if len(words) > room:  # the first clause, if it is enough
         words = words.partition("; ")[0]
+    words = textwrap.shorten(words, room, placeholder=" ...", break_on_hyphens=False)
+    if len(given) <= LEFT:
+        return f"  {given:<{LEFT}} {words}".rstrip()
     shown = textwrap.wrap(given, width - 2, subsequent_indent=" " * 4, break_on_hyphens=False)
-    below = textwrap.wrap(words, room, break_on_hyphens=False)
-    if len(given) <= LEFT and below:
-        shown = [f"{given:<{LEFT}} {below.pop(0)}"]
-    return "\n".join([*(f"  {line}" for line in shown), *(" " * (LEFT + 3) + one for one in below)])
+    return "\n".join([*(f"  {line}" for line in shown), " " * (LEFT + 3) + words]).rstrip()
 
 
 def _of_one_method(words: str) -> str:
