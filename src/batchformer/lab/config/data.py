@@ -76,7 +76,8 @@ class LongTailConfig(_Data):
     profile: Literal["exponential", "step"] = "exponential"
     """How class sizes fall."""
     seed: int = 0
-    """Seed of that draw; the same for all runs, so that arms and seeds share one training set."""
+    """Seed by which images are drawn; the same for all runs, so that arms and seeds share one
+    training set."""
     root: str | None = None
     """Folder or .npz file; by default $BATCHFORMER_DATA, else ~/.cache/batchformer. It has your own
     images in train/<class>/ and test/<class>/ (or val/<class>/); or in <class>/ alone, and a fifth
@@ -103,11 +104,11 @@ class LongTailConfig(_Data):
     augment: Literal[
         "autoaugment", "standard", "rotation", "paco", "jitter", "resized", "simclr", "deit"
     ] = "autoaugment"
-    """CIFAR: autoaugment is crop, flip, AutoAugment and Cutout; standard is crop and flip; rotation
-    is crop, flip and rotation (RIDE). Image files: jitter is resized crop, flip and colour jitter;
-    resized is resized crop and flip; simclr is two views as SimCLR's; deit is resized crop, flip,
-    RandAugment and erasing. Both: paco is two views, the second as SimCLR's. The digits have an
-    augmentation of their own."""
+    """Augmentation of training images. CIFAR: autoaugment is crop, flip, AutoAugment and Cutout;
+    standard is crop and flip; rotation is crop, flip and rotation (RIDE). Image files: jitter is
+    resized crop, flip and colour jitter; resized is resized crop and flip; simclr is two views as
+    SimCLR's; deit is resized crop, flip, RandAugment and erasing. Both: paco is two views, the
+    second as SimCLR's. The digits have an augmentation of their own."""
     sampler: SamplerName = "shuffle"
     """shuffle: every image once an epoch; class_balanced: every class equally often; repeated: a
     third of the images three times (DeiT); mates: half of the images of shuffle, each followed by
@@ -213,7 +214,7 @@ class ContrastConfig(_Data):
     """Images of the largest class over those of the smallest, where the tail is drawn here; 1: all
     images."""
     seed: int = 0
-    """Seed of that draw; the same for all runs."""
+    """Seed by which images are drawn; the same for all runs."""
     root: str | None = None
     """Folder or .npz file; by default $BATCHFORMER_DATA, else ~/.cache/batchformer."""
     train_list: str | None = None
