@@ -30,7 +30,8 @@ INTO = {
 ASKED = [
     *("test_docs.py", "cli/test_help.py", "cli/test_options.py", "lab/config"),
     *("lab/recipes/test_settings.py", "lab/recipes/test_protocols.py", "lab/runs/test_listing.py"),
-    *("lab/report/figures/test_catalogue.py", "lab/report/figures/test_show.py"),
+    *(f"lab/report/{name}.py" for name in ("figures/test_catalogue", "figures/test_show")),
+    "lab/report/page/test_sections.py",
 ]
 
 
@@ -53,8 +54,8 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ignored = shutil.ignore_patterns("__pycache__")
     for folder in ("src", "tests"):
         shutil.copytree(ROOT / folder, root / folder, ignore=ignored)
-    for name in ("pyproject.toml", "docs", "results"):
-        (root / name).symlink_to(ROOT / name)
+    for path in (*ROOT.glob("*.md"), *(ROOT / n for n in ("pyproject.toml", "docs", "results"))):
+        (root / path.name).symlink_to(path)
     for name, code in blocks().items():
         path = root / name
         if name in INTO:
