@@ -221,11 +221,14 @@ def test_a_lonely_sample_passes_and_leaves_zero_gradients(
         encoder(x)  # said once in all
 
 
-def test_the_output_has_the_type_of_the_input_under_autocast() -> None:
-    encoder = BatchFormer(8, dropout=0.0)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_the_output_has_the_type_of_the_input_under_autocast(device: str) -> None:
+    encoder = BatchFormer(8, dropout=0.0).to(device)
+    with torch.autocast(device, dtype=torch.bfloat16):
         for dtype in (torch.bfloat16, torch.float32):
-            out = two_streams(torch.randn(4, 8).to(dtype), encoder)
+            x = torch.randn(4, 8, device=device, dtype=dtype)
+            assert encoder(x).dtype == dtype
+            out = two_streams(x, encoder)
             assert out.dtype == dtype and out.shape == (8, 8)
 
 
