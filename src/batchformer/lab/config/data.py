@@ -91,8 +91,8 @@ class LongTailConfig(_Data):
     """Image files: train on at most this many images of each class. They are the first of an order
     drawn by data.seed, so that a smaller set is contained in a larger one. 0: all images."""
     min_images: int = at_least(0, 0)
-    """Train and score only classes with at least this many training images. They are numbered anew
-    in their order; the experts of lfme have classes of similar size."""
+    """Train and score only classes with at least this many training images. The remaining
+    classes keep their order and are numbered from 0. Each expert of lfme has such a part."""
     max_images: int = 0
     """The same for classes with at most this many; 0: no bound."""
     size: int = at_least(1, 224)
