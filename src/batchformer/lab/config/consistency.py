@@ -247,14 +247,14 @@ def require_sense(method: str, module: ModuleConfig) -> None:
 
 
 def _require_sample_loss(method: str, module: ModuleConfig) -> None:
-    """Refuse what needs a loss over samples where there is none, or where it has no meaning."""
-    settings_used = {
+    """Refuse settings that need a loss over samples in methods without one, or exclude others."""
+    needing = {
         "module.context classes": module.context == "classes",
         "module.encoder dropout": module.encoder == "dropout",
         "module.mixed-labels": module.mixed_labels != "own",
         "module.views": module.views > 1,
     }
-    used = [name for name, is_used in settings_used.items() if is_used]
+    used = [name for name, is_used in needing.items() if is_used]
     fitting = methods_that(lambda each: each.sample_loss)
     for name in used:
         require(
@@ -291,9 +291,10 @@ def _require_sample_loss(method: str, module: ModuleConfig) -> None:
 
 def _require_place(method: str, module: ModuleConfig) -> None:
     """Refuse places inside the network where they, or other settings beside them, make no sense."""
+    entry = find_method(method)
     if not module.at:
         require(
-            find_method(method).pooled,
+            entry.pooled,
             f"{method} has no pooled features that BatchFormer could stand behind; name a place by "
             "module.at, such as model.encoder.layers.1, which is after the first encoder layer",
         )
@@ -305,7 +306,6 @@ def _require_place(method: str, module: ModuleConfig) -> None:
         )
         require(not module.share, "module.share is for several places in module.at")
         return
-    entry = find_method(method)
     fitting = methods_that(lambda each: each.inside and bool({*each.tasks} & {*entry.tasks}))
     fitting = fitting or methods_that(lambda each: each.inside)
     require(
