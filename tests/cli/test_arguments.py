@@ -21,7 +21,7 @@ from batchformer.cli.options import (
     SweepOptions,
     TrainOptions,
 )
-from batchformer.lab.config.consistency import unread_settings
+from batchformer.lab.config.idle_settings import unread_settings
 from batchformer.lab.recipes import RECIPES, find_recipe
 
 

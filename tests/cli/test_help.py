@@ -11,7 +11,7 @@ import pytest
 from batchformer.cli.arguments import parse_settings
 from batchformer.cli.help import LEFT, short_help
 from batchformer.cli.options import CompareOptions, Settings, SweepOptions, TrainOptions
-from batchformer.lab.config.consistency import hidden_settings
+from batchformer.lab.config.idle_settings import hidden_settings
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.recipes import RECIPES, find_recipe
 

@@ -59,6 +59,7 @@ def test_candidates_are_layers_that_read_samples() -> None:
     model = TwoInputs()
     _, record = traced(model, torch.randn(3, 4))
     assert record.candidates() == "Candidates for at=: 'body' (Linear, input (3, 4))"
+    assert "There is no candidate" in record.candidates(["body"]), "a place that failed is not one"
     regions = nn.Sequential(nn.Flatten(0, 1), nn.Linear(4, 8), nn.Linear(8, 2))
     with pytest.raises(AttachError, match="no layer is called once") as told:
         attach(regions, example=torch.randn(3, 5, 4))

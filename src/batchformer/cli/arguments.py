@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from batchformer.cli.options import Settings
 from batchformer.lab.config.arms import ARMS
-from batchformer.lab.config.consistency import unread_settings
+from batchformer.lab.config.idle_settings import unread_settings
 from batchformer.lab.config.recipe import Recipe, changed_settings
 from batchformer.lab.recipes import RECIPES, find_recipe
 

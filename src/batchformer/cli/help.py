@@ -12,7 +12,7 @@ from functools import cache
 from itertools import pairwise
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from batchformer.lab.config.consistency import hidden_settings
+from batchformer.lab.config.idle_settings import hidden_settings
 from batchformer.lab.config.methods import METHODS
 from batchformer.lab.config.recipe import Recipe
 

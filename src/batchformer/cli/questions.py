@@ -12,7 +12,8 @@ from batchformer.cli.options import (
     LongTailOptions,
     PairsOptions,
 )
-from batchformer.lab.config.methods import require_training, without_batchformer
+from batchformer.lab.config.consistency import require_training
+from batchformer.lab.config.methods import without_batchformer
 from batchformer.lab.runs.listing import ensure_data, print_data, print_listing, print_matching
 
 

@@ -129,7 +129,7 @@ def attach(
     """
     _refuse_attached(model)
     _refuse_wrapped(model)
-    _refuse_scheduled(optimizer)
+    _refuse_optimizer(optimizer)
     for name, value in (("streams", streams), ("batch_norm", batch_norm)):
         if value not in CHOICES[name]:
             choices = " or ".join(map(repr, CHOICES[name]))
@@ -353,8 +353,8 @@ def _refuse_inference_tensors(tensors: Iterable[tuple[str, Tensor]]) -> None:
             )
 
 
-def _refuse_scheduled(optimizer: Optimizer | None) -> None:
-    """Refuse an optimizer with a scheduler, whose next step would fail on a new group."""
+def _refuse_optimizer(optimizer: Optimizer | None) -> None:
+    """Refuse what is no optimizer, and one with a scheduler, which would fail on a new group."""
     if optimizer is not None and not hasattr(optimizer, "param_groups"):
         raise AttachError(
             f"attach(): optimizer= must be a torch optimizer, to which BatchFormer's parameters "

@@ -82,7 +82,6 @@ class Trace:
 
     Attributes:
         calls: every module that was called, by name, in the order of first calls.
-        layers: names of the weight-bearing leaf modules among them.
         producers: for each output tensor, the last layers before it.
         bare: names of weight matrices between those layers and the outputs that are in no layer.
         rows: the number of samples in the pass.
@@ -90,7 +89,6 @@ class Trace:
     """
 
     calls: dict[str, Call] = field(default_factory=dict)
-    layers: list[str] = field(default_factory=list)
     producers: list[list[str]] = field(default_factory=list)
     bare: list[str] = field(default_factory=list)
     rows: int = 0
@@ -101,8 +99,9 @@ class Trace:
 
         If there is none, the message gives the lines to write instead, unless ``lines`` is false.
         """
-        calls = [self.calls[name] for name in self.layers if name not in tried]
-        shown = [call.describe() for call in calls if call.reads_samples(self.rows)][-6:]
+        others = [call for name, call in self.calls.items() if name not in tried]
+        layers = [call for call in others if is_layer(call.module)]
+        shown = [call.describe() for call in layers if call.reads_samples(self.rows)][-6:]
         if shown:
             return "Candidates for at=: " + "; ".join(shown)
         return (
@@ -141,15 +140,12 @@ def trace(model: nn.Module, batch: Batch) -> Trace:
 
 
 def find_and_trace(model: nn.Module, example: Any, axis: int) -> tuple[Batch, Trace]:
-    """A batch that the model accepts, and its trace.
-
-    The batch is that of :func:`~batchformer.plug.example.find_batch`.
-    """
+    """The example, or else a guessed batch that the model accepts, and its trace."""
     if example is not None:
         batch = find_batch(model, example, axis)
         return batch, trace(model, batch)
     with _with_graph(model):
-        # Training may need targets, or fail for a reason that is told later.
+        # Prefer a batch that the model trains on. If none does, dry_run says why.
         with suppress(ValueError):
             return guess(model, lambda batch: _traced_and_trained(model, batch))
         return guess(model, lambda batch: _traced(model, batch))
@@ -190,8 +186,6 @@ def _traced(model: nn.Module, batch: Batch) -> Trace:
                 record.calls[name].times += 1
             else:
                 record.calls[name] = Call(name, module, args, kwargs)
-                if layer:
-                    record.layers.append(name)
             if layer:
                 for tensor in output_tensors(output):
                     produced.setdefault(tensor.grad_fn, name)

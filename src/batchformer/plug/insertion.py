@@ -1,4 +1,4 @@
-"""What ``attach`` puts into a model: modules with another forward, proven by a training pass."""
+"""What ``attach`` puts into a model, the training pass that proves it, and the record of it."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ class Place:
             replaces it acts from then on.
         marks: outputs are logits, marked as two streams
             (:mod:`~batchformer.plug.two_stream_tensor`).
-        stream: if several heads read the same tensor, their common mixed stream.
+        stream: if several heads read the same tensor, their common stream; only ``double`` uses it.
         mask: which argument of the module says where there is only padding.
     """
 
@@ -225,7 +225,7 @@ class SharedStream:
         return doubled
 
     def drop(self) -> None:
-        # All as it was: a compiler compiles again if an attribute has another value.
+        # Back to the initial values: a compiler compiles again if an attribute has changed.
         self.source = self.doubled = None
         self.with_gradient = False
 
@@ -250,7 +250,8 @@ class WithBatchFormer(ForwardMixin):
             if place.marks and not torch.compiler.is_compiling():
                 unseen = _unseen(place, x, features, args, kwargs)
                 if unseen and not isinstance(self, DoublesSideInputs):
-                    warnings.warn(unseen, stacklevel=2)  # labels of a margin may cause no error
+                    # A head that reads labels, such as one with a margin, may fail silently.
+                    warnings.warn(unseen, stacklevel=2)
             try:
                 out = super().forward(features, *args, **kwargs)
             except RuntimeError as error:
@@ -350,17 +351,15 @@ def remove(module: nn.Module) -> None:
 def insert_all(
     calls: list[Call], modules: list[BatchFormer], streams: str, mask: str | None = None
 ) -> None:
-    """Put each module before its call; calls with the same input and module share a stream."""
+    """Put each encoder before the module of its call; the same input and encoder share a stream."""
     masks = [None if mask is None else padding_mask(call, mask) for call in calls]
     pairs = [(id(call.source), id(module)) for call, module in zip(calls, modules, strict=True)]
     shared = {pair: SharedStream(pairs.count(pair)) for pair in pairs if pairs.count(pair) > 1}
     owners: dict[int, nn.Module] = {}
+    role: Role = "double" if streams == "shared" else "mix_all"
     for call, module, pair, beside in zip(calls, modules, pairs, masks, strict=True):
         owner = owners.setdefault(id(module), call.module)
-        role: Role = "double" if streams == "shared" else "mix_all"
-        place = Place(role, (owner,), marks=True, mask=beside)
-        if streams == "shared":
-            place.stream = shared.get(pair)
+        place = Place(role, (owner,), marks=True, stream=shared.get(pair), mask=beside)
         insert(call.module, place, module if owner is call.module else None)
 
 
@@ -428,8 +427,8 @@ def dry_run(
     except Exception as first:
         try:
             if needed or not doubles_sides:
-                raise
-            seen = _training_pass(model, batch, calls, record, doubles_sides)
+                raise  # there is nothing else to try
+            seen = _training_pass(model, batch, calls, record, doubles_sides=True)
         except Exception as error:
             if _fails_alone(model, batch):
                 raise AttachError(
@@ -479,7 +478,7 @@ def dry_run(
 
 
 def _fails_alone(model: nn.Module, batch: Batch) -> bool:
-    """Whether a training pass fails without BatchFormer too, which is removed."""
+    """Remove BatchFormer, and say whether a training pass fails without it too."""
     for module in list(model.modules()):
         remove(module)
     with preserve_state(model), torch.no_grad():
@@ -578,7 +577,8 @@ class Attachment:
 
     Attributes:
         places: names of the modules that BatchFormer stands before, in the order of their calls.
-        changed: names of all modules whose class is changed: these, and norms per stream.
+        changed: names of the modules that must keep their changed class: the places, norms per
+            stream, and modules that double their side inputs.
         streams: ``"shared"`` or ``"mixed_only"``.
         input_axis: the axis of the samples in the model's inputs.
     """

@@ -1,4 +1,4 @@
-"""BatchFormer's defaults are the paper's, and settings without sense are refused."""
+"""Settings of BatchFormer that are impossible, or make no sense in a method, are refused."""
 
 from __future__ import annotations
 
@@ -6,12 +6,8 @@ from typing import Any
 
 import pytest
 
-from batchformer.lab.config.methods import (
-    MethodConfig,
-    ModuleConfig,
-    require_contrast_sense,
-    require_sense,
-)
+from batchformer.lab.config.consistency import require_contrast_sense, require_sense
+from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.recipes import find_recipe
 
 

@@ -201,7 +201,7 @@ def change_of_a_loss(group: NetworkGroup, arm: str) -> float | None:
 
     It is the first-order change where the other sample's feature moves as far as two samples lie
     apart, in the direction that changes the loss most: the mean over pairs of samples, classes and
-    seeds. Single pairs reach far more.
+    seeds. Single pairs can change it far more.
     """
     names = ("gradient_samples", "gradient_l2", "projection", "projection_share")
     changes = []

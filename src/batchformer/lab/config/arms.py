@@ -7,12 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from batchformer.lab.config.consistency import require_training
 from batchformer.lab.config.methods import (
     MethodEntry,
     find_method,
     loss_change,
     methods_that,
-    require_training,
     without_batchformer,
 )
 from batchformer.lab.config.recipe import Change, Recipe, with_settings

@@ -1,7 +1,6 @@
-"""Settings that contradict one another, or have no effect: refused, or left out of the help.
+"""Settings that contradict one another are refused when a recipe is made, before any work starts.
 
-What contradicts itself is refused when a recipe is made, before anything is read or trained. What
-depends on the method is asked of its declaration in ``config/methods.py``. Nothing here needs
+What depends on the method is asked of its declaration in ``config/methods.py``. Nothing here needs
 torch.
 """
 
@@ -11,24 +10,14 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from batchformer.lab.config.data import BY_TASK
-from batchformer.lab.config.methods import (
-    COMMON,
-    METHODS,
-    MethodEntry,
-    find_method,
-    methods_that,
-    require_contrast_sense,
-    require_sense,
-)
+from batchformer.lab.config.methods import find_method, methods_that
+from batchformer.lab.config.module import ModuleConfig
 from batchformer.lab.config.settings import (
     Adversary,
-    LatePenalty,
     MethodConfig,
     Mixing,
     MomentumContrast,
-    Network,
     ShuffledNorm,
-    ValleyAverage,
 )
 from batchformer.lab.config.training import require
 
@@ -226,105 +215,137 @@ def _require_parts(recipe: Recipe) -> None:
     )
 
 
-# Settings that the short help of a recipe leaves out; --help-all shows them
-
-#: Settings of the optimizer that only these read.
-_OPTIMIZERS = {
-    "momentum": ("sgd", "lars"),
-    "nesterov": ("sgd",),
-    "betas": ("adam", "adamw"),
-    "trust": ("lars",),
-}
-#: Settings of the schedule that only these shapes read.
-_SHAPES = {
-    "floor": ("cosine",),
-    "milestones": ("multistep",),
-    "gamma": ("multistep",),
-    "rate": ("power",),
-    "power": ("power",),
-}
-#: Settings of training on several ranks.
-_RANKS = ("train.parallel", "train.sync_norm", "module.exchange")
-#: Settings of image files and of networks that are trained on them.
-_IMAGE_FILES = ("stride", "train.workers", "train.damaged")
+# Settings of BatchFormer (``module.*``), and whether they make sense in a method
 
 
-def hidden_settings(recipe: Recipe) -> set[str]:
-    """Names such as ``data.root`` of what has no effect on a recipe, or needs several ranks.
+def require_sense(method: str, module: ModuleConfig) -> None:
+    """Refuse settings of BatchFormer that have no meaning in a method.
 
-    A setting that the recipe sets itself is never hidden.
-
-    >>> from batchformer.lab.recipes import find_recipe
-    >>> hidden = hidden_settings(find_recipe("demo"))
-    >>> "hyper.tau" in hidden, "hyper.cutmix" in hidden, "data.ratio" in hidden
-    (True, False, False)
+    >>> require_sense("paco", ModuleConfig(loss_scale="official"))
+    Traceback (most recent call last):
+    ...
+    ValueError: Not possible: PaCo with BatchFormer was never released, so ...
     """
-    return {name for name in _idle(recipe) if not _is_set(recipe, name)}
+    if not module.enabled:
+        return
+    entry, official = find_method(method), module.loss_scale == "official"
+    require(not (official and entry.no_official_loss), entry.no_official_loss)
+    require(not (module.mixed_weight != 1 and entry.no_mixed_weight), entry.no_mixed_weight)
+    _require_place(method, module)
+    _require_sample_loss(method, module)
+    if module.streams == "mixed_only":
+        alone = 'with module.streams "mixed_only" there is one stream, '
+        require(
+            module.mixed_weight == 1,
+            f"{alone}which is weighed against no other; leave module.mixed-weight at 1",
+        )
+        require(
+            not official,
+            f"{alone}and the official loss is of two; leave module.loss-scale mean, and for three "
+            "times the loss set train.loss-multiplier 3",
+        )
 
 
-def unread_settings(recipe: Recipe) -> set[str]:
-    """Settings of data, method, optimizer and schedule that are set, and that no arm reads.
+def _require_sample_loss(method: str, module: ModuleConfig) -> None:
+    """Refuse settings that need a loss over samples in methods without one, or exclude others."""
+    needing = {
+        "module.context classes": module.context == "classes",
+        "module.encoder dropout": module.encoder == "dropout",
+        "module.mixed-labels": module.mixed_labels != "own",
+        "module.views": module.views > 1,
+    }
+    used = [name for name, is_used in needing.items() if is_used]
+    fitting = methods_that(lambda each: each.sample_loss)
+    for name in used:
+        require(
+            method in fitting,
+            f"{name} is for {' and '.join(fitting)}, not for {method}; leave it out, or set "
+            f"--method {' or '.join(fitting)}",
+        )
+        require(
+            not module.at,
+            f"{name} works on pooled features, and module.at stands before these; leave one of "
+            "them out",
+        )
+    require(
+        module.encoder != "dropout" or module.dropout > 0,
+        "module.encoder dropout without dropout leaves two equal streams; set module.dropout, for "
+        "example 0.5",
+    )
+    require(
+        module.context == "none" or len(used) == 1,
+        f"{' and '.join(used)} are not possible together; leave one of them out",
+    )
+    require(
+        module.mixed_labels == "own"
+        or (module.attend == "batch" and module.encoder == "transformer"),
+        "module.mixed-labels weighs labels by attention to other samples, and here is none; leave "
+        "it own, or set --module.attend batch and --module.encoder transformer",
+    )
+    require(
+        not module.exchange or (module.context == "none" and module.mixed_labels == "own"),
+        f"{' and '.join(used)}: this works on the batch of each rank, and module.exchange joins "
+        "the batches of all ranks; set --module.no-exchange",
+    )
 
-    Those that a network may read, and those that change speed alone, are left out.
 
-    >>> from batchformer.lab.recipes import find_recipe
-    >>> unread_settings(find_recipe("demo").changed(hyper={"smoothing": 0.1, "cutmix": 1.0}))
-    {'hyper.smoothing'}
+def _require_place(method: str, module: ModuleConfig) -> None:
+    """Refuse places inside the network where they, or other settings beside them, make no sense."""
+    entry = find_method(method)
+    if not module.at:
+        require(
+            entry.pooled,
+            f"{method} has no pooled features that BatchFormer could stand behind; name a place by "
+            "module.at, such as model.encoder.layers.1, which is after the first encoder layer",
+        )
+        require(
+            module.encoder != "none",
+            "module.encoder none, and the arm batchformer_identity, leave two equal streams at the "
+            "classifier, so this would be the baseline under another name; name a place inside the "
+            "network by module.at",
+        )
+        require(not module.share, "module.share is for several places in module.at")
+        return
+    fitting = methods_that(lambda each: each.inside and bool({*each.tasks} & {*entry.tasks}))
+    fitting = fitting or methods_that(lambda each: each.inside)
+    require(
+        entry.inside,
+        f"module.at is for {' and '.join(fitting)}, not for {method}; leave it empty, or set "
+        f"--method {' or '.join(fitting)}",
+    )
+    require(
+        not module.copy_layers,
+        "module.copy-layers is for BatchFormer before the classifier; leave it off with module.at",
+    )
+
+
+def require_training(method: str, module: ModuleConfig) -> None:
+    """Refuse BatchFormer in a method that trains nothing.
+
+    >>> require_training("eszsl", ModuleConfig())
+    Traceback (most recent call last):
+    ...
+    ValueError: Not possible: eszsl is a closed form: BatchFormer has no training to act in. ...
     """
-    groups = ("data.", "hyper.", "optim.", "schedule.")
-    read = {f"hyper.{field.name}" for field in dataclasses.fields(Network)}
-    read |= {"data.size", "data.memory", "hyper.experts", "hyper.scale"}
-    idle = {setting for setting in _idle(recipe) if setting.startswith(groups)} - read
-    return {setting for setting in idle if _is_set(recipe, setting)}
+    require(
+        not (module.enabled and find_method(method).batchformer == "closed_form"),
+        f"{method} is a closed form: BatchFormer has no training to act in. Train the baseline "
+        "alone: --arms baseline with compare, --arm baseline with train",
+    )
 
 
-def _is_set(recipe: Recipe, setting: str) -> bool:
-    """Whether a setting has another value than its default."""
-    group, _, name = setting.rpartition(".")
-    settings: Any = getattr(recipe, group) if group else recipe
-    defaults = {field.name: field.default for field in dataclasses.fields(settings)}
-    return name in defaults and getattr(settings, name) != defaults[name]
-
-
-def _idle(recipe: Recipe) -> set[str]:
-    entry = find_method(recipe.method)
-    idle = {f"data.{name}" for name in recipe.data.idle()}
-    read = {setting for known in METHODS.values() for setting in known.reads}
-    idle |= read - set(entry.reads) - ({"data.views"} if recipe.task == "contrastive" else set())
-    idle |= {f"hyper.{name}" for name in _of_methods(recipe, entry)}
-    if entry.batchformer != "trains":
-        idle |= {f"module.{field.name}" for field in dataclasses.fields(recipe.module)}
-    if not entry.sample_loss:
-        idle |= {"module.context", "module.views", "module.mixed_labels"}
-    if not entry.inside:
-        idle |= {"module.at", "module.encoder"}
-    if len(recipe.module.at) < 2:
-        idle.add("module.share")
-    if recipe.module.context == "none":
-        idle |= {"module.context_momentum", "module.context_weight"}
-    if recipe.module.mixed_labels == "own":
-        idle.add("module.label_share")
-    if recipe.module.layers == 1:
-        idle.add("module.copy_layers")
-    idle |= {f"optim.{name}" for name, of in _OPTIMIZERS.items() if recipe.optim.name not in of}
-    idle |= {f"schedule.{name}" for name, of in _SHAPES.items() if recipe.schedule.kind not in of}
-    if not recipe.schedule.warmup:
-        idle |= {"schedule.warmup_from", "schedule.warmup_overshoot"}
-    if LatePenalty not in entry.settings:
-        idle.add("schedule.restart")
-    if not recipe.train.epochs:
-        idle.add("train.eval_epochs")
-    if not recipe.data.of_files:
-        idle |= set(_IMAGE_FILES)
-    return idle | set(_RANKS)
-
-
-def _of_methods(recipe: Recipe, entry: MethodEntry) -> set[str]:
-    """Settings of other methods, and of what this recipe does not use."""
-    read = {*entry.settings, *COMMON}
-    if recipe.task != "domains":
-        read.discard(ValleyAverage)
-    if not recipe.data.of_files:
-        read.discard(Network)
-    known = {field.name for group in read for field in dataclasses.fields(group)}
-    return {field.name for field in dataclasses.fields(MethodConfig)} - known
+def require_contrast_sense(method: str, module: ModuleConfig, hyper: MethodConfig) -> None:
+    """Refuse settings of the streams that have no meaning in MoCo, or in this version of it."""
+    if not module.enabled:
+        return
+    require_sense(method, module)
+    require(
+        module.streams == "shared" or (hyper.contrast_pairs == "all" and hyper.enqueued == "both"),
+        'with module.streams "mixed_only" there is one stream, and nothing to choose from; leave '
+        "hyper.contrast-pairs all and hyper.enqueued both",
+    )
+    require(
+        method != "moco_v2" or hyper.contrast_pairs in ("all", "plain"),
+        f"hyper.contrast-pairs {hyper.contrast_pairs} is a list of the released MoCo-v3; "
+        "moco_v2 has all and plain",
+    )

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from batchformer.lab.config import settings
 from batchformer.lab.config.module import ModuleConfig as ModuleConfig
 from batchformer.lab.config.settings import MethodConfig as MethodConfig
-from batchformer.lab.config.training import require
 
 #: Families of experiments on labelled images of one domain.
 LABELLED = ("long_tailed", "ablation", "recognition")
@@ -36,7 +35,7 @@ class MethodEntry:
         own_classifier: it puts a classifier of its own into the network.
         inside: BatchFormer can stand inside the network (``module.at``): one classifier, and a loss
             of logits and targets alone.
-        pooled: BatchFormer can stand behind pooled features, where it does without ``module.at``.
+        pooled: BatchFormer can stand behind pooled features: its place if ``module.at`` is empty.
         sample_loss: the loss is a mean over images, of one classifier's logits against a label that
             may be soft. So class rows, further streams and other labels can join it.
         no_official_loss: why the released code's loss has no meaning here.
@@ -44,8 +43,8 @@ class MethodEntry:
         refuse_data: returns why data of a fitting task cannot be used, or an empty string.
         loss_change: if the loss changes during training, the setting with the epoch, and how.
         bank: it is given all training images without augmentation, to compute something from them.
-        teacher_classes: where it learns from several networks, each of some classes: their numbers
-            of classes, from the settings and the training images of each class.
+        teacher_classes: for a method with several teachers, each trained on some of the classes:
+            how many classes each has, given the settings and the training images of each class.
     """
 
     path: str
@@ -381,136 +380,3 @@ def reweights(method: str | None) -> bool:
     (True, False)
     """
     return loss_change(method) == _REWEIGHTED
-
-
-def require_sense(method: str, module: ModuleConfig) -> None:
-    """Refuse settings of BatchFormer that have no meaning in a method.
-
-    >>> require_sense("paco", ModuleConfig(loss_scale="official"))
-    Traceback (most recent call last):
-    ...
-    ValueError: Not possible: PaCo with BatchFormer was never released, so ...
-    """
-    if not module.enabled:
-        return
-    entry, official = find_method(method), module.loss_scale == "official"
-    require(not (official and entry.no_official_loss), entry.no_official_loss)
-    require(not (module.mixed_weight != 1 and entry.no_mixed_weight), entry.no_mixed_weight)
-    _require_place(method, module)
-    _require_sample_loss(method, module)
-    if module.streams == "mixed_only":
-        alone = 'with module.streams "mixed_only" there is one stream, '
-        require(
-            module.mixed_weight == 1,
-            f"{alone}which is weighed against no other; leave module.mixed-weight at 1",
-        )
-        require(
-            not official,
-            f"{alone}and the official loss is of two; leave module.loss-scale mean, and for three "
-            "times the loss set train.loss-multiplier 3",
-        )
-
-
-def _require_sample_loss(method: str, module: ModuleConfig) -> None:
-    """Refuse what needs a loss over samples where there is none, or where it has no meaning."""
-    settings_used = {
-        "module.context classes": module.context == "classes",
-        "module.encoder dropout": module.encoder == "dropout",
-        "module.mixed-labels": module.mixed_labels != "own",
-        "module.views": module.views > 1,
-    }
-    used = [name for name, is_used in settings_used.items() if is_used]
-    fitting = methods_that(lambda each: each.sample_loss)
-    for name in used:
-        require(
-            method in fitting,
-            f"{name} is for {' and '.join(fitting)}, not for {method}; leave it out, or set "
-            f"--method {' or '.join(fitting)}",
-        )
-        require(
-            not module.at,
-            f"{name} works on pooled features, and module.at stands before these; leave one of "
-            "them out",
-        )
-    require(
-        module.encoder != "dropout" or module.dropout > 0,
-        "module.encoder dropout without dropout leaves two equal streams; set module.dropout, for "
-        "example 0.5",
-    )
-    require(
-        module.context == "none" or len(used) == 1,
-        f"{' and '.join(used)} are not possible together; leave one of them out",
-    )
-    require(
-        module.mixed_labels == "own"
-        or (module.attend == "batch" and module.encoder == "transformer"),
-        "module.mixed-labels weighs labels by attention to other samples, and here is none; leave "
-        "it own, or set --module.attend batch and --module.encoder transformer",
-    )
-    require(
-        not module.exchange or (module.context == "none" and module.mixed_labels == "own"),
-        f"{' and '.join(used)}: this works on the batch of each rank, and module.exchange joins "
-        "the batches of all ranks; set --module.no-exchange",
-    )
-
-
-def _require_place(method: str, module: ModuleConfig) -> None:
-    """Refuse places inside the network where they, or other settings beside them, make no sense."""
-    if not module.at:
-        require(
-            find_method(method).pooled,
-            f"{method} has no pooled features that BatchFormer could stand behind; name a place by "
-            "module.at, such as model.encoder.layers.1, which is after the first encoder layer",
-        )
-        require(
-            module.encoder != "none",
-            "module.encoder none, and the arm batchformer_identity, leave two equal streams at the "
-            "classifier, so this would be the baseline under another name; name a place inside the "
-            "network by module.at",
-        )
-        require(not module.share, "module.share is for several places in module.at")
-        return
-    entry = find_method(method)
-    fitting = methods_that(lambda each: each.inside and bool({*each.tasks} & {*entry.tasks}))
-    fitting = fitting or methods_that(lambda each: each.inside)
-    require(
-        entry.inside,
-        f"module.at is for {' and '.join(fitting)}, not for {method}; leave it empty, or set "
-        f"--method {' or '.join(fitting)}",
-    )
-    require(
-        not module.copy_layers,
-        "module.copy-layers is for BatchFormer before the classifier; leave it off with module.at",
-    )
-
-
-def require_training(method: str, module: ModuleConfig) -> None:
-    """Refuse BatchFormer in a method that trains nothing.
-
-    >>> require_training("eszsl", ModuleConfig())
-    Traceback (most recent call last):
-    ...
-    ValueError: Not possible: eszsl is a closed form: BatchFormer has no training to act in. ...
-    """
-    require(
-        not (module.enabled and find_method(method).batchformer == "closed_form"),
-        f"{method} is a closed form: BatchFormer has no training to act in. Train the baseline "
-        "alone: --arms baseline with compare, --arm baseline with train",
-    )
-
-
-def require_contrast_sense(method: str, module: ModuleConfig, hyper: MethodConfig) -> None:
-    """Refuse settings of the streams that have no meaning in MoCo, or in this version of it."""
-    if not module.enabled:
-        return
-    require_sense(method, module)
-    require(
-        module.streams == "shared" or (hyper.contrast_pairs == "all" and hyper.enqueued == "both"),
-        'with module.streams "mixed_only" there is one stream, and nothing to choose from; leave '
-        "hyper.contrast-pairs all and hyper.enqueued both",
-    )
-    require(
-        method != "moco_v2" or hyper.contrast_pairs in ("all", "plain"),
-        f"hyper.contrast-pairs {hyper.contrast_pairs} is a list of the released MoCo-v3; "
-        "moco_v2 has all and plain",
-    )

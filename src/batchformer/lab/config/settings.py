@@ -23,7 +23,7 @@ from batchformer.lab.config.training import (
 
 
 def epochs(bound: int, default: int) -> Any:
-    """A number of epochs with a least value; an arm that doubles a training's epochs doubles it."""
+    """A number of epochs with a least value; arms that double the epochs of training double it."""
     metadata = {**at_least(bound, default).metadata, "epochs": True}
     return dataclasses.field(default=default, metadata=metadata)
 
@@ -119,10 +119,10 @@ class MomentumContrast:
     projection_hidden: int = at_least(1, 2048)
     """moco: channels inside the projection and the predictor; 4096 for MoCo-v3."""
     contrast_pairs: Literal["all", "plain", "first_release", "readme"] = "all"
-    """moco with BatchFormer: which streams of queries and keys are contrasted. All four pairs of
-    streams; plain with plain alone; moco_v3: the list of the first release, in which pairs are
-    repeated or missing, and that list with queries against their own mixed stream, to which the
-    released README points."""
+    """moco with BatchFormer: which streams of queries and keys are contrasted: "all" four pairs,
+    or "plain" with plain alone. Only moco_v3 has the others: "first_release" is the list of the
+    first release, in which pairs are repeated or missing; "readme", to which the released README
+    points, is that list with queries against their own mixed stream."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,7 +147,8 @@ class QueuedKeys:
     enqueued: Literal["both", "plain", "mixed"] = "both"
     """moco_v2 with BatchFormer: which streams of the keys enter the queue; both turn it over twice
     as fast. One alone suits hyper.contrast-pairs plain: with all pairs the queries of the other
-    stream have no negatives of their kind, and features collapse (on digits, with plain)."""
+    stream have no negatives of their kind, and features collapse (seen on digits, with plain keys
+    alone)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,9 +165,9 @@ class Neighbours:
     """The vote of nearest neighbours."""
 
     neighbours: int = at_least(1, 200)
-    """knn: training images that vote."""
+    """knn, moco_v2, moco_v3: training images that vote; moco is scored by their votes too."""
     vote_temperature: float = above_zero(0.07)
-    """knn: a vote weighs exp(cosine / temperature)."""
+    """knn, moco_v2, moco_v3: a vote weighs exp(cosine / temperature)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -295,7 +296,7 @@ class LatePenalty:
     """When the penalty sets in."""
 
     penalty_from: int = 0
-    """irm, vrex: the epoch, from 0, at which the penalty has this weight; before it, 1."""
+    """irm, vrex: the epoch, from 0, at which the penalty's weight goes from 1 to hyper.penalty."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -330,7 +331,8 @@ class Disparity:
     reversal: float = 0.1
     """mdd: final factor of the reversed gradient."""
     reversal_updates: int = at_least(1, 1000)
-    """mdd: how fast it rises; at update t the factor is 2 / (1 + exp(-t / updates)) - 1 of it."""
+    """mdd: how fast that factor rises; at update t it is hyper.reversal times
+    (2 / (1 + exp(-t / updates)) - 1)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -480,7 +482,7 @@ class VisualMemory:
     """oltr: a new linear layer with ReLU on the features of the first stage (ImageNet-LT)."""
     frozen_backbone: bool = False
     """oltr: train only attention, the linear layer on pooled features, and the classifier
-    (Places-LT). Normalisation goes on by batch statistics."""
+    (Places-LT). Batch normalisation still uses the statistics of the batch."""
     centroid_weight: float = at_least(0, 0.01)
     """oltr: weight of the loss on centroids."""
     centroid_lr_factor: float = at_least(0, 0.1)
@@ -495,9 +497,12 @@ def _falling(cuts: Any) -> bool:
 class SelfPacing:
     """LFME: experts by class size, how they fade, and the curriculum of samples."""
 
-    expert_cuts: tuple[int, int] = limited((100, 20), _falling, ", not two that fall to 1 at most")
-    """lfme: training images of a class that make it one of many, and at most those of few; the
-    experts are trained with the same data.min-images and data.max-images."""
+    expert_cuts: tuple[int, int] = limited(
+        (100, 20), _falling, " and must be two numbers of at least 1, the larger first"
+    )
+    """lfme: a class with at least the first number of training images is one of many, and with at
+    most the second one of few; the experts are trained with the same data.min-images and
+    data.max-images."""
     expert_threshold: float = below_one(0.3)
     """lfme: an expert begins to fade when the student has this share of its accuracy."""
     expert_temperature: float = above_zero(2.0)

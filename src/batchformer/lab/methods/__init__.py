@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from batchformer.lab.config.methods import MethodConfig, ModuleConfig, find_method, require_sense
+from batchformer.lab.config.consistency import require_sense
+from batchformer.lab.config.methods import MethodConfig, ModuleConfig, find_method
 
 if TYPE_CHECKING:
     from batchformer.lab.engine.method import Method

@@ -7,7 +7,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from batchformer.lab.config.methods import MethodConfig, ModuleConfig, require_training
+from batchformer.lab.config.consistency import require_training
+from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.engine.method import Untrained
 
 Targets = Literal["signed", "indicator"]

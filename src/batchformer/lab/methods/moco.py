@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from batchformer.lab.config.methods import MethodConfig, ModuleConfig, require_contrast_sense
+from batchformer.lab.config.consistency import require_contrast_sense
+from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optimizer_step import Batch
 from batchformer.lab.losses import widened

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from batchformer.lab.config.arms import BASELINE, MAIN
-from batchformer.lab.config.consistency import hidden_settings
+from batchformer.lab.config.idle_settings import hidden_settings
 from batchformer.lab.config.recipe import DESCRIPTION, NO_EFFECT_ON_SAME_DATA, flatten
 from batchformer.lab.report.results.names import arm_colours, sorted_arms
 from batchformer.lab.report.results.provenance import version_notes
