@@ -84,6 +84,19 @@ def test_rows_have_means_and_the_paired_difference(tmp_path: Path) -> None:
     ]
 
 
+def test_means_of_rows_have_intervals_if_the_table_asks_for_them(tmp_path: Path) -> None:
+    scores = {seed: {"rarity": -0.9 - value / 1000} for seed, value in enumerate((0, 20, 60, 99))}
+    put(tmp_path, "five", {"batchformer": scores})
+    lines = ("kind: rows", "columns: batchformer on rarity", "row: my_folder/five = five")
+    values = [one["rarity"] for one in scores.values()]
+    mean, half = statistics.mean(values), stats.t.ppf(0.975, 3) * statistics.stdev(values) / 2
+    assert table(tmp_path, *lines)[1] == ["five, 4 seeds", f"{mean:.2f}"]
+    low = max(mean - half, -1.0)
+    with_interval = f"{mean:.2f} [{low:.2f}, {mean + half:.2f}]"
+    assert table(tmp_path, *lines, "intervals: yes")[1] == ["five, 4 seeds", with_interval]
+    assert low == -1.0, "no correlation is below -1"
+
+
 def test_holm_is_over_the_family_of_a_row_and_not_over_its_primary_test(tmp_path: Path) -> None:
     control = {0: 50.9, 1: 51.0, 2: 51.2, 3: 50.3}
     put(

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from scipy import stats
 
 from batchformer.cli.main import main
 from batchformer.lab.recipes import RECIPES, find_recipe
@@ -48,6 +51,35 @@ def test_a_record_says_what_differs_from_the_recipe_and_who_ran_it(tree: RunTree
     assert sitting["command"] == told, "folders of one machine are nobody's business"
     assert record.minutes == 0.2 and record.source == "run"
     assert {"all", "many", "medium", "few"} <= record.metrics.keys()
+
+
+def test_a_network_that_was_looked_at_has_its_influence_in_the_record(tree: RunTree) -> None:
+    """Spearman's coefficient is scipy's; the partial one is by its textbook formula."""
+    folder = tree.write("batchformer", 0, recipe=my_folder())
+    assert "influence" not in record_of(read_run(folder)).metrics
+    rng = np.random.default_rng(0)
+    with np.load(folder / "figures.npz") as arrays:
+        counts, accuracy = arrays["train_counts"], arrays["per_class"]
+    gradient, points = rng.random(10), rng.normal(size=(40, 2))
+    np.savez(
+        folder / "insight.npz",
+        train_counts=counts,
+        gradient_samples=np.full(10, 4),
+        gradient_abs=gradient,
+        gradient_l2=3 * gradient,
+        projection=points,
+        projection_share=np.array([0.5, 0.3]),
+    )
+    metrics = record_of(read_run(folder)).metrics
+    xy, xz, yz = (
+        stats.spearmanr(*sides).statistic
+        for sides in ((counts, gradient), (counts, accuracy), (gradient, accuracy))
+    )
+    assert metrics["rarity"] == pytest.approx(xy)
+    held = (xy - xz * yz) / math.sqrt((1 - xz**2) * (1 - yz**2))
+    assert metrics["rarity_at_accuracy"] == pytest.approx(held)
+    apart = math.sqrt(2 * (points**2).sum(1).mean() / 0.8)
+    assert metrics["influence"] == pytest.approx(3 * gradient.mean() * apart)
 
 
 def test_every_sitting_is_kept_where_the_run_lists_them(tree: RunTree) -> None:

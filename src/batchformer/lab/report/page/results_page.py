@@ -53,7 +53,7 @@ CODE = re.compile(r"(^```.*?^```$)", re.S | re.M)
 """A block of code; tables inside it are examples and stay as they are."""
 KEYS = {
     "arms": {"kind", "records", "arms", "metrics", "contrasts", "family", "paper", "intervals"},
-    "rows": {"kind", "row", "columns", "metric", "family", "primary", "seeds"},
+    "rows": {"kind", "row", "columns", "metric", "family", "primary", "seeds", "intervals"},
     "bench": {"kind", "records", "part", "only"},
 }
 ARM = r"[\w.]+"
@@ -204,7 +204,8 @@ def _rows_table(lines: Mapping[str, Sequence[str]], root: Path) -> list[list[str
         items = row.items
         means = row.found.on_shared_seeds([i.arm for i in items if not i.against and not i.what])
         with_p = "family" in lines or first_is_primary
-        cells = [_cell(item, row.found, means, adjusted, with_p) for item in items]
+        spread = _one(lines, "intervals", "no") == "yes"
+        cells = [_cell(item, row.found, means, adjusted, with_p, spread) for item in items]
         label = row.label
         if _one(lines, "seeds", "yes") == "yes":
             label += f", {_counted(items, row.found, means)}"
@@ -281,8 +282,10 @@ def _cell(
     means: ComparisonEvidence,
     adjusted: Adjusted,
     with_p: bool,
+    with_interval: bool,
 ) -> str:
-    """One cell. ``with_p`` adds the corrected p-value to a difference.
+    """One cell. ``with_p`` adds the corrected p-value to a difference, ``with_interval`` the
+    interval to a mean.
 
     ``means`` has only the seeds that all arms of the row share.
     """
@@ -291,7 +294,7 @@ def _cell(
         value = found.paper(item.arm, item.metric, item.against)
         return "" if value is None else (signed if item.against else number)(value, 1)
     if not item.against:
-        return _mean(means.mean(item.arm, item.metric), with_interval=False)
+        return _mean(means.mean(item.arm, item.metric), with_interval)
     difference = found.contrast(*test)
     if item.what == "p":
         return _p(test, difference, adjusted)

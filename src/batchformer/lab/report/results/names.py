@@ -45,6 +45,9 @@ METRICS = {
     "alignment": "Alignment",
     "uniformity": "Uniformity",
     "feature_std": "Feature SD",
+    "influence": "Change of a loss by another sample",
+    "rarity": "Training images and gradient",
+    "rarity_at_accuracy": "The same at fixed accuracy",
 }
 """Known metrics in the order they are shown, with their labels."""
 
@@ -64,9 +67,12 @@ MEANINGS = {
 
 LOWER_IS_BETTER = frozenset({"ece", "loss", "nll", "val_loss", "without_swad_val_loss"})
 
-DESCRIPTIVE = frozenset({"alignment", "uniformity", "feature_std"})
-"""Metrics that say what features are like, where neither more nor less is better: shown with their
-intervals, never tested. Features that are all the same are perfectly aligned, and useless."""
+CORRELATIONS = frozenset({"rarity", "rarity_at_accuracy"})
+"""Rank correlations over classes."""
+
+DESCRIPTIVE = frozenset({"alignment", "uniformity", "feature_std", "influence", *CORRELATIONS})
+"""Metrics that describe features or influence, where neither more nor less is better: shown with
+their intervals, never tested. Features that are all the same are perfectly aligned, and useless."""
 
 
 def in_words(arm: str) -> str:
@@ -113,15 +119,17 @@ def decimals(metric: str) -> int:
     >>> decimals("all"), decimals("uniformity")
     (2, 3)
     """
-    return 3 if metric in DESCRIPTIVE else 2
+    return 3 if metric in DESCRIPTIVE - CORRELATIONS else 2
 
 
 def bounds(metric: str) -> tuple[float, float]:
     """The least and the greatest value that a metric can have; most are percents.
 
-    >>> bounds("all"), bounds("val_loss"), bounds("uniformity")
-    ((0.0, 100.0), (0.0, inf), (-inf, 0.0))
+    >>> bounds("all"), bounds("val_loss"), bounds("uniformity"), bounds("rarity")
+    ((0.0, 100.0), (0.0, inf), (-inf, 0.0), (-1.0, 1.0))
     """
+    if metric in CORRELATIONS:
+        return -1.0, 1.0
     if metric == "uniformity":  # the logarithm of a mean of values up to 1
         return -math.inf, 0.0
     if metric in DESCRIPTIVE or (metric in LOWER_IS_BETTER and metric != "ece"):

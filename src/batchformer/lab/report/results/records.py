@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
+from batchformer.insight.figures import influence
+from batchformer.insight.figures.networks import SingleNetwork
 from batchformer.lab.config.recipe import (
     NO_EFFECT_ON_SAME_DATA,
     Recipe,
@@ -52,7 +54,7 @@ class Record:
         settings: those that differ from the recipe, by dotted name.
         data: facts about the data, such as the hash of its split.
         sittings: versions, hardware and command of each start and resumption.
-        metrics: the final scores; None if one could not be measured.
+        metrics: the final scores, None if one could not be measured, and :func:`influence_of`.
         source: ``"run"``, or where the numbers were typed from.
         more: other facts, such as the number of updates.
     """
@@ -133,12 +135,33 @@ def record_of(run: RecordedRun, variant: str = "") -> Record:
         settings,
         {key: value for key, value in run.data.items() if key != "remarks"},
         _sittings(config),
-        run.scores,
+        {**run.scores, **influence_of(run)},
         run.result.get("minutes"),
         more=more,
     )
     named = _folder_name(variant) if variant else variant_name(record.deciding)
     return Record(**{**vars(record), "variant": named})
+
+
+def influence_of(run: RecordedRun) -> dict[str, float]:
+    """How samples influence one another in a run's network; empty if it was not looked at.
+
+    ``influence`` is how far one other sample can change a loss. ``rarity`` is the rank correlation
+    of a class's training images with its gradient on other samples, ``rarity_at_accuracy`` the same
+    with the accuracy of classes held fixed.
+    """
+    network = SingleNetwork(run.insight, run.arm, run.seed, run.insight_figures)
+    found = influence.gather(network)
+    if found is None:
+        return {}
+    own = found.by_arm[run.arm]
+    partial = own.controlled.partial.rho if own.controlled else None
+    scores = {
+        "influence": own.change,
+        "rarity": own.correlation.rho,
+        "rarity_at_accuracy": partial,
+    }
+    return {name: score for name, score in scores.items() if score is not None}
 
 
 def save(records: Iterable[Record], root: Path) -> tuple[list[Path], list[Path]]:
