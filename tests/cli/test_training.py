@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -118,9 +119,10 @@ def test_local_jobs_are_reported_and_what_is_missing_ends_with_an_error(
 ) -> None:
     given: list[launch.Launch] = []
 
-    def train_one(how: launch.Launch, runs: list[Run]) -> None:
+    def train_one(how: launch.Launch, runs: list[Run]) -> list[Any]:
         given.append(how)
         finish(runs[0])
+        return []
 
     monkeypatch.setattr(launch, "train_locally", train_one)
     jobs = ["--launcher", "local", "--jobs.at-once", "3", "--runs", str(tmp_path)]
@@ -133,6 +135,16 @@ def test_local_jobs_are_reported_and_what_is_missing_ends_with_an_error(
     assert how.folder == tmp_path / "demo/jobs"
 
 
+def test_a_job_that_diverged_is_not_left_to_be_repeated(
+    tmp_path: Path, failing: Callable[..., tuple[int, str]]
+) -> None:
+    jobs = ["--launcher", "local", "--runs", str(tmp_path), "--arms", "batchformer"]
+    code, said = failing("compare", "demo", *DIVERGING, *jobs)
+    assert code == 1 and "1 of 1 runs diverged: demo batchformer seed 0." in said
+    assert "Repeating the command gives the same" in said and "--optim.lr" in said
+    assert "have not finished" not in said and "Repeat the command" not in said
+
+
 @pytest.mark.parametrize("wait", [False, True])
 def test_slurm_returns_unless_it_is_to_wait(
     wait: bool,
@@ -143,11 +155,12 @@ def test_slurm_returns_unless_it_is_to_wait(
     submitted: list[str] = []
     monkeypatch.setattr(training, "ensure_launcher", lambda launcher: None)
 
-    def submit(how: launch.Launch, runs: list[Run]) -> list[tuple[Run, None]]:
+    def submit(how: launch.Launch, runs: list[Run]) -> list[tuple[Run, Any]]:
         submitted.extend(run.title for run in runs)
-        return [(run, None) for run in runs]
+        job = SimpleNamespace(paths=SimpleNamespace(stderr=tmp_path / "job.err"))
+        return [(run, job) for run in runs]
 
-    def wait_for(jobs: list[tuple[Run, None]], quiet: bool) -> None:
+    def wait_for(jobs: list[tuple[Run, Any]], quiet: bool) -> None:
         for run, _ in jobs:
             finish(run)
 

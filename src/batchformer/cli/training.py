@@ -164,11 +164,16 @@ def _fail_if_diverged(runs: Sequence[Run]) -> None:
     """
     if diverged := [run.title for run in runs if not run.finished]:
         sys.stdout.flush()  # in a pipe, too, the tables come before the error
-        raise UserError(
-            f"{len(diverged)} of {len(runs)} runs diverged: {', '.join(diverged)}. Finished runs "
-            "are kept. The lines before the tables say when the loss became NaN or infinite, and "
-            "what usually helps."
-        )
+        raise UserError(_of_diverged(diverged, len(runs)))
+
+
+def _of_diverged(titles: Sequence[str], count: int) -> str:
+    return (
+        f"{len(titles)} of {count} runs diverged: {', '.join(titles)}. Finished runs are kept. "
+        "Repeating the command gives the same. Lines above say what became NaN or infinite: change "
+        "the learning rate or the precision, as by --optim.lr or --train.precision, and name "
+        "another folder by --runs."
+    )
 
 
 def _launch(
@@ -178,25 +183,29 @@ def _launch(
     report: Callable[[list[Path]], None],
 ) -> None:
     """Train runs as jobs, wait for them if asked to, and report once some have finished."""
-    from batchformer.lab.runs.launch import Launch, submit, train_locally, wait_for
+    from batchformer.lab.runs.launch import Launch, diverged, submit, train_locally, wait_for
 
     launch = Launch(
         options.launcher, options.jobs, options.runs, name, options.device, options.quiet
     )
     if options.launcher == "local":
-        train_locally(launch, runs)
+        jobs = train_locally(launch, runs)
     else:
-        submitted = submit(launch, runs)
-        if submitted and not options.wait:
+        jobs = submit(launch, runs)
+        if not options.wait and not all(diverged(*one) for one in jobs):
             return
-        wait_for(submitted, options.quiet)
+        wait_for(jobs, options.quiet)
     if any(run.finished for run in runs):
         report(_begun(runs))
-    if failed := [run.title for run in runs if not run.finished]:
-        raise UserError(
-            f"{len(failed)} of {len(runs)} runs have not finished: {', '.join(failed)}. Repeat the "
+    lost = [run.title for run, job in jobs if diverged(run, job)]
+    words = [_of_diverged(lost, len(runs))] if lost else []
+    if left := [run.title for run in runs if not run.finished and run.title not in lost]:
+        words.append(
+            f"{len(left)} of {len(runs)} runs have not finished: {', '.join(left)}. Repeat the "
             "command to continue them."
         )
+    if words:
+        raise UserError(" ".join(words))
 
 
 def sweep(arguments: list[str]) -> None:

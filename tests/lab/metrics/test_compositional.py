@@ -16,6 +16,7 @@ from torch import Tensor
 from batchformer.lab.data.sets.pairs import Compositions
 from batchformer.lab.metrics import compositional
 from batchformer.lab.metrics.compositional import CompositionalScores
+from batchformer.lab.metrics.generalized import NaNScoreError
 
 FEW = Compositions.of(
     train=[("old", "cat"), ("wet", "dog"), ("new", "dog")],
@@ -299,7 +300,7 @@ def test_what_cannot_be_scored_is_refused() -> None:
         compositional_scores(scores, torch.tensor([1, 9]), FEW, "test")
     with pytest.raises(ValueError, match="bool mask of shape"):
         compositional_scores(scores, pair, FEW, "test", kept=torch.ones(6))
-    with pytest.raises(ValueError, match=r"first is image 1: .*diverged"):
+    with pytest.raises(NaNScoreError, match=r"first is image 1: .*diverged"):
         scores[1, WET_DOG] = math.nan
         compositional_scores(scores, pair, FEW, "test")
     with pytest.raises(ValueError, match=r"all 2 pairs.*have 1.*opened\(\)"):

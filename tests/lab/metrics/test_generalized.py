@@ -16,6 +16,7 @@ from torchmetrics.functional.classification import multiclass_accuracy
 
 from batchformer.lab.metrics.generalized import (
     POINTS,
+    NaNScoreError,
     class_accuracy,
     generalized_accuracy,
     seen_unseen_curve,
@@ -135,7 +136,7 @@ def test_a_curve_that_cannot_be_drawn_is_refused() -> None:
         seen_unseen_curve(scores[:2], torch.tensor([0, 1]), torch.tensor([2]))
     with pytest.raises(ValueError, match="no sample of a class that is seen"):
         seen_unseen_curve(scores[:1], torch.tensor([2]), torch.tensor([2]))
-    with pytest.raises(ValueError, match="diverged"):
+    with pytest.raises(NaNScoreError, match="diverged"):
         seen_unseen_curve(scores * math.nan, torch.tensor([0, 1, 2]), torch.tensor([2]))
     with pytest.raises(ValueError, match=r"got \(3, 3\) and \(2,\)"):
         seen_unseen_curve(scores, torch.tensor([0, 1]), torch.tensor([2]))

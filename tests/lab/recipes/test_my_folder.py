@@ -16,9 +16,13 @@ from batchformer.cli import main as cli
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.models.build import build_model
 from batchformer.lab.recipes.small import my_folder
+from batchformer.lab.report.results.configuration import comparable
+from batchformer.lab.report.results.notes import data_notes
+from batchformer.lab.report.results.runs import find_runs
 from batchformer.lab.runs import run as runs
 from batchformer.lab.runs.build import load_task
 from batchformer.lab.runs.compare import compare, run
+from batchformer.lab.runs.folder import CHANGED, write_json
 from batchformer.lab.runs.load_run import restore
 from helpers.lab_runs import StopsAt, config_of, metrics_of, records_of, short
 
@@ -176,6 +180,33 @@ def test_a_run_is_scored_and_exported_from_another_folder_and_after_its_data_has
     found = torch.load("plain.pt", weights_only=True)
     assert found.keys() == expected.keys()
     assert all(torch.equal(found[key], value) for key, value in expected.items())
+
+
+def test_an_image_that_changes_under_its_name_is_noticed(root: Path, tmp_path: Path) -> None:
+    photos = shutil.copytree(root, tmp_path / "photos")
+    recipe = small(photos, updates=1, figures=False)
+
+    def trained(arm: str) -> Path:
+        return run(recipe, arm, 0, root=tmp_path, device=CPU, quiet=True)
+
+    first = trained("baseline")
+    Image.new("RGB", (90, 90)).save(photos / "train/ant/0.png")
+    trained("batchformer")
+    groups = comparable(find_runs(tmp_path / recipe.name))
+    assert len(groups) == 2 and "data_found.file_sizes_sha256" in groups[0].warnings[0]
+    assert "remarks" not in config_of(first)["data"]
+    # Earlier versions did not record sizes: their runs stand beside others, and go on.
+    config = config_of(first)
+    sizes = config["data"].pop("file_sizes_sha256")
+    write_json(first / "config.json", config)
+    assert len(comparable(find_runs(tmp_path / recipe.name))) == 1
+    for before, remarks in (({}, None), ({"file_sizes_sha256": sizes}, [CHANGED])):
+        write_json(first / "config.json", {**config, "data": {**config["data"], **before}})
+        for _ in range(2):  # it is still said when the run goes on once more
+            (first / "result.json").unlink()
+            trained("baseline")
+            assert config_of(first)["data"].get("remarks") == remarks
+    assert CHANGED in data_notes(find_runs(tmp_path / recipe.name))
 
 
 def test_one_tree_is_divided_said_in_a_line_and_recorded(

@@ -18,6 +18,8 @@ from batchformer.lab.engine.log import read_records
 from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.methods import ce_gzsl
 from batchformer.lab.recipes import find_recipe
+from batchformer.lab.report.results.notes import left_out
+from batchformer.lab.report.results.runs import find_runs
 from batchformer.lab.runs.build import load_task
 from batchformer.lab.runs.compare import compare
 from batchformer.lab.runs.folder import recipe_from_json
@@ -113,6 +115,18 @@ def test_a_training_ends_with_the_epoch_that_was_best_in_the_other(root: Path) -
             assert int(figures["chosen_epoch"]) == place + 1
         chosen.append(place + 1)
     assert min(chosen) < 6, "else the last epoch would do as well, and nothing was tested"
+
+
+def test_a_classifier_that_diverges_ends_its_run_alone(
+    small: None, features: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its loss is not logged, so only the scores are NaN."""
+    wild = tiny(features).changed(hyper={"module_at": "classifier"}, module={"lr_factor": 1e30})
+    folders = list(compare(wild, ARMS[::-1], [0], root=tmp_path, device=CPU, quiet=True))
+    assert folders == [tmp_path / RECIPE / "baseline/seed0"]
+    assert "batchformer seed 0 choose: At update 3, scores hold NaN" in capsys.readouterr().err
+    (lost,) = left_out(find_runs(tmp_path))
+    assert lost.startswith(f"{RECIPE}/batchformer/seed0 has not finished")
 
 
 @pytest.mark.parametrize("part", ["choose", "train"])

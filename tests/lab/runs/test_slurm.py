@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.engine.interrupt import Interrupted
 from batchformer.lab.runs.cluster import JobConfig
 from batchformer.lab.runs.compare import run as train
@@ -19,6 +20,7 @@ from batchformer.lab.runs.compare import runs_of_comparison
 from batchformer.lab.runs.folder import RECORD, not_begun
 from batchformer.lab.runs.launch import (
     Launch,
+    diverged,
     submit,
     wait_for,
 )
@@ -112,6 +114,25 @@ def test_a_run_is_not_submitted_twice(
     assert len((cluster / "calls").read_text().split()) == 2
     recorded = json.loads((tmp_path / "demo" / RECORD).read_text())["jobs"]
     assert recorded["baseline/seed1"]["job"] == "4243" and "baseline/seed0" not in recorded
+
+
+def test_a_run_that_diverged_is_submitted_again_only_with_other_settings(
+    cluster: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def left(recipe: Recipe) -> tuple[Run, Any]:
+        (one,) = submit(launch_in(tmp_path), runs_of_comparison(recipe, ARMS[:1], (0,), tmp_path))
+        return one
+
+    run, job = left(short())
+    assert not diverged(run, job)
+    run.begin()
+    log = "lab.log.DivergedError: The loss became nan\nsrun: error: task 0 exited with code 1\n"
+    Path(job.paths.stderr).write_text(log)
+    job.paths.result_pickle.touch()
+    assert diverged(*left(short())) and len((cluster / "calls").read_text().split()) == 1
+    assert "demo baseline seed 0: job 4242, diverged" in capsys.readouterr().out
+    assert not diverged(*left(short().changed(optim={"lr": 1e-3})))
+    assert "demo baseline seed 0: job 4243, submitted" in capsys.readouterr().out
 
 
 def test_nothing_is_submitted_where_all_have_finished(

@@ -199,6 +199,9 @@ def test_facts(table: Path) -> None:
     facts = task(table).facts()
     assert facts["pairs"] == 6 and facts["seen_pairs"] == 4 and facts["train"] == 12
     assert len(facts["split_sha256"]) == 64
+    write_png(torch.zeros(3, 90, 90, dtype=torch.uint8), str(min(table.parent.glob("*.png"))))
+    changed = task(table).facts()
+    assert {key for key in facts if facts[key] != changed[key]} == {"file_sizes_sha256"}
 
 
 def without(table: Path, lacking: str) -> Path:

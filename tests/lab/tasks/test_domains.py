@@ -122,6 +122,15 @@ def test_seeds_hold_out_other_images_and_facts_stay() -> None:
     assert digits(target="each").draws() == {}
 
 
+def test_an_image_that_changes_under_its_name_changes_a_fact(tree: Path) -> None:
+    task = DomainTask.load(DomainConfig(name="tree", root=str(tree), target="c"), CPU)
+    before = task.facts()
+    path = min(tree.rglob("*.png"))
+    write_png(torch.zeros(3, 90, 90, dtype=torch.uint8), str(path))
+    after = task.facts()
+    assert {key for key in before if before[key] != after[key]} == {"file_sizes_sha256"}
+
+
 @pytest.mark.parametrize("memory", [False, True])
 def test_scores_by_hand(tree: Path, memory: bool) -> None:
     """Labels alternate and everything is said to be class 0: half of the target is right."""

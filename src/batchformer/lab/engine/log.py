@@ -17,9 +17,15 @@ from batchformer.insight.files import write_atomically
 from batchformer.lab.engine.distributed.gradients import mean_over_ranks
 from batchformer.nn.exchange import total_rows, world_size
 
+#: What to change where a run diverges.
+ADVICE = (
+    "A lower optim.lr, a longer schedule.warmup, train.clip-norm or a higher train.precision "
+    "usually helps."
+)
+
 
 class DivergedError(RuntimeError):
-    """A loss became NaN or infinite; the last good checkpoint is kept."""
+    """A loss became NaN or infinite, or a score NaN; the last good checkpoint is kept."""
 
 
 class LossWindow:
@@ -68,8 +74,7 @@ class LossWindow:
             raise DivergedError(
                 f"The {self.names[column]!r} part of the loss became {float(table[row, column])} "
                 f"at update {self.first + row}, with learning rate {self.rates[row]:.3g}. The last "
-                f"good checkpoint is kept. A lower optim.lr, a longer schedule.warmup or "
-                f"train.clip-norm usually helps."
+                f"good checkpoint is kept. {ADVICE}"
             )
         return table
 

@@ -36,7 +36,7 @@ def fit(method: Method, batches: Batches, evaluate: Evaluate, plan: Plan) -> Eva
 
     Raises:
         Interrupted: SIGINT or SIGTERM came; the state is saved.
-        DivergedError: a loss became NaN or infinite; the last good checkpoint is kept.
+        DivergedError: a loss became NaN or infinite, or a score NaN; checkpoints are kept.
     """
     with stop_requests() as request, own_stream(plan.device):
         run = training(method, batches, evaluate, plan, request)

@@ -34,10 +34,11 @@ from batchformer.lab.engine.cuda_graph import Captured, Eager, synchronize, why_
 from batchformer.lab.engine.distributed.gradients import Parallel
 from batchformer.lab.engine.distributed.rank_zero import max_over_ranks
 from batchformer.lab.engine.interrupt import Interrupted, StopRequest
-from batchformer.lab.engine.log import LossWindow, Progress, RunLog
+from batchformer.lab.engine.log import ADVICE, DivergedError, LossWindow, Progress, RunLog
 from batchformer.lab.engine.method import Batches, Method
 from batchformer.lab.engine.optim import lr_factor, reset_state, set_lr
 from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep, predict_in_double, to_double
+from batchformer.lab.metrics.generalized import NaNScoreError
 from batchformer.nn.exchange import is_rank_zero, rank, world_size
 from batchformer.nn.randomness import seed_for
 from batchformer.plug.insertion import is_sharded
@@ -242,7 +243,7 @@ class Stage:
 
         Raises:
             Interrupted: a signal came; the state is saved.
-            DivergedError: a loss became NaN or infinite; the last good checkpoint is kept.
+            DivergedError: a loss became NaN or infinite, or a score NaN; checkpoints are kept.
         """
         try:
             evaluation = yield from self._train(request)
@@ -363,7 +364,10 @@ class Stage:
         trained.eval()
         double = self.plan.train.precision == "fp64"
         with torch.no_grad(), predict_in_double(trained) if double else nullcontext():
-            return self.evaluator(trained, self.optimizer_step)
+            try:
+                return self.evaluator(trained, self.optimizer_step)
+            except NaNScoreError as error:
+                raise DivergedError(f"At update {self.update}, {error}. {ADVICE}") from error
 
     def figures_of_best(self) -> dict[str, Any]:
         """Arrays for the figures of the best network, which may be an earlier one."""

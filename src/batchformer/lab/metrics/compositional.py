@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from batchformer.lab.data.sets.pairs import Compositions, Phase
+from batchformer.lab.metrics.generalized import NaNScoreError
 
 World = Literal["closed", "open"]
 
@@ -282,7 +283,7 @@ def _best(scores: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor]:
 def _require_numbers(best: _Best, before: int) -> None:
     broken = best.seen.isnan() | best.unseen.isnan().any(1)
     if bool(broken.any()):
-        raise ValueError(
+        raise NaNScoreError(
             f"{int(broken.sum())} of {len(broken)} images have a NaN score, the first is image "
             f"{before + int(broken.int().argmax())}: the network has diverged"
         )

@@ -12,6 +12,10 @@ from torch import Tensor
 POINTS = 201
 
 
+class NaNScoreError(ValueError):
+    """Scores hold NaN, as those of a network that has diverged."""
+
+
 @dataclass(frozen=True, eq=False)
 class SeenUnseenCurve:
     """Accuracies in percent, from a bias where all predictions are seen classes to all unseen.
@@ -55,7 +59,7 @@ def seen_unseen_curve(scores: Tensor, targets: Tensor, unseen: Tensor) -> SeenUn
         )
     scores, targets = scores.detach().cpu().double(), targets.cpu()
     if bool(scores.isnan().any()):
-        raise ValueError("scores hold NaN: the network has diverged")
+        raise NaNScoreError("scores hold NaN: the network has diverged")
     apart = torch.zeros(scores.shape[1], dtype=torch.bool)
     apart[unseen.cpu()] = True
     best_seen, seen_class = scores.masked_fill(apart, -torch.inf).max(1)

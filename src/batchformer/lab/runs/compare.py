@@ -48,7 +48,7 @@ def run(
         The run's folder, which holds all that a report needs.
 
     Raises:
-        DivergedError: a loss became NaN or infinite; the last good checkpoint is kept.
+        DivergedError: a loss became NaN or infinite, or a score NaN; checkpoints are kept.
     """
     one = Run.below(root, recipe, arm, seed, device)
     for _, error in train_all([one], quiet, wandb=wandb_project):

@@ -28,6 +28,10 @@ FORMAT = 1
 RECORD = "submitted.json"
 #: Settings of data that name files or folders.
 PATHS = ("root", "train_list", "test_list", "table", "vectors")
+#: Fact of the user's own images, which earlier versions did not record.
+SIZES = "file_sizes_sha256"
+#: Remark on a run whose images became others in size under the same names.
+CHANGED = "images have been changed under their names since this run began"
 #: With SWAD, scores of the averaged network have plain names (``photo``, ``val``), and those of the
 #: network without the average begin with this. By itself it is their mean over targets.
 UNAVERAGED = "without_swad"
@@ -245,7 +249,8 @@ def refuse_other_configuration(folder: Path, config: dict[str, Any]) -> dict[str
 def refuse_other_data(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Refuse to continue a run with other data or initial weights than it began with.
 
-    What only one of the two configurations says is not compared: another version wrote it.
+    What only one of the two configurations says is not compared: another version wrote it. Neither
+    are sizes of files, as a damaged image may be replaced: :func:`with_changes_noted`.
 
     Raises:
         ValueError: they differ; the facts are named.
@@ -254,7 +259,7 @@ def refuse_other_data(folder: Path, before: Mapping[str, Any], now: Mapping[str,
     old, new = (flatten({key: one[key] for key in facts if key in one}) for one in (before, now))
     changed = [
         f"{key} was {old[key]}, is {new[key]}"
-        for key in old.keys() & new.keys() - {"data.remarks", "weights.file"}
+        for key in old.keys() & new.keys() - {"data.remarks", f"data.{SIZES}", "weights.file"}
         if old[key] != json.loads(json.dumps(new[key]))
     ]
     if changed:
@@ -263,6 +268,18 @@ def refuse_other_data(folder: Path, before: Mapping[str, Any], now: Mapping[str,
             f"{'; '.join(sorted(changed))}. Put them back, give --runs another folder, or remove "
             "that one."
         )
+
+
+def with_changes_noted(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
+    """Facts of a run's data, with a remark if its files had other sizes at an earlier start.
+
+    >>> with_changes_noted({SIZES: "a"}, {SIZES: "b"})["remarks"]
+    ['images have been changed under their names since this run began']
+    """
+    remarks, size = now.get("remarks", []), now.get(SIZES)
+    if CHANGED not in before.get("remarks", ()) and before.get(SIZES, size) == size:
+        return dict(now)
+    return {**now, "remarks": [*remarks, CHANGED]}
 
 
 def refuse_other_sources(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:

@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,11 +15,14 @@ from typing import Any
 
 import torch
 
+from batchformer.lab.config.recipe import effective_changes
 from batchformer.lab.engine.interrupt import Interrupted, stop_requests
+from batchformer.lab.engine.log import DivergedError
 from batchformer.lab.runs.build import pick_device
 from batchformer.lab.runs.cluster import JobConfig, Launcher, executor_of
 from batchformer.lab.runs.folder import (
     RECORD,
+    read_config,
     read_jobs,
     recipe_to_json,
     refuse_other_configuration,
@@ -83,10 +86,13 @@ def still_to_train(runs: Sequence[Run]) -> list[Run]:
     return [run for run in runs if not run.finished]
 
 
-def train_locally(launch: Launch, runs: Sequence[Run]) -> None:
+def train_locally(launch: Launch, runs: Sequence[Run]) -> list[tuple[Run, Any]]:
     """Train runs in processes of their own on this machine, some at a time.
 
     A run that fails is reported; the others continue.
+
+    Returns:
+        The runs that were trained, with their jobs.
 
     Raises:
         Interrupted: a signal came and was passed on; the runs in training have saved their state.
@@ -96,12 +102,14 @@ def train_locally(launch: Launch, runs: Sequence[Run]) -> None:
     at_once = launch.config.at_once or len(places)
     launch = replace(launch, device=device.type)
     running: dict[int, tuple[Run, Any]] = {}
+    ended: list[tuple[Run, Any]] = []
     told = False
     with stop_requests() as request:
         while running or (waiting and not told):
             for slot in range(at_once):
                 if slot in running and running[slot][1].done():
-                    report_end(*running.pop(slot), launch.quiet)
+                    ended.append(running.pop(slot))
+                    report_end(*ended[-1], launch.quiet)
                 if slot not in running and waiting and not told:
                     run = waiting.pop(0)
                     with _ignoring_ctrl_c():
@@ -116,6 +124,7 @@ def train_locally(launch: Launch, runs: Sequence[Run]) -> None:
     if request.signal_number:
         words = "Stopped, and saved what was training. The same command goes on from there."
         raise Interrupted(request.signal_number, words)
+    return ended
 
 
 def visible_devices(device: torch.device) -> list[str | None]:
@@ -153,16 +162,27 @@ def report_end(run: Run, job: Any, quiet: bool) -> None:
     print(words, file=sys.stderr, flush=True)
 
 
+def diverged(run: Run, job: Any) -> bool:
+    """Whether a job ended because its run diverged, as it would again with these settings."""
+    log, config = Path(job.paths.stderr), read_config(run.folder)
+    if run.finished or config is None or not log.exists():
+        return False
+    changed = effective_changes(config["trained"], recipe_to_json(run.settled()))
+    return not changed and f"{DivergedError.__name__}: " in log.read_text(errors="replace")
+
+
 def submit(launch: Launch, runs: Sequence[Run]) -> list[tuple[Run, Any]]:
-    """Submit the runs that have neither finished nor a job in the queue, and print all jobs.
+    """Submit the runs that are left, and print all jobs.
+
+    A run is not submitted if it has finished, has a job in the queue, or would diverge again.
 
     Returns:
-        Unfinished runs with their jobs, those that were in the queue before included.
+        Unfinished runs with their jobs, those of earlier calls included.
     """
     executor, missing = launch.executor(), still_to_train(runs)
     above = launch.root / launch.name
     keys = {run.folder: run.folder.relative_to(above).as_posix() for run in missing}
-    before = queued(above / RECORD, keys.values())
+    before = earlier_jobs(above / RECORD, {keys[run.folder]: run for run in missing})
     new = [run for run in missing if keys[run.folder] not in before]
     try:
         jobs = executor.submit_array([launch.job_of(run) for run in new]) if new else []
@@ -175,6 +195,7 @@ def submit(launch: Launch, runs: Sequence[Run]) -> list[tuple[Run, Any]]:
     for run in missing:
         key = keys[run.folder]
         job, state = (begun[key], "submitted") if key in begun else (before[key], "already there")
+        state = "diverged" if key in before and diverged(run, job) else state
         print(f"{run.title}: job {job.job_id}, {state}")
     if missing:
         print(f"Logs: {launch.folder}")
@@ -195,7 +216,7 @@ def wait_for(submitted: Sequence[tuple[Run, Any]], quiet: bool = False, every: f
             for one in [one for one in waiting if one[1].done()]:
                 waiting.remove(one)
                 end = time.monotonic() + FILE_DELAY_S
-                while not one[0].finished and time.monotonic() < end:
+                while not (one[0].finished or diverged(*one)) and time.monotonic() < end:
                     time.sleep(0.1)
                 report_end(*one, quiet)
             time.sleep(every if waiting else 0)
@@ -204,17 +225,18 @@ def wait_for(submitted: Sequence[tuple[Run, Any]], quiet: bool = False, every: f
         raise Interrupted(request.signal_number, words)
 
 
-def queued(record: Path, keys: Iterable[str]) -> dict[str, Any]:
-    """The jobs of these runs that wait or run, by run."""
+def earlier_jobs(record: Path, runs: Mapping[str, Run]) -> dict[str, Any]:
+    """The jobs of these runs that wait or run, or in which the run diverged, by run."""
     from submitit import SlurmJob
 
     known = read_jobs(record)
     # All jobs are made first, so that Slurm is asked once for all.
-    jobs = {key: SlurmJob(known[key]["folder"], known[key]["job"]) for key in keys if key in known}
+    jobs = {key: SlurmJob(known[key]["folder"], known[key]["job"]) for key in runs if key in known}
     return {
         key: job
         for key, job in jobs.items()
-        if not job.paths.result_pickle.exists() and job.state.split(" ")[0] in IN_QUEUE
+        if diverged(runs[key], job)
+        or (not job.paths.result_pickle.exists() and job.state.split(" ")[0] in IN_QUEUE)
     }
 
 

@@ -50,6 +50,7 @@ from batchformer.lab.runs.folder import (
     refuse_other_data,
     refuse_other_sources,
     with_absolute_paths,
+    with_changes_noted,
     write_figures,
     write_json,
     write_result,
@@ -158,7 +159,7 @@ class Run:
         task = self.task
         self._require_validation(task)
         more = {
-            "data": task.facts(),
+            "data": with_changes_noted(before.get("data", {}), task.facts()),
             "provenance": before.get("provenance") or provenance(self.device),
             "sittings": before.get("sittings", []),
         }

@@ -18,7 +18,7 @@ from batchformer.lab.data.feeds import framing
 from batchformer.lab.data.feeds.loader import View, read_all
 from batchformer.lab.data.feeds.memory import ExtendedFeed
 from batchformer.lab.data.feeds.sharding import all_rows
-from batchformer.lab.data.files.image_files import ImageFiles
+from batchformer.lab.data.files.image_files import ImageFiles, sizes_hash
 from batchformer.lab.data.files.location import looked_in
 from batchformer.lab.data.files.word_vectors import Embedded, embed, read_vectors, words_of
 from batchformer.lab.data.sets.images import ImageSplit
@@ -93,7 +93,7 @@ class CompositionalTask(FixedSplit):
 
     def facts(self) -> dict[str, Any]:
         pairs, words = self.compositions, self.words
-        return {
+        facts = {
             "name": self.data.name,
             "split_sha256": self.data.split_sha256,
             **{str(phase): size for phase, size in self.data.sizes.items()},
@@ -107,6 +107,9 @@ class CompositionalTask(FixedSplit):
             "words_without_vector": {name: list(parts) for name, parts in words.missing.items()},
             "random_vectors": list(words.random),
         }
+        if self.config.name == "table":
+            facts["file_sizes_sha256"] = sizes_hash(map(self.data.part, PHASES))
+        return facts
 
     def numbers(self, labels: Tensor) -> Tensor:
         """Pair numbers of the closed world to those of the configured world."""

@@ -23,6 +23,7 @@ from batchformer.lab.data.feeds.memory import ExtendedFeed
 from batchformer.lab.data.feeds.order import DomainSteps, Order, Steps
 from batchformer.lab.data.feeds.samplers import Shuffle
 from batchformer.lab.data.feeds.sharding import all_rows
+from batchformer.lab.data.files.image_files import sizes_hash
 from batchformer.lab.data.sets.digits import rotated_digits
 from batchformer.lab.data.sets.domain_layouts import load_domains
 from batchformer.lab.data.sets.domains import DomainFiles, DomainImages, DomainSplit
@@ -131,13 +132,16 @@ class DomainTask:
     def facts(self) -> dict[str, Any]:
         """What a reader should know about the data; the same for every seed."""
         counts = self.data.counts
-        return {
+        facts = {
             "name": self.data.name,
             "split_sha256": self.data.split_sha256,
             "domains": self.data.sizes,
             "classes": self.num_classes,
             "smallest_class_of_a_domain": int(counts.min()),
         }
+        if self.config.name == "tree" and isinstance(self.data, DomainFiles):
+            facts["file_sizes_sha256"] = sizes_hash(self.data.parts)
+        return facts
 
     def draws(self) -> dict[str, str]:
         """What this seed drew of the data."""

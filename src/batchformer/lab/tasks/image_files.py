@@ -10,6 +10,7 @@ import torch
 from batchformer.lab.config.data import LongTailConfig
 from batchformer.lab.data.feeds import framing
 from batchformer.lab.data.feeds.loader import View
+from batchformer.lab.data.files.image_files import sizes_hash
 from batchformer.lab.data.sets.image_layouts import lists_of
 from batchformer.lab.data.sets.long_tailed_files import (
     LongTailedFiles,
@@ -75,6 +76,8 @@ class ImageFileTask(LabelledTask):
             facts["split_seed"] = self.data.split_seed
         if self.data.val is not None:
             facts["val_sha256"] = list_hash(self.data.val)
+        if self.config.name == "folder":
+            facts["file_sizes_sha256"] = sizes_hash((self.data.train, self.data.test))
         return {**facts, "remarks": list(self.data.remarks)} if self.data.remarks else facts
 
     def training_views(self) -> tuple[View, View | None]:

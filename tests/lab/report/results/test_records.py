@@ -158,6 +158,10 @@ def test_a_folder_holds_one_configuration(tree: RunTree, tmp_path: Path) -> None
     elsewhere = dataclasses.replace(one, arm="batchformer", data={"split_sha256": "other"})
     with pytest.raises(ValueError, match="seed 0 were trained on different data"):
         save([elsewhere], tmp_path)
+    sizes = [{**one.data, "file_sizes_sha256": name} for name in ("0a", "0b")]
+    pair = [dataclasses.replace(one, seed=9, arm=f"arm{n}", data=d) for n, d in enumerate(sizes)]
+    with pytest.raises(ValueError, match=r"different data \(data\.file_sizes_sha256\)"):
+        save(pair, tmp_path)
     weights = [{"weights_sha256": name} for name in ("0a", "0b")]
     pair = [dataclasses.replace(one, seed=1 + i, more=more) for i, more in enumerate(weights)]
     with pytest.raises(ValueError, match="began with the weights of 2 files"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -192,6 +193,16 @@ class ImageFiles:
                 f"{shorten(empty)}. {advice}"
             )
         return files
+
+
+def sizes_hash(parts: Iterable[ImageFiles]) -> str:
+    """SHA-256 of the sizes in bytes of all files, in order.
+
+    It tells most changes of an image under its name, and no file is read. It is for images of the
+    user, who may change them: published sets stay as they are, and have millions of files.
+    """
+    sizes = ((part.root / path).stat().st_size for part in parts for path in part.paths)
+    return hashlib.sha256("\n".join(map(str, sizes)).encode()).hexdigest()
 
 
 def without_images(counts: Tensor, classes: Sequence[str]) -> list[str]:

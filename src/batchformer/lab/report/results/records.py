@@ -17,6 +17,7 @@ import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
@@ -31,7 +32,7 @@ from batchformer.lab.config.recipe import (
 from batchformer.lab.recipes import RECIPES
 from batchformer.lab.recipes.sweeps import SWEEPS
 from batchformer.lab.report.results.runs import RecordedRun
-from batchformer.lab.runs.folder import recipe_from_json, write_json
+from batchformer.lab.runs.folder import SIZES, recipe_from_json, write_json
 
 FORMAT = 1
 RUN = "run"
@@ -240,13 +241,13 @@ def require_one_configuration(records: Sequence[Record], folder: Path) -> None:
             f"{folder}: these runs began with the weights of {len(files)} files (weights_sha256). "
             "Record them apart, each with its own --variant NAME."
         )
-    splits: dict[int, str] = {}
-    for record in records:
-        split = record.data.get("split_sha256")
-        if split and splits.setdefault(record.seed, split) != split:
+    found: dict[tuple[int, str], str] = {}
+    for record, key in product(records, ("split_sha256", SIZES)):
+        value = record.data.get(key)
+        if value and found.setdefault((record.seed, key), value) != value:
             raise ValueError(
                 f"{folder}: the arms of seed {record.seed} were trained on different data "
-                "(data.split_sha256). Record these runs apart, each with its own --variant NAME."
+                f"(data.{key}). Record these runs apart, each with its own --variant NAME."
             )
 
 

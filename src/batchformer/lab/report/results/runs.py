@@ -239,8 +239,9 @@ def read_run(folder: str | Path) -> RecordedRun:
     data, provenance = config.get("data", {}), config.get("provenance", {})
     known = (folder, config["recipe"], config["arm"], config["seed"], provenance)
     try:
-        records, remarks = _records(folder / "metrics.jsonl")
-        result = _result(folder / "result.json")
+        result, log = _result(folder / "result.json"), folder / "metrics.jsonl"
+        # An unfinished run of several trainings has no records of its own yet.
+        records, remarks = ((), ()) if result is None and not log.exists() else _records(log)
     except _Damage as damage:
         return RecordedRun(*known, (), None, str(damage), data=data)
     if result is not None:
