@@ -92,6 +92,7 @@ def _backward(
     seeds,
     n,
     rows,
+    first_head,
     first_column,
     row_stride,
     head_stride,
@@ -119,7 +120,7 @@ def _backward(
         p = s if WEIGHTS_KEPT else tl.exp2(s * LOG2_E - log_total)
         after = p
         if DROPOUT:
-            group = head * tl.cdiv(rows, ROWS) + first // ROWS
+            group = (first_head + head) * tl.cdiv(rows, ROWS) + first // ROWS
             kept = keep_tile(seed, group, first_column + start + t, threshold)
             g = tl.where(kept, g * scale, 0.0)
             after = tl.where(kept, p * scale, 0.0)
@@ -194,6 +195,7 @@ def softmax_dropout_backward_(
     seeds: Tensor,
     dropout: float,
     temperature: float,
+    first_head: int = 0,
     first_column: int = 0,
     weights_kept: bool = False,
 ) -> None:
@@ -208,7 +210,7 @@ def softmax_dropout_backward_(
         delta: ``(heads, rows)`` of :func:`output_times_gradient`.
         seeds, dropout: as in the forward pass.
         temperature: the factor that the scores were multiplied by.
-        first_column: position of the block.
+        first_head, first_column: position of the block.
         weights_kept: whether ``scores`` contains weights.
     """
     heads, rows, columns = scores.shape
@@ -222,6 +224,7 @@ def softmax_dropout_backward_(
         seeds,
         columns,
         rows,
+        first_head,
         first_column,
         scores.stride(1),
         scores.stride(0),
@@ -322,26 +325,34 @@ def attend_backward(
     dq, dk, dv = _split(into, heads)
     delta = output_times_gradient(out, gradient, heads)
     g = gradient.view(n, heads, width).transpose(0, 1)
-    options = (log_sum, delta, seeds, dropout, width**-0.5)
+    options = (seeds, dropout, width**-0.5)
     if kept:
         scores, weights = kept[0], kept[-1]
         torch.bmm(weights.transpose(1, 2), g, out=dv)
         ds = _scores(g, v, 1.0)
-        softmax_dropout_backward_(scores, ds, *options, weights_kept=True)
+        softmax_dropout_backward_(scores, ds, log_sum, delta, *options, weights_kept=True)
         torch.bmm(ds, k, out=dq)
         torch.bmm(ds.transpose(1, 2), q, out=dk)
         return into
-    total = torch.zeros(q.shape, dtype=torch.float32, device=q.device)
-    rows = block_rows(n, heads, qkv.element_size(), dropout)
-    for start in range(0, n, rows):
-        block = slice(start, min(start + rows, n))
-        weights = _scores(q, k[:, block], width**-0.5)
-        ds = _scores(g, v[:, block], 1.0)
-        softmax_dropout_backward_(weights, ds, *options, first_column=start)
-        torch.bmm(weights.transpose(1, 2), g, out=dv[:, block])
-        torch.bmm(ds.transpose(1, 2), q, out=dk[:, block])
-        total += torch.bmm(ds, k[:, block])  # in float32, because many blocks are summed
-    dq.copy_(total)
+    # One head at a time: the sum of dQ over blocks then stays in the cache of the GPU.
+    total = torch.empty(n, width, dtype=torch.float32, device=q.device)
+    columns = _aligned_rows(n * qkv.element_size())
+    for head in range(heads):
+        one = slice(head, head + 1)
+        for start in range(0, n, columns):
+            block = slice(start, min(start + columns, n))
+            weights = _scores(q[one], k[one, block], width**-0.5)
+            ds = _scores(g[one], v[one, block], 1.0)
+            softmax_dropout_backward_(
+                *(weights, ds, log_sum[one], delta[one], *options),
+                first_head=head,
+                first_column=start,
+            )
+            torch.bmm(weights.transpose(1, 2), g[one], out=dv[one, block])
+            torch.bmm(ds.transpose(1, 2), q[one], out=dk[one, block])
+            part = torch.mm(ds[0], k[head, block])
+            total.add_(part) if start else total.copy_(part)
+        dq[head].copy_(total)
     return into
 
 
@@ -354,7 +365,12 @@ def block_rows(n: int, heads: int, item_size: int, dropout: float) -> int:
     row = heads * n * item_size
     if n * row * (2 if dropout else 1) <= KEPT_BUDGET:
         return n
-    return max(BLOCK_BUDGET // row // ALIGNMENT, 1) * ALIGNMENT
+    return _aligned_rows(row)
+
+
+def _aligned_rows(size: int) -> int:
+    """Rows of this many bytes that fit a block."""
+    return max(BLOCK_BUDGET // size // ALIGNMENT, 1) * ALIGNMENT
 
 
 def _split(qkv: Tensor, heads: int) -> tuple[Tensor, Tensor, Tensor]:
