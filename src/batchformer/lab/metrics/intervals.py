@@ -255,8 +255,6 @@ def _power(ratio: float, n: int) -> float:
 FEWEST_OF_A_SETUP = 2
 """Paired seeds of a set-up: one has no spread."""
 
-Spread = Literal["seeds", "set-ups"]
-
 
 @dataclass(frozen=True, slots=True)
 class Pooled:
@@ -266,7 +264,6 @@ class Pooled:
         low, high: of the interval; None where the same difference is in every seed of every
             set-up, which on small test sets is a coincidence and no certainty.
         p_value: the larger of the two, which is below 0.05 where the interval excludes 0; or None.
-        spread: which of the two it comes from.
         homogeneity: p-value of the hypothesis that the effect is the same in every set-up
             (one-way analysis of variance); small where set-ups differ by more than their seeds do.
         seeds: paired seeds in all.
@@ -276,7 +273,6 @@ class Pooled:
     low: float | None
     high: float | None
     p_value: float | None
-    spread: Spread
     homogeneity: float
     setups: int
     seeds: int
@@ -294,8 +290,8 @@ def pooled(differences: Sequence[Sequence[float]], scale: float = 0.0) -> Pooled
         scale: the largest value that was subtracted, by which rounding is told from spread.
 
     >>> found = pooled([[0.1, 0.4, 0.3], [0.5, -0.1], [0.2, 0.6, 0.2]])
-    >>> f"{found.difference:+.2f} [{found.low:+.2f}, {found.high:+.2f}] by {found.spread}"
-    '+0.27 [-0.35, +0.89] by seeds'
+    >>> f"{found.difference:+.2f} [{found.low:+.2f}, {found.high:+.2f}]"
+    '+0.27 [-0.35, +0.89]'
     """
     if len(differences) < 2:
         raise ValueError(f"pooled needs two set-ups or more, got {len(differences)}")
@@ -308,39 +304,25 @@ def pooled(differences: Sequence[Sequence[float]], scale: float = 0.0) -> Pooled
     means = [statistics.mean(values) for values in differences]
     mean = statistics.mean(means)
     errors = [statistics.variance(values) / len(values) for values in differences]
-    sources = {
-        "seeds": (math.sqrt(sum(errors)) / len(means), _satterthwaite(errors, differences)),
-        "set-ups": (statistics.stdev(means) / math.sqrt(len(means)), len(means) - 1.0),
-    }
+    # The standard error of the mean and its degrees of freedom: from seeds, and from set-ups.
+    sources = [
+        (math.sqrt(sum(errors)) / len(means), _satterthwaite(errors, differences)),
+        (statistics.stdev(means) / math.sqrt(len(means)), len(means) - 1.0),
+    ]
     rounding = ROUNDING * scale
     homogeneity, count = _homogeneity(means, differences, rounding), sum(map(len, differences))
     flat = [value for values in differences for value in values]
     if max(flat) - min(flat) <= rounding:
         mean = 0.0 if abs(mean) <= rounding else mean
         limit, p_value = (0.0, 1.0) if mean == 0 else (None, None)
-        return Pooled(mean, limit, limit, p_value, "seeds", homogeneity, len(means), count)
-    stats = statistics_library()
-    reach = {
-        name: error * float(stats.t.ppf((1 + LEVEL) / 2, freedom))
-        for name, (error, freedom) in sources.items()
-    }
-    spread: Spread = "seeds" if reach["seeds"] >= reach["set-ups"] else "set-ups"
+        return Pooled(mean, limit, limit, p_value, homogeneity, len(means), count)
+    t = statistics_library().t
+    half = max(error * float(t.ppf((1 + LEVEL) / 2, freedom)) for error, freedom in sources)
     # Far from 5% the t of the narrower may have the heavier tails.
-    p_values = [
-        2 * float(stats.t.sf(abs(mean) / error, freedom))
-        for error, freedom in sources.values()
-        if error
-    ]
-    return Pooled(
-        mean,
-        mean - reach[spread],
-        mean + reach[spread],
-        max(p_values),
-        spread,
-        homogeneity,
-        len(means),
-        count,
+    p_value = max(
+        2 * float(t.sf(abs(mean) / error, freedom)) for error, freedom in sources if error
     )
+    return Pooled(mean, mean - half, mean + half, p_value, homogeneity, len(means), count)
 
 
 def _satterthwaite(errors: Sequence[float], differences: Sequence[Sequence[float]]) -> float:

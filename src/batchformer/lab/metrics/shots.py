@@ -46,10 +46,6 @@ def top1_calibration_error(confidences: Tensor, correct: Tensor) -> float:
     return 100.0 * float(surplus.abs().sum()) / len(confidences)
 
 
-#: Results that no group may be named after.
-RESERVED_NAMES = ("all", "mean_class", "ece")
-
-
 def per_class_accuracy(confusion: Tensor) -> Tensor:
     """Percent right per class (K,) from a confusion matrix (K, K) with targets in rows.
 
@@ -150,8 +146,6 @@ class LongTailedMetrics:
 
 def _check_groups(groups: Mapping[str, Tensor], num_classes: int) -> None:
     for name, mask in groups.items():
-        if name in RESERVED_NAMES:
-            raise ValueError(f"a group may not be called {name!r}: a result has that name")
         if mask.dtype != torch.bool or mask.shape != (num_classes,):
             raise ValueError(
                 f"group {name!r} must be a bool mask of shape ({num_classes},), got "
