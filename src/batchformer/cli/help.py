@@ -116,10 +116,9 @@ def _described(kind: Any) -> dict[str, tuple[str, str]]:
                 sentence = " ".join(str(text.value).split())
                 words[ast.unparse(node.target)] = _SENTENCE_END.split(sentence)[0].rstrip(".")
     return {
-        name: (words.get(name, ""), ", ".join(map(str, get_args(hint))) * _is_literal(hint))
+        name: (
+            words.get(name, ""),
+            ", ".join(map(str, get_args(hint))) if get_origin(hint) is Literal else "",
+        )
         for name, hint in get_type_hints(kind).items()
     }
-
-
-def _is_literal(hint: Any) -> bool:
-    return get_origin(hint) is Literal
