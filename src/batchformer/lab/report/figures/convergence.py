@@ -20,7 +20,6 @@ from batchformer.lab.report.figures.curves import (
 )
 from batchformer.lab.report.results.configuration import RunGroup
 from batchformer.lab.report.results.names import arm_colours, in_words, metric_label
-from batchformer.lab.report.results.runs import RecordedRun
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -78,7 +77,8 @@ def gather(group: RunGroup) -> Convergence | None:
         return None
     curves, seeds = {}, {}
     for arm in group.arms:
-        series = [each for run in group.of(arm) if (each := by_epoch(run, metric))]
+        series = [run.series("eval", metric, by="epoch") for run in group.of(arm)]
+        series = [each for each in series if each]
         # Every epoch by itself: a mean over several would hide when a score is reached.
         curve = curve_over_seeds(series, most=None)
         if curve.steps:
@@ -93,15 +93,6 @@ def gather(group: RunGroup) -> Convergence | None:
         if arm != group.reference
     }
     return Convergence(metric, group.reference, curves, seeds, final, reached)
-
-
-def by_epoch(run: RecordedRun, metric: str) -> dict[int, float]:
-    """One score by the passes over the training images that a run had done."""
-    return {
-        int(record["epoch"]): float(record[metric])
-        for record in run.metrics
-        if record["kind"] == "eval" and isinstance(record.get(metric), (int, float))
-    }
 
 
 def first_at_least(epochs: Sequence[float], scores: Sequence[float], wanted: float) -> int | None:

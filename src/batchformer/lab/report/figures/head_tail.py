@@ -92,13 +92,14 @@ def gather(group: RunGroup) -> HeadTail | None:
         both = sorted(runs.keys() & start.keys()) if arm != group.reference else []
         differences = None
         if both:
-            left, right = (np.stack([side[s][0][cut] for s in both]) for side in (start, runs))
+            # Lists of seeds in the cells of lists of lists.
+            left, right = (
+                np.stack([side[s][0][cut] for s in both], axis=-1).tolist()
+                for side in (start, runs)
+            )
             differences = [
-                [
-                    paired(left[:, i, j].tolist(), right[:, i, j].tolist())
-                    for j in range(len(cut[0]))
-                ]
-                for i in range(len(cut[0]))
+                [paired(a, b) for a, b in zip(*rows, strict=True)]
+                for rows in zip(left, right, strict=True)
             ]
         by_arm[arm] = HeadTailOfArm(
             np.mean([rates[cut] for rates, _ in runs.values()], 0),

@@ -373,11 +373,9 @@ def _items(text: str, metric: str) -> list[Item]:
     metrics = item.metric.split() or [metric]
     if not all(metrics):
         raise ValueError(f"{text!r} names no metric: add ` on METRIC`, or a line `metric: METRIC`")
-    several = len(metrics) > 1
-    return [
-        Item(item.what, item.arm, item.against, m, metric_label(m) if several else item.label)
-        for m in metrics
-    ]
+    if len(metrics) == 1:
+        return [replace(item, metric=metrics[0])]
+    return [replace(item, metric=name, label=metric_label(name)) for name in metrics]
 
 
 def _item(text: str) -> Item:

@@ -85,23 +85,18 @@ def bench_beside(runs: Iterable[RecordedRun]) -> Path | None:
 
 def tables_html(tables: Sequence[Table]) -> str:
     """A closed ``<details>`` element for each table."""
-    return "\n".join(_fold(table) for table in tables)
-
-
-def _fold(table: Table) -> str:
-    inside = ""
-    if table.rows:
-        body = [
-            "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>"
-            for row in table.texts()
-        ]
-        inside = scrolling_table(table.title, table.columns, body) + "\n"
-    notes = "".join(f"<li>{escape(note)}.</li>" for note in table.notes)
-    return (
-        f"<details>\n<summary>{escape(table.title)}</summary>\n"
-        f"<p><small>{escape(table.environment_line)}</small></p>\n{inside}"
-        f'<ul class="notes">{notes}</ul>\n</details>'
-    )
+    folds = []
+    for table in tables:
+        cells = ("".join(f"<td>{escape(cell)}</td>" for cell in row) for row in table.texts())
+        rows = [f"<tr>{row}</tr>" for row in cells]
+        inside = scrolling_table(table.title, table.columns, rows) + "\n" if rows else ""
+        notes = "".join(f"<li>{escape(note)}.</li>" for note in table.notes)
+        folds.append(
+            f"<details>\n<summary>{escape(table.title)}</summary>\n"
+            f"<p><small>{escape(table.environment_line)}</small></p>\n{inside}"
+            f'<ul class="notes">{notes}</ul>\n</details>'
+        )
+    return "\n".join(folds)
 
 
 # Effects that are pooled over recipes.

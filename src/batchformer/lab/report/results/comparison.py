@@ -166,23 +166,18 @@ def over_images(group: RunGroup, arm: str) -> ImageInterval | None:
     """
     import numpy as np
 
-    reference = {run.seed: run for run in group.of(group.reference)}
-    total, pairs = np.zeros(0, dtype=np.int64), 0
-    for run in group.of(arm):
-        if run.seed not in reference:
-            continue
-        right, left = run.figures.get("correct"), reference[run.seed].figures.get("correct")
-        if right is None or left is None or right.ndim != 1 or right.shape != left.shape:
-            continue
-        # Integer sums give images with equal answers exactly equal values.
-        difference = right.astype(np.int64) - left.astype(np.int64)
-        if pairs and difference.shape != total.shape:
-            return None
-        total = difference + (total if pairs else 0)
-        pairs += 1
-    if pairs < FEWEST_SEEDS or not total.size:
+    reference = {run.seed: run.figures.get("correct") for run in group.of(group.reference)}
+    pairs = ((run.figures.get("correct"), reference.get(run.seed)) for run in group.of(arm))
+    # Integer sums give images with equal answers exactly equal values.
+    differences = [
+        right.astype(np.int64) - left.astype(np.int64)
+        for right, left in pairs
+        if right is not None and left is not None and right.ndim == 1 and right.shape == left.shape
+    ]
+    sizes = {one.size for one in differences}
+    if len(differences) < FEWEST_SEEDS or len(sizes) > 1 or 0 in sizes:
         return None
-    return bootstrap_interval((total / pairs).tolist())
+    return bootstrap_interval((np.sum(differences, 0) / len(differences)).tolist())
 
 
 # Shared with sweeps: scores of runs, and the difference of two sides.

@@ -16,7 +16,7 @@ import json
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
@@ -88,21 +88,10 @@ class Record:
         return {k: v for k, v in self.settings.items() if k not in NO_EFFECT_ON_SAME_DATA}
 
     def as_plain(self) -> dict[str, Any]:
-        """The record as JSON."""
-        plain = {
-            "format": FORMAT,
-            "source": self.source,
-            "recipe": self.recipe,
-            "variant": self.variant,
-            "arm": self.arm,
-            "seed": self.seed,
-            "settings": dict(self.settings),
-            "data": dict(self.data),
-            "sittings": [dict(sitting) for sitting in self.sittings],
-            "minutes": self.minutes,
-            **(self.more or {}),
-            "metrics": dict(self.metrics),
-        }
+        """The record as JSON, with its metrics last."""
+        plain = {"format": FORMAT, "source": self.source, **vars(self)}
+        plain |= plain.pop("more") or {}
+        plain["metrics"] = plain.pop("metrics")
         made: dict[str, Any] = json.loads(json.dumps(plain))
         return made
 
@@ -141,7 +130,7 @@ def record_of(run: RecordedRun, variant: str = "") -> Record:
         more=more,
     )
     named = _folder_name(variant) if variant else variant_name(record.deciding)
-    return Record(**{**vars(record), "variant": named})
+    return replace(record, variant=named)
 
 
 def influence_of(run: RecordedRun) -> dict[str, float]:
@@ -156,12 +145,8 @@ def influence_of(run: RecordedRun) -> dict[str, float]:
     if found is None:
         return {}
     own = found.by_arm[run.arm]
-    partial = own.controlled.partial.rho if own.controlled else None
-    scores = {
-        "influence": own.change,
-        "rarity": own.correlation.rho,
-        "rarity_at_accuracy": partial,
-    }
+    scores = {"influence": own.change, "rarity": own.correlation.rho}
+    scores["rarity_at_accuracy"] = own.controlled.partial.rho if own.controlled else None
     return {name: score for name, score in scores.items() if score is not None}
 
 

@@ -175,10 +175,10 @@ class RecordedRun:
         """The arrays of ``figures.npz`` of the training that was looked at."""
         return Arrays(self.folder / self.insight_part / "figures.npz")
 
-    def series(self, kind: str, value: str) -> dict[int, float]:
-        """One value by step from the records of one kind."""
+    def series(self, kind: str, value: str, by: str = "step") -> dict[int, float]:
+        """One value by step, or by epoch, from the records of one kind."""
         return {
-            int(record["step"]): float(record[value])
+            int(record[by]): float(record[value])
             for record in self.metrics
             if record["kind"] == kind and isinstance(record.get(value), (int, float))
         }

@@ -183,28 +183,24 @@ def print_pooled(found: PooledEffects, console: Console | None = None) -> None:
 def effect_rows(effects: Mapping[str, Effect]) -> Rows:
     """One row per metric, in the order of ``COLUMNS``."""
     counts = {effect.pooled.setups for effect in effects.values()}
-    return [
-        (
-            metric_label(metric),
-            "" if effect.pooled.setups == max(counts) else str(effect.pooled.setups),
-            *effect_cells(effect, with_same=len(counts) == 1),
+    rows: Rows = []
+    for metric, effect in effects.items():
+        found = effect.pooled
+        rows.append(
+            (
+                metric_label(metric),
+                "" if found.setups == max(counts) else str(found.setups),
+                signed(found.difference),
+                interval(found.low, found.high, sign=True),
+                words.p_value(found.p_value),
+                words.p_value(effect.adjusted),
+                # A table with `of` has no `same`.
+                words.p_value(found.homogeneity) if len(counts) == 1 else "",
+                "" if effect.paper is None else signed(effect.paper, 1),
+                words.short_verdict(effect),
+            )
         )
-        for metric, effect in effects.items()
-    ]
-
-
-def effect_cells(effect: Effect, with_same: bool) -> tuple[str, ...]:
-    """Cells from ``diff.`` to ``verdict`` of ``COLUMNS``; a table with ``of`` has no ``same``."""
-    found = effect.pooled
-    return (
-        signed(found.difference),
-        interval(found.low, found.high, sign=True),
-        words.p_value(found.p_value),
-        words.p_value(effect.adjusted),
-        words.p_value(found.homogeneity) if with_same else "",
-        "" if effect.paper is None else signed(effect.paper, 1),
-        words.short_verdict(effect),
-    )
+    return rows
 
 
 def by_recipe(effects: Mapping[str, Effect], width: int) -> tuple[Columns, Rows]:
@@ -273,16 +269,13 @@ def pooled_notes(found: PooledEffects) -> list[str]:
         if tested > 1:
             lines.append(f"Holm's p-values are corrected over all {tested} pooled effects.")
         lines += READING
-        lines.append(OF if _counts_differ(found) else SAME)
+        counts = {effect.pooled.setups for effect in found.effects.values()}
+        lines.append(OF if len(counts) > 1 else SAME)
         printed = {effect.printed for effect in found.effects.values() if effect.printed}
         if printed:
             count = " or ".join(map(str, sorted(printed)))
             lines.append(f"The paper's is its mean over the recipes it has numbers for ({count}).")
     return lines + [f"Not pooled: {line}." for line in found.left_out]
-
-
-def _counts_differ(found: PooledEffects) -> bool:
-    return len({effect.pooled.setups for effect in found.effects.values()}) > 1
 
 
 def _listed(effects: Mapping[str, Effect]) -> str:
