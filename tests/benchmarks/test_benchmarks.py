@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from benchmarks.__main__ import main
-from benchmarks.contrast import ContrastRunner, TwoViews
+from benchmarks.contrast import TwoViews
 from benchmarks.contrast import measure as measure_contrast
 from benchmarks.loop import alternated, median_interval
 from benchmarks.profile import CONVOLUTION, by_family, family, fill, profiled
@@ -22,8 +22,9 @@ from torch._C._autograd import DeviceType
 
 from batchformer.lab.bench.layer import LayerPair
 from batchformer.lab.bench.measure import BenchSettings
-from batchformer.lab.bench.step import EAGER
+from batchformer.lab.bench.step import EAGER, UpdateRunner
 from batchformer.lab.bench.table import Spread, Table, read_tables
+from batchformer.lab.engine.optim import Lars
 from benchmarks import attached, attention_kernels, lab_kernels, loop, profile, side_by_side
 
 CPU = torch.device("cpu")
@@ -64,7 +65,8 @@ def test_contrast() -> None:
         assert rate.median == pytest.approx(1000 * row[1] / both.median)
         assert isinstance(share, Spread) and isinstance(alone, Spread) and alone.median > 0
         assert share.median == pytest.approx(100 * (1 - plain.median / both.median))
-    runner = ContrastRunner(features, EAGER, True, CPU, features.batches(6, CPU))
+    runner = UpdateRunner(features, EAGER, True, CPU, features.batches(6, CPU))
+    assert isinstance(runner.optimizers["main"], Lars)
     before = {name: p.clone() for name, p in runner.method.named_parameters()}
     runner()
     for name, parameter in runner.method.named_parameters():

@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -51,6 +51,7 @@ class TimedNetwork:
     name: str
     classes: int
     side: int
+    optim: ClassVar[OptimConfig] = OPTIM
 
     def method(self, batchformer: bool, device: torch.device) -> Method:
         """Balanced Softmax with or without BatchFormer, on the device."""
@@ -153,9 +154,7 @@ def measure(settings: BenchSettings, chosen: Sequence[Case] | None = None) -> Ta
 def _measure_case(
     table: Table, settings: BenchSettings, network: TimedNetwork, size: int, modes: Sequence[Mode]
 ) -> None:
-    for mode, timing, plain in with_and_without(
-        table, settings, network, size, modes, UpdateRunner
-    ):
+    for mode, timing, plain in with_and_without(table, settings, network, size, modes):
         table.add(
             network.title,
             size,
@@ -174,7 +173,6 @@ def with_and_without(
     network: TimedNetwork,
     size: int,
     modes: Sequence[Mode],
-    runner: type[UpdateRunner],
 ) -> Iterator[tuple[Mode, Timing, Timing | None]]:
     """Time every mode with BatchFormer and, where that can be timed, without; all take turns."""
     device = settings.device
@@ -184,7 +182,7 @@ def with_and_without(
     for mode in modes:
         for batchformer in (True, False):
             own = batches[mode.train.channels_last]
-            build = functools.partial(runner, network, mode, batchformer, device, own)
+            build = functools.partial(UpdateRunner, network, mode, batchformer, device, own)
             timers[_key(mode, batchformer)] = UpdateStopwatch(build, device)
     found = time_interleaved(
         timers,
@@ -226,7 +224,7 @@ class UpdateRunner:
             self.method.to(memory_format=torch.channels_last)
         if mode.train.compile:
             self.method.compile_step()
-        self.optimizers = self.method.optimizers(OPTIM)
+        self.optimizers = self.method.optimizers(network.optim)
         self.optimizer_step = OptimizerStep(mode.train, device)
         self.batches = itertools.cycle(batches)
         self.updates = itertools.count()
