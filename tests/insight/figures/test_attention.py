@@ -287,9 +287,8 @@ def test_the_words_and_tables_of_every_arm() -> None:
 
 
 def test_the_figure_has_the_mean_the_flow_and_every_head() -> None:
-    made = attention.make(simulated_group("batchformer", heads=6))
-    data = gather(simulated_group("batchformer", heads=6))
-    assert made is not None and data is not None
+    data = known(gather(simulated_group("batchformer", heads=6)))
+    made = attention.make(data)
     assert made.title == "Attention between samples"
     assert (len(made.tables), len(made.terminal_tables)) == (1, 1)
     figure = made.draw()

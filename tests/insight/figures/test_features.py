@@ -144,7 +144,7 @@ def test_no_points_have_no_means() -> None:
 
 def test_the_tables_have_the_mean_over_seeds_with_its_interval() -> None:
     kept = {("batchformer", seed): features(seed) for seed in range(3)}
-    made = known(feature_space.make(group_of(kept)))
+    made = feature_space.make(gathered(kept))
     assert made.title == "Feature space" and not made.terminal_tables
     separation, spread = made.tables
     assert separation.columns == ("separation", "n", "many", "medium", "few")

@@ -243,7 +243,7 @@ def test_the_figure_comes_with_its_words_and_tables() -> None:
         "gradient_images_l2": np.array([3e-7, 2e-7, 1e-7]),
     }
     group = group_of({("baseline", 0): {}, (HOSTILE, 0): arrays})
-    shown = known(influence.make(group, "l2", "images", cumulative=True))
+    shown = influence.make(known(gather(group, "l2", "images", cumulative=True)))
     assert shown.title == "Influence by gradient"
     assert shown.tables == () and len(shown.terminal_tables) == 2
     assert shown.terminal_tables[-1].rows[0] == ("500", "1.000e-07")
@@ -255,7 +255,7 @@ def test_the_figure_comes_with_its_words_and_tables() -> None:
     assert f"{HOSTILE}: gradient on other samples, × 10⁻⁷" in texts
     assert f"{HOSTILE}: cumulative mean, × 10⁻⁷" in texts
     assert not list(svg.iter("b"))
-    assert influence.make(group, "l2", "features") is None
+    assert gather(group, "l2", "features") is None
 
 
 CLASSES = 60

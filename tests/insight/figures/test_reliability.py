@@ -160,7 +160,7 @@ def test_runs_without_a_prediction_have_no_number_and_no_error_is_spoken_of() ->
 @pytest.mark.parametrize("by_shots", [False, True])
 def test_the_page_has_titles_and_arms_as_text(by_shots: bool) -> None:
     kept = {(arm, 0): sums(drawn(0)) for arm in ("baseline", HOSTILE)}
-    shown = known(reliability.make(group_of(kept), by_shots))
+    shown = reliability.make(gathered(kept, by_shots))
     assert shown.title == "Reliability"
     assert [len(part) for part in (shown.tables, shown.terminal_tables)] == [1, 1]
     svg = ElementTree.fromstring(inline_svg(shown.draw(), shown.caption.alternative, "r"))

@@ -121,10 +121,7 @@ class Attention:
         return [i for i in range(len(flow)) if np.isfinite(flow[i]).any()]
 
 
-def make(group: NetworkGroup, arm: str | None = None) -> CaptionedFigure | None:
-    data = gather(group, arm)
-    if data is None:
-        return None
+def make(data: Attention) -> CaptionedFigure:
     first, *flows = tables(data)
     title = "Attention between samples"
     return CaptionedFigure(title, caption(data), lambda: draw(data), [first], flows)

@@ -84,17 +84,7 @@ class Cams:
     grouped: bool = True
 
 
-def make(
-    group: NetworkGroup,
-    rule: Rule = "seed",
-    shots: Shots | None = None,
-    images: int = A_ROW,
-    arm: str | None = None,
-    cam_layer: Callable[[TrainedNetwork], InsightArrays] | None = None,
-) -> CaptionedFigure | None:
-    data = gather(group, rule, shots, images, arm, cam_layer)
-    if data is None:
-        return None
+def make(data: Cams) -> CaptionedFigure:
     title = "Where the network looks"
     return CaptionedFigure(title, caption(data), lambda: draw(data), (), tables(data))
 

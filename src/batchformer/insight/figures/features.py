@@ -105,10 +105,7 @@ class FeatureSpace:
         return labels if self.by_class else self.shot_of_class[labels]
 
 
-def make(group: NetworkGroup) -> CaptionedFigure | None:
-    data = gather(group)
-    if data is None:
-        return None
+def make(data: FeatureSpace) -> CaptionedFigure:
     return CaptionedFigure("Feature space", caption(data), lambda: draw(data), tables(data))
 
 

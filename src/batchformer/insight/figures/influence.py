@@ -131,15 +131,9 @@ class InfluenceByClass:
     images: str = "test samples"
 
 
-def make(
-    group: NetworkGroup, measure: Measure = "abs", on: On = "features", cumulative: bool = False
-) -> CaptionedFigure | None:
-    data = gather(group, measure, on, cumulative)
-    if data is None:
-        return None
-    return CaptionedFigure(
-        "Influence by gradient", caption(data), lambda: draw(data), (), tables(data)
-    )
+def make(data: InfluenceByClass) -> CaptionedFigure:
+    title = "Influence by gradient"
+    return CaptionedFigure(title, caption(data), lambda: draw(data), (), tables(data))
 
 
 def gather(

@@ -86,10 +86,7 @@ class Reliability:
         return self.shots or [0] if self.by_shots else [0]
 
 
-def make(group: NetworkGroup, by_shots: bool = False) -> CaptionedFigure | None:
-    data = gather(group, by_shots)
-    if data is None:
-        return None
+def make(data: Reliability) -> CaptionedFigure:
     bins = [bins_table(data)]
     return CaptionedFigure("Reliability", caption(data), lambda: draw(data), tables(data), bins)
 

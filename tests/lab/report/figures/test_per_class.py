@@ -121,7 +121,7 @@ def test_names_with_dollars_and_classes_without_images_are_drawn(tree: RunTree) 
 
 def test_runs_without_accuracies_by_class_have_no_figure(tree: RunTree) -> None:
     change_arrays(tree.write("baseline", 0), per_class=None)
-    assert make(tree.group()) is None
+    assert gather(tree.group()) is None
 
 
 def test_differences_and_hollow_markers_follow_the_reference(
@@ -157,7 +157,7 @@ def test_of_many_arms_only_the_reference_and_the_main_one_lie_upon_one_another(
     assert lines == ["baseline", "batchformer", "baseline_loss3x"]
     titles = [axes.get_title(loc="left").split()[0] for axes in figure.axes[2:]]
     assert titles == arms[1:]
-    shown = known(make(tree.group()))
+    shown = make(known(gather(tree.group())))
     drawn = "Accuracy is drawn of the baseline and batchformer and baseline_loss3x alone."
     assert drawn in shown.caption.text
     data = known(gather(one_group(run for run in tree.runs() if run.arm in arms[:3])))
@@ -166,7 +166,7 @@ def test_of_many_arms_only_the_reference_and_the_main_one_lie_upon_one_another(
 
 def test_classes_have_accuracy_and_difference(tree: RunTree) -> None:
     tree.write_pairs(1)
-    shown = known(make(tree.group()))
+    shown = make(known(gather(tree.group())))
     (table,) = shown.terminal_tables
     columns = ("class", "images", "baseline", "batchformer", "batchformer - baseline")
     assert table.columns == columns

@@ -29,7 +29,7 @@ ORDER = [
 
 def notes(group: RunGroup, *names: str) -> list[str]:
     """The captions of these figures, which are not drawn."""
-    made = [FIGURES[name].load()(group) for name in names]
+    made = [FIGURES[name].of(group) for name in names]
     return [figure.caption.text for figure in made if figure is not None]
 
 

@@ -41,10 +41,7 @@ class BiasCurves:
         return unseen, np.mean([np.interp(unseen, x, y) for x, y in rising], 0)
 
 
-def make(group: RunGroup) -> CaptionedFigure | None:
-    data = gather(group)
-    if data is None:
-        return None
+def make(data: BiasCurves) -> CaptionedFigure:
     over = over_seeds({arm: len(each) for arm, each in data.by_arm.items()})
     several = max(map(len, data.by_arm.values())) > 1
     reach = ", as far as all of them reach" if several else ""

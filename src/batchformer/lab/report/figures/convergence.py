@@ -50,10 +50,7 @@ class Convergence:
     reached: Mapping[str, int | None]
 
 
-def make(group: RunGroup) -> CaptionedFigure | None:
-    data = gather(group)
-    if data is None:
-        return None
+def make(data: Convergence) -> CaptionedFigure:
     rows = [
         (arm, f"{epoch:.0f}", number(mean))
         for arm, curve in data.curves.items()

@@ -64,10 +64,7 @@ class HeadTail:
     reference: str
 
 
-def make(group: RunGroup) -> CaptionedFigure | None:
-    data = gather(group)
-    if data is None:
-        return None
+def make(data: HeadTail) -> CaptionedFigure:
     return CaptionedFigure("From head to tail", caption(data), lambda: draw(data), (), tables(data))
 
 

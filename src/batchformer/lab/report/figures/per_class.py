@@ -82,10 +82,7 @@ class ByClass:
         return [arm for arm in self.accuracy if arm == main or arm not in self.differences]
 
 
-def make(group: RunGroup) -> CaptionedFigure | None:
-    data = gather(group)
-    if data is None:
-        return None
+def make(data: ByClass) -> CaptionedFigure:
     table = _by_class_table(data)
     return CaptionedFigure("Accuracy by class", caption(data), lambda: draw(data), (), [table])
 

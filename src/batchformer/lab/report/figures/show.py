@@ -71,7 +71,7 @@ def show(
     if "cam_layer" in given:
         of_folder = given["cam_layer"]
         given = {**given, "cam_layer": lambda run: of_folder(run.folder / run.insight_part)}
-    made = entry.load()(group, **given)
+    made = entry.of(group, **given)
     if made is None:
         raise ValueError(missing(name, entry, group, paths, tried=compute is not None))
     out = Terminal(console)

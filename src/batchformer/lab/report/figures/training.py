@@ -43,11 +43,13 @@ class Line(NamedTuple):
     label: str
 
 
-def make(group: RunGroup) -> CaptionedFigure | None:
-    lines = lines_of(group)
-    if not lines:
-        return None
-    averaged = valley_table(group)
+def gather(group: RunGroup) -> RunGroup | None:
+    """The runs themselves, if one has logged a line."""
+    return group if lines_of(group) else None
+
+
+def make(group: RunGroup) -> CaptionedFigure:
+    lines, averaged = lines_of(group), valley_table(group)
     return CaptionedFigure(
         "Training",
         caption(group, lines, averaged=averaged is not None),

@@ -32,7 +32,7 @@ def sections_of(group: RunGroup, prefix: str) -> list[Section]:
         if name in NETWORK_FIGURES:
             seen = network_sections(name, group, prefix)
             found += [_naming_sub_runs(section, group) for section in seen]
-        elif (figure := entry.load()(group)) is not None:
+        elif (figure := entry.of(group)) is not None:
             found.append(section_of(figure, f"{prefix}-{name}"))
     speed = speed_section(group)
     return found if speed is None else [*found, speed]
