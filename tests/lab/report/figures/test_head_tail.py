@@ -114,10 +114,8 @@ def test_classes_of_one_group_have_no_figure(tree: RunTree) -> None:
 
 
 def test_only_differences_apart_from_0_have_a_colour(tree: RunTree) -> None:
-    for seed in range(4):
-        tree.write("baseline", seed, classes=12)
-        for arm in ("batchformer", "batchformer_self", "batchformer_frozen"):
-            tree.write(arm, seed, classes=12, gain=0.02)
+    arms = ("baseline", "batchformer", "batchformer_self", "batchformer_frozen")
+    tree.write_pairs(4, *arms, classes=12, gain=0.02)
     data = known(gather(tree.group()))
     figure = head_tail.draw(data)
     panels = [axes for axes in figure.axes if axes.get_title(loc="left").startswith("−")]

@@ -88,8 +88,7 @@ def test_two_seeds_have_differences_without_bars(tree: RunTree) -> None:
 def test_the_figure_has_counts_accuracies_and_a_panel_for_every_other_arm(
     pairs: dict[str, list[Path]], tree: RunTree
 ) -> None:
-    for seed in range(3):
-        tree.write("batchformer_self", seed)
+    tree.write_pairs(3, "batchformer_self")
     figure = draw(known(gather(tree.group())))
     counts, accuracy, *differences = figure.axes
     assert counts.get_yscale() == "log"
@@ -149,8 +148,7 @@ def test_of_many_arms_only_the_reference_and_the_main_one_lie_upon_one_another(
     tree: RunTree,
 ) -> None:
     arms = ["baseline", "batchformer", "batchformer_self", "batchformer_frozen"]
-    for arm in arms:
-        tree.write(arm, 0)
+    tree.write_pairs(1, *arms)
     tree.write("baseline_loss3x", 1)  # without a seed of the baseline, and so without a difference
     figure = draw(known(gather(tree.group())))
     lines = [line.get_label() for line in figure.axes[1].lines]

@@ -21,7 +21,7 @@ from batchformer.lab.report.results.configuration import RunGroup, one_group
 from batchformer.lab.report.results.names import COLOURS
 from batchformer.lab.report.results.runs import read_run
 from batchformer.nn.streams import stream_loss
-from helpers.run_folders import RunTree, recipe_of
+from helpers.run_folders import RunTree, change_json, recipe_of
 from helpers.simulated_networks import known
 
 
@@ -196,8 +196,7 @@ def test_where_a_method_changes_its_loss_is_said(
 
 
 def test_training_has_the_ends_of_the_curves(tree: RunTree) -> None:
-    for seed in range(2):
-        tree.write("baseline", seed)
+    tree.write_pairs(2, "baseline")
     runs = tree.runs()
     shown = training.make(one_group(runs))
     (table,) = shown.terminal_tables
@@ -221,8 +220,7 @@ def valley(first: int, last: int, **more: Any) -> dict[str, Any]:
 
 
 def put_in_result(folder: Path, findings: Any) -> None:
-    path = folder / "result.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "findings": findings}))
+    change_json(folder / "result.json", findings=findings)
 
 
 def test_a_row_for_every_arm_over_its_seeds(tree: RunTree) -> None:

@@ -5,8 +5,7 @@ from helpers.run_folders import RunTree
 
 
 def test_what_runs_agree_on_is_said_once(tree: RunTree) -> None:
-    for seed in range(3):
-        tree.write("baseline", seed, provenance={"git": None, "driver": "555"})
+    tree.write_pairs(3, "baseline", provenance={"git": None, "driver": "555"})
     facts = provenance(tree.runs())
     assert facts["torch"] == ["2.6.0"]
     assert facts["Hardware"] == ["Example CPU, 2 cores, 8 GB"]

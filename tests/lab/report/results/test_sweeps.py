@@ -25,7 +25,7 @@ from batchformer.lab.report.results.tables import (
     sweep_headline,
     sweep_notes,
 )
-from helpers.run_folders import compared_sweep, recipe_of, write_run, write_sweep
+from helpers.run_folders import change_json, compared_sweep, recipe_of, write_run, write_sweep
 
 SCORES = {0: {"all": 50.0}, 1: {"all": 51.0}}
 BY_LEVEL = {("baseline", "1"): SCORES, ("batchformer", "1"): SCORES, ("batchformer", "10"): SCORES}
@@ -206,9 +206,7 @@ def test_levels_are_tested_by_what_can_be_better(tmp_path: Path) -> None:
 def test_remarks_on_the_data_are_said_once(tmp_path: Path) -> None:
     folder = write_sweep(tmp_path, {cell: scores(each) for cell, each in ALL.items()})
     for path in folder.rglob("config.json"):
-        config = json.loads(path.read_text())
-        config["data"]["remarks"] = ["class ant has no test image"]
-        path.write_text(json.dumps(config))
+        change_json(path, data={"remarks": ["class ant has no test image"]})
     assert compared_sweep(folder).warnings.count("class ant has no test image") == 1
 
 

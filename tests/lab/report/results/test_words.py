@@ -48,9 +48,8 @@ def compared(
     tree: RunTree, pairs: list[tuple[float, float]], metric: str = "all", reference: str = BASELINE
 ) -> RecipeComparison:
     """The reference and BatchFormer with these scores by seed."""
-    for seed, scores in enumerate(pairs):
-        for arm, score in zip((reference, "batchformer"), scores, strict=True):
-            tree.write(arm, seed, scores={metric: score})
+    before, after = zip(*pairs, strict=True)
+    tree.write_scores({reference: before, "batchformer": after}, metric)
     return tree.compared(reference)
 
 
@@ -93,9 +92,8 @@ def test_noise_is_said_plainly_and_how_many_seeds_are_missing(tree: RunTree) -> 
 
 def test_a_gain_undone_by_the_correction_says_so(tree: RunTree) -> None:
     near = [(61.0, 61.4), (62.5, 63.6), (60.2, 60.5), (61.8, 62.9)]
-    for arm in ("x", "y", "z"):
-        for seed, (value, _) in enumerate(near):
-            tree.write(arm, seed, scores={"all": value + 0.1 * (-1) ** seed})
+    noise = [value + 0.1 * (-1) ** seed for seed, (value, _) in enumerate(near)]
+    tree.write_scores(dict.fromkeys("xyz", noise))
     recipe = compared(tree, near)
     difference = recipe.differences["batchformer", "all"]
     assert difference.outcome == "gain"
