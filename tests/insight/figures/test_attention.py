@@ -193,16 +193,7 @@ def test_names_stand_in_the_order_of_bins_where_each_is_one_class() -> None:
 
 @pytest.mark.parametrize(("classes", "named"), [(10, True), (11, False)])
 def test_only_so_many_classes_are_named(classes: int, named: bool) -> None:
-    kept = {
-        "train_counts": np.arange(classes)[::-1] + 1,
-        "bin_of_class": np.arange(classes),
-        "bin_pairs": np.ones((classes, classes)),
-        "attention": np.ones((1, classes, classes)),
-        "attention_shots": np.ones((1, 3, 3)),
-        "shot_pairs": np.ones((3, 3)),
-        **{f"attention_{name}": np.ones((1, 2)) for name in ("self", "same", "other")},
-        "classes": np.array([f"{i}" for i in range(classes)]),
-    }
+    kept = simulated_insight("batchformer", 0, classes=classes)
     assert bool(gathered(kept).names) == named
 
 

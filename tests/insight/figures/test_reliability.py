@@ -9,15 +9,13 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import stats
-from torchmetrics.functional.classification import binary_calibration_error
 
 from batchformer.insight.figures import reliability
 from batchformer.insight.figures.canvas import inline_svg
-from batchformer.insight.figures.reliability import FEWEST, NAMES, calibration_error, gather
+from batchformer.insight.figures.reliability import FEWEST, NAMES, gather
+from batchformer.insight.intervals import summary
 from helpers.simulated_networks import group_of, known, simulated_group
 
 BINS = 5
@@ -88,16 +86,13 @@ def test_bins_pool_all_seeds_and_errors_are_of_each(seeds: list[list[Prediction]
             assert summary is not None and summary.values == pytest.approx(errors, abs=1e-9)
 
 
-def test_the_interval_is_students_over_seeds() -> None:
+def test_the_interval_is_over_seeds() -> None:
     data = gathered({("baseline", s): sums(drawn(s)) for s in range(4)})
-    errors = [error_of(drawn(s)) for s in range(4)]
-    low, high = stats.t.interval(0.95, 3, np.mean(errors), stats.sem(errors))
+    found = summary([error_of(drawn(s)) for s in range(4)])
     (table,) = reliability.tables(data)
     assert table.columns == ("arm", "n", "all", "many", "medium", "few")
-    assert table.rows[0][:3] == (
-        *("baseline", "4"),
-        f"{np.mean(errors):.1f} [{low:.1f}, {high:.1f}]",
-    )
+    text = f"{found.mean:.1f} [{found.low:.1f}, {found.high:.1f}]"
+    assert table.rows[0][:3] == ("baseline", "4", text)
 
 
 @pytest.mark.parametrize(
@@ -194,19 +189,6 @@ def test_four_intervals_fit_beside_one_another() -> None:
     (table,) = reliability.tables(gathered(kept))
     intervals = [cell.partition(" ")[2] for cell in table.rows[0][2:]]
     assert len(intervals) == 4 and all(0 < len(text) <= 12 for text in intervals)
-
-
-def test_the_error_is_that_of_torchmetrics() -> None:
-    generator = np.random.default_rng(0)
-    confidence = generator.uniform(0.1, 0.999, 500)
-    right = generator.random(500) < confidence**2
-    binned = np.zeros((3, 1, 15))
-    for c, r in zip(confidence, right, strict=True):
-        binned[:, 0, int(c * 15)] += (1, c, r)
-    expected = binary_calibration_error(
-        torch.from_numpy(confidence), torch.from_numpy(right).long(), n_bins=15
-    )
-    assert calibration_error(*binned) == pytest.approx([100 * float(expected)], rel=1e-5)
 
 
 @pytest.mark.parametrize("by_shots", [False, True])
