@@ -71,16 +71,13 @@ def test_rows_have_means_and_the_paired_difference(tmp_path: Path) -> None:
         "row: my_folder/five = 5 images a class",
     )
     assert header[1:] == ["baseline", "+ BatchFormer", "difference", "p"]
-    differences = [OTHER[seed] - BASELINE[seed] for seed in BASELINE]
-    half = stats.t.ppf(0.975, 3) * statistics.stdev(differences) / 2
-    mean = statistics.mean(differences)
-    p = stats.ttest_rel([*OTHER.values()], [*BASELINE.values()]).pvalue
+    found = paired([*BASELINE.values()], [*OTHER.values()])
     assert row == [
         "5 images a class, 4 seeds",
         f"{statistics.mean(BASELINE.values()):.2f}",
         f"{statistics.mean(OTHER.values()):.2f}",
-        f"**{mean:+.2f} [{mean - half:+.2f}, {mean + half:+.2f}]**",
-        f"{p:.3f}",
+        f"**{found.difference:+.2f} [{found.low:+.2f}, {found.high:+.2f}]**",
+        f"{found.p_value:.3f}",
     ]
 
 
@@ -88,13 +85,11 @@ def test_means_of_rows_have_intervals_if_the_table_asks_for_them(tmp_path: Path)
     scores = {seed: {"rarity": -0.9 - value / 1000} for seed, value in enumerate((0, 20, 60, 99))}
     put(tmp_path, "five", {"batchformer": scores})
     lines = ("kind: rows", "columns: batchformer on rarity", "row: my_folder/five = five")
-    values = [one["rarity"] for one in scores.values()]
-    mean, half = statistics.mean(values), stats.t.ppf(0.975, 3) * statistics.stdev(values) / 2
-    assert table(tmp_path, *lines)[1] == ["five, 4 seeds", f"{mean:.2f}"]
-    low = max(mean - half, -1.0)
-    with_interval = f"{mean:.2f} [{low:.2f}, {mean + half:.2f}]"
+    found = mean_and_interval([one["rarity"] for one in scores.values()], within=(-1.0, 1.0))
+    assert table(tmp_path, *lines)[1] == ["five, 4 seeds", f"{found.mean:.2f}"]
+    with_interval = f"{found.mean:.2f} [{found.low:.2f}, {found.high:.2f}]"
     assert table(tmp_path, *lines, "intervals: yes")[1] == ["five, 4 seeds", with_interval]
-    assert low == -1.0, "no correlation is below -1"
+    assert found.low == -1.0, "no correlation is below -1"
 
 
 def test_holm_is_over_the_family_of_a_row_and_not_over_its_primary_test(tmp_path: Path) -> None:
@@ -147,12 +142,10 @@ def test_a_row_of_means_is_tested_first_and_the_rest_of_the_table_is_corrected(
     )
     means = [(OTHER[s] + more[s]) / 2 for s in BASELINE]
     baseline = [*BASELINE.values()]
-    differences = [a - b for a, b in zip(means, baseline, strict=True)]
-    half = stats.t.ppf(0.975, 3) * statistics.stdev(differences) / 2
-    mean = statistics.mean(differences)
+    found = paired(baseline, means)
     assert rows[0][1:] == [
         f"{statistics.mean(means):.2f}",
-        f"**{mean:+.2f} [{mean - half:+.2f}, {mean + half:+.2f}]**",
+        f"**{found.difference:+.2f} [{found.low:+.2f}, {found.high:+.2f}]**",
     ], "the primary test is not corrected"
     p = [stats.ttest_rel([*v.values()], baseline).pvalue for v in (OTHER, more)]
     for row, value, other in zip(rows[1:], p, p[::-1], strict=True):
