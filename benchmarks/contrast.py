@@ -64,20 +64,14 @@ class GivenFeatures(nn.Module):
 
 @dataclass(frozen=True)
 class TwoViews(TimedNetwork):
-    """MoCo-v3 on random images in two views, or on random features.
-
-    Args:
-        hidden: channels inside the projector and the predictor.
-        dim: channels of queries and keys.
-        channels: C of features, which then take the place of images; 0: images.
-    """
+    """MoCo-v3 on random images in two views, or on random features."""
 
     optim: ClassVar[OptimConfig] = OptimConfig(
         name="lars", lr=0.1, weight_decay=1e-6, decayed="matrices"
     )
-    hidden: int = 4096
-    dim: int = 256
-    channels: int = 0
+    hidden: int = 4096  # channels inside the projector and the predictor
+    dim: int = 256  # channels of queries and keys
+    channels: int = 0  # C of features, which then take the place of images; 0: images
 
     def method(self, batchformer: bool, device: torch.device) -> Method:
         """MoCo-v3 with or without BatchFormer, on the device."""

@@ -17,17 +17,11 @@ Shots = Literal["counts", "thirds"]
 
 @dataclass(frozen=True, eq=False)
 class Classes:
-    """K classes.
-
-    Args:
-        names: K.
-        train_counts: (K,) int64 training images.
-        shot_of_class: (K,) int64: 0 many, 1 medium, 2 few.
-    """
+    """K classes."""
 
     names: tuple[str, ...]
-    train_counts: Tensor
-    shot_of_class: Tensor
+    train_counts: Tensor  # (K,) int64 training images
+    shot_of_class: Tensor  # (K,) int64: 0 many, 1 medium, 2 few
 
     @classmethod
     def by_shots(

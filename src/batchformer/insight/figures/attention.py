@@ -65,26 +65,19 @@ class AttentionShare:
 
 @dataclass(frozen=True)
 class AttentionOfArm:
-    """Attention of one arm; ratios are to uniform attention, NaN where no pair was seen.
+    """Attention of one arm; ratios are to uniform attention, NaN where no pair was seen."""
 
-    Args:
-        ratio: (P, P), rows attend; mean over heads and seeds.
-        pairs: (P, P) how many were seen, all seeds together.
-        heads: (H, P, P) of the first seed alone: heads of two trainings have nothing in common.
-        shares: by ``TARGETS``, mean over heads.
-        flow: (3, 3) share of attention from samples of shot group i to other samples of group j.
-        flow_ratio: (3, 3) the same per pair, relative to uniform attention.
-        deviation: the largest relative difference from uniform attention in any head and seed, of
-            a cell or of what samples give to themselves.
-    """
-
-    ratio: NDArray[Any]
-    pairs: NDArray[Any]
+    ratio: NDArray[Any]  # (P, P), rows attend; mean over heads and seeds
+    pairs: NDArray[Any]  # (P, P) how many were seen, all seeds together
+    # (H, P, P) of the first seed alone: heads of two trainings have nothing in common
     heads: NDArray[Any]
-    shares: dict[str, AttentionShare]
+    shares: dict[str, AttentionShare]  # by `TARGETS`, mean over heads
+    # (3, 3) share of attention from samples of shot group i to other samples of group j
     flow: NDArray[Any]
-    flow_ratio: NDArray[Any]
+    flow_ratio: NDArray[Any]  # (3, 3) the same per pair, relative to uniform attention
     seeds: int
+    # The largest relative difference from uniform attention in any head and seed, of a cell or of
+    # what samples give to themselves
     deviation: float
 
     @property
@@ -95,24 +88,16 @@ class AttentionOfArm:
 
 @dataclass(frozen=True)
 class Attention:
-    """P bins of classes from the most to the least frequent.
+    """P bins of classes from the most to the least frequent."""
 
-    Args:
-        counts: mean training images of a bin's classes, (P,).
-        classes_per_bin: the largest number of classes in a bin.
-        batch: samples of a batch, the mean over batches.
-        main: the arm whose maps are drawn.
-        names: of the classes, where every bin is one and few enough are named along an axis.
-        images: test images that were seen, in words.
-    """
-
-    counts: NDArray[Any]
-    classes_per_bin: int
-    batch: float
+    counts: NDArray[Any]  # mean training images of a bin's classes, (P,)
+    classes_per_bin: int  # the largest number of classes in a bin
+    batch: float  # samples of a batch, the mean over batches
     by_arm: dict[str, AttentionOfArm]
-    main: str
+    main: str  # the arm whose maps are drawn
+    # Of the classes, where every bin is one and few enough are named along an axis
     names: tuple[str, ...] = ()
-    images: str = "test samples"
+    images: str = "test samples"  # test images that were seen, in words
 
     @property
     def groups(self) -> list[int]:

@@ -48,24 +48,15 @@ LONGEST_NAME = 9
 
 @dataclass(frozen=True)
 class Picture:
-    """One test image as every arm sees it.
+    """One test image as every arm sees it."""
 
-    Args:
-        name, count: of its class, and how many training images that has.
-        row: in the test set.
-        pixels: (h, w, 3) from 0 to 255.
-        heat: by arm, (a, b) from 0 to 1.
-        confidence: by arm, of the true class, percent.
-        right: by arm, whether that class is the answer.
-    """
-
-    name: str
-    count: int
-    row: int
-    pixels: NDArray[Any]
-    heat: dict[str, NDArray[Any]]
-    confidence: dict[str, float]
-    right: dict[str, bool]
+    name: str  # of its class
+    count: int  # training images of its class
+    row: int  # in the test set
+    pixels: NDArray[Any]  # (h, w, 3) from 0 to 255
+    heat: dict[str, NDArray[Any]]  # by arm, (a, b) from 0 to 1
+    confidence: dict[str, float]  # by arm, of the true class, percent
+    right: dict[str, bool]  # by arm, whether that class is the answer
 
 
 @dataclass(frozen=True)

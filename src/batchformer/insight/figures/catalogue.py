@@ -21,17 +21,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Entry:
-    """A figure that can be asked for.
-
-    Args:
-        module: its ``gather`` takes a group and the options, and returns what the figure shows, or
-            None where no run has it; its ``make`` turns that into the figure.
-        needs: the file of a run that it is drawn from.
-    """
+    """A figure that can be asked for."""
 
     summary: str
+    # Its `gather` takes a group and the options, and returns what the figure shows, or None
+    # where no run has it; its `make` turns that into the figure
     module: str
-    needs: str
+    needs: str  # the file of a run that it is drawn from
 
     def of(self, group: NetworkGroup, **options: Any) -> CaptionedFigure | None:
         """The figure of a group; None where no run has its numbers."""

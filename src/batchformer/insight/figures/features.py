@@ -50,36 +50,24 @@ ROOM = 0.09
 
 @dataclass(frozen=True)
 class FeaturesOfArm:
-    """Features of one arm.
+    """Features of one arm."""
 
-    Args:
-        points: (S, 2) of its first seed.
-        labels: (S,) their classes.
-        share: of the variance on each axis.
-        measures: separation and spread by shot group, over seeds; None for an empty group.
-    """
-
-    points: NDArray[Any]
-    labels: NDArray[Any]
-    share: tuple[float, float]
+    points: NDArray[Any]  # (S, 2) of its first seed
+    labels: NDArray[Any]  # (S,) their classes
+    share: tuple[float, float]  # of the variance on each axis
+    # Separation and spread by shot group, over seeds; None for an empty group
     measures: dict[str, list[Summary | None]]
     seeds: int
 
 
 @dataclass(frozen=True)
 class FeatureSpace:
-    """Every arm that has features.
+    """Every arm that has features."""
 
-    Args:
-        shot_of_class: (K,) 0, 1 or 2.
-        seed: of the points; None where arms have none in common.
-        names: of the K classes; empty where they are unknown.
-    """
-
-    shot_of_class: NDArray[Any]
+    shot_of_class: NDArray[Any]  # (K,) 0, 1 or 2
     by_arm: dict[str, FeaturesOfArm]
-    seed: int | None
-    names: tuple[str, ...] = ()
+    seed: int | None  # of the points; None where arms have none in common
+    names: tuple[str, ...] = ()  # of the K classes; empty where they are unknown
 
     @property
     def by_class(self) -> bool:

@@ -71,24 +71,16 @@ class Controlled:
 
 @dataclass(frozen=True)
 class InfluenceOfArm:
-    """Gradients of one arm.
+    """Gradients of one arm."""
 
-    Args:
-        values: mean over seeds by class, (K,), NaN for a class not measured.
-        correlation: training count with gradient.
-        controlled: None where no run kept its accuracy by class.
-        change: see ``change_of_a_loss``; None where that is not known.
-        untrained: training count with gradient before training; None where it was not measured.
-        learning: what networks have learnt; None where that is not known.
-    """
-
-    values: NDArray[Any]
-    correlation: Correlation
+    values: NDArray[Any]  # mean over seeds by class, (K,), NaN for a class not measured
+    correlation: Correlation  # training count with gradient
     seeds: int
-    controlled: Controlled | None = None
-    change: float | None = None
+    controlled: Controlled | None = None  # None where no run kept its accuracy by class
+    change: float | None = None  # see `change_of_a_loss`; None where that is not known
+    # Training count with gradient before training; None where it was not measured
     untrained: Correlation | None = None
-    learning: Learning | None = None
+    learning: Learning | None = None  # what networks have learnt; None where that is not known
     colour: str = INK
 
     @property
@@ -112,23 +104,15 @@ class InfluenceOfArm:
 
 @dataclass(frozen=True)
 class InfluenceByClass:
-    """K classes from the most to the fewest training images.
+    """K classes from the most to the fewest training images."""
 
-    Args:
-        counts: training images, (K,).
-        window: classes that a point of the running mean spans; 1 for none.
-        measure: mean absolute value, or length, of a gradient.
-        cumulative: whether the mean over all more frequent classes is drawn too.
-        images: test images that were measured, in words.
-    """
-
-    counts: NDArray[Any]
+    counts: NDArray[Any]  # training images, (K,)
     by_arm: dict[str, InfluenceOfArm]
-    window: int
-    measure: Measure
+    window: int  # classes that a point of the running mean spans; 1 for none
+    measure: Measure  # mean absolute value, or length, of a gradient
     on: On
-    cumulative: bool
-    images: str = "test samples"
+    cumulative: bool  # whether the mean over all more frequent classes is drawn too
+    images: str = "test samples"  # test images that were measured, in words
 
 
 def make(data: InfluenceByClass) -> CaptionedFigure:

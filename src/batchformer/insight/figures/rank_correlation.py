@@ -34,18 +34,13 @@ LEAST_LEFT = 1e-12
 
 @dataclass(frozen=True)
 class Correlation:
-    """Spearman's rank correlation of a value of classes with another; what is not known is None.
+    """Spearman's rank correlation of a value of classes with another; what is not known is None."""
 
-    Args:
-        rho: mean over seeds; of training counts negative where rarer classes have larger values.
-        over_seeds: 95% t interval, within -1 and 1.
-        over_classes: 95% bootstrap interval over classes, of the mean over seeds, that is of
-            ``rho`` itself.
-    """
-
+    # Mean over seeds; of training counts negative where rarer classes have larger values
     rho: float | None
     by_seed: tuple[float, ...]
-    over_seeds: Interval | None
+    over_seeds: Interval | None  # 95% t interval, within -1 and 1
+    # 95% bootstrap interval over classes, of the mean over seeds, that is of `rho` itself
     over_classes: Interval | None
 
     @property

@@ -45,19 +45,12 @@ FEWEST = 10
 
 @dataclass(frozen=True)
 class ReliabilityOfArm:
-    """Predictions of one arm in B bins of confidence, all seeds together.
+    """Predictions of one arm in B bins of confidence, all seeds together."""
 
-    Args:
-        count: (4, B) predictions, of all classes and of each shot group.
-        confidence: (4, B) mean of a bin, percent; NaN for an empty one.
-        accuracy: (4, B) the same.
-        ece: by group, percent, over seeds; None for an empty one.
-    """
-
-    count: NDArray[Any]
-    confidence: NDArray[Any]
-    accuracy: NDArray[Any]
-    ece: list[Summary | None]
+    count: NDArray[Any]  # (4, B) predictions, of all classes and of each shot group
+    confidence: NDArray[Any]  # (4, B) mean of a bin, percent; NaN for an empty one
+    accuracy: NDArray[Any]  # (4, B) the same
+    ece: list[Summary | None]  # by group, percent, over seeds; None for an empty one
     seeds: int
     colour: str
 

@@ -27,22 +27,14 @@ EMPTY = 250.0
 
 @dataclass(frozen=True)
 class Section:
-    """One figure of a page.
-
-    Args:
-        html: trusted markup without references to other files.
-        note: the caption.
-        details: further text, which is folded away.
-        tables: trusted markup, which is folded away with it.
-        wide: it stands below the others, as wide as the page.
-    """
+    """One figure of a page."""
 
     title: str
-    html: str
-    note: str
-    details: str = ""
-    tables: str = ""
-    wide: bool = False
+    html: str  # trusted markup without references to other files
+    note: str  # the caption
+    details: str = ""  # further text, which is folded away
+    tables: str = ""  # trusted markup, which is folded away with it
+    wide: bool = False  # it stands below the others, as wide as the page
 
 
 def section_of(figure: CaptionedFigure, ident: str) -> Section:

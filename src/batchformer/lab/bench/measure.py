@@ -35,15 +35,11 @@ CALLS_BEFORE_CAPTURE = 3
 
 @dataclass(frozen=True)
 class BenchSettings:
-    """How and where to measure.
-
-    Args:
-        full: measure larger grids, and what takes long to prepare.
-        repeats: rounds of every measurement; None leaves the number to each part and its budget.
-    """
+    """How and where to measure."""
 
     device: torch.device
-    full: bool = False
+    full: bool = False  # measure larger grids, and what takes long to prepare
+    # Rounds of every measurement; None leaves the number to each part and its budget
     repeats: int | None = None
 
     @property

@@ -87,16 +87,12 @@ RESNET50 = TimedNetwork("ResNet-50", "resnet50", classes=1000, side=224)
 
 @dataclass(frozen=True)
 class Mode:
-    """A way to run an update.
-
-    Args:
-        train: precision, memory format, and whether the step is compiled or the update captured.
-        kernels: whether our own kernels may be used.
-    """
+    """A way to run an update."""
 
     name: str
+    # Precision, memory format, and whether the step is compiled or the update captured
     train: TrainConfig
-    kernels: bool = True
+    kernels: bool = True  # whether our own kernels may be used
 
 
 _half = functools.partial(TrainConfig, precision="bf16", channels_last=True)

@@ -38,19 +38,12 @@ BLUR, KERNEL = (0.1, 2.0), 13
 
 @dataclass(frozen=True)
 class Pair:
-    """Two ways to the same images.
+    """Two ways to the same images."""
 
-    Args:
-        name: as ours is called.
-        ours: for a whole batch.
-        theirs: of torchvision, for one image.
-        shape: (C, H, W) of the images.
-    """
-
-    name: str
-    ours: Transform
-    theirs: Callable[[Tensor], Tensor]
-    shape: tuple[int, int, int]
+    name: str  # as ours is called
+    ours: Transform  # for a whole batch
+    theirs: Callable[[Tensor], Tensor]  # of torchvision, for one image
+    shape: tuple[int, int, int]  # (C, H, W) of the images
 
 
 def measure(

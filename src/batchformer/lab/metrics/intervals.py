@@ -258,24 +258,20 @@ FEWEST_OF_A_SETUP = 2
 
 @dataclass(frozen=True, slots=True)
 class Pooled:
-    """Mean difference over ``setups``, each counted once, with the wider 95% t interval.
-
-    Args:
-        low, high: of the interval; None where the same difference is in every seed of every
-            set-up, which on small test sets is a coincidence and no certainty.
-        p_value: the larger of the two, which is below 0.05 where the interval excludes 0; or None.
-        homogeneity: p-value of the hypothesis that the effect is the same in every set-up
-            (one-way analysis of variance); small where set-ups differ by more than their seeds do.
-        seeds: paired seeds in all.
-    """
+    """Mean difference over ``setups``, each counted once, with the wider 95% t interval."""
 
     difference: float
+    # low, high: of the interval; None where the same difference is in every seed of every set-up,
+    # which on small test sets is a coincidence and no certainty
     low: float | None
     high: float | None
+    # The larger of the two, which is below 0.05 where the interval excludes 0; or None
     p_value: float | None
+    # P-value of the hypothesis that the effect is the same in every set-up (one-way analysis of
+    # variance); small where set-ups differ by more than their seeds do
     homogeneity: float
     setups: int
-    seeds: int
+    seeds: int  # paired seeds in all
 
 
 def pooled(differences: Sequence[Sequence[float]], scale: float = 0.0) -> Pooled:

@@ -31,22 +31,14 @@ MoCo-v3 alone has after all 90."""
 
 @dataclass(frozen=True)
 class Convergence:
-    """Scores of probes by epoch, of all arms of a group.
-
-    Args:
-        reference: the arm whose final score is to be reached.
-        curves: mean, least and greatest over seeds by epoch, for each arm.
-        seeds: runs behind each curve.
-        final: the mean over seeds of the reference's last score; None where it has none.
-        reached: for each other arm the first epoch at which its mean is at least that; None where
-            no epoch is.
-    """
+    """Scores of probes by epoch, of all arms of a group."""
 
     metric: str
-    reference: str
-    curves: Mapping[str, Curve]
-    seeds: Mapping[str, int]
-    final: float | None
+    reference: str  # the arm whose final score is to be reached
+    curves: Mapping[str, Curve]  # mean, least and greatest over seeds by epoch, for each arm
+    seeds: Mapping[str, int]  # runs behind each curve
+    final: float | None  # the mean over seeds of the reference's last score; None where it has none
+    # For each other arm the first epoch at which its mean is at least that, if there is one
     reached: Mapping[str, int | None]
 
 

@@ -40,17 +40,11 @@ so none has a full colour."""
 
 @dataclass(frozen=True)
 class HeadTailOfArm:
-    """One arm over its seeds.
+    """One arm over its seeds."""
 
-    Args:
-        rates: (G, G) percent of a group's test images that are taken for each group.
-        right: (G,) percent of a group's test images that are taken for their own class.
-        differences: (G, G) to the reference on the same seeds; None for the reference itself, or
-            without pair.
-    """
-
-    rates: NDArray[Any]
-    right: NDArray[Any]
+    rates: NDArray[Any]  # (G, G) percent of a group's test images that are taken for each group
+    right: NDArray[Any]  # (G,) percent of a group's test images that are taken for their own class
+    # (G, G) to the reference on the same seeds; None for the reference itself, or without pair
     differences: list[list[Paired]] | None
     seeds: int
 

@@ -53,22 +53,17 @@ class Score:
 
 @dataclass(frozen=True)
 class Difference:
-    """One arm against the reference on one metric, over the seeds that both have finished.
-
-    Args:
-        outcome: of this comparison alone, before correction. None for a descriptive metric, which
-            is not tested.
-        adjusted: Holm's p-value over every comparison of the table.
-        paper_effect: the paper's difference in percentage points; None unless it has both numbers.
-        needed: seeds needed to detect the paper's effect, given the spread here.
-    """
+    """One arm against the reference on one metric, over the seeds that both have finished."""
 
     paired: Paired
     seeds: tuple[int, ...]
+    # Of this comparison alone, before correction. None for a descriptive metric, which is not
+    # tested.
     outcome: Outcome | None
-    adjusted: float | None
+    adjusted: float | None  # Holm's p-value over every comparison of the table
+    # The paper's difference in percentage points; None unless it has both numbers
     paper_effect: float | None
-    needed: int | None
+    needed: int | None  # seeds needed to detect the paper's effect, given the spread here
     decimals: int = 2
 
     @property

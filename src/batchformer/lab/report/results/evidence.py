@@ -38,44 +38,33 @@ class Mean:
 
 @dataclass(frozen=True)
 class Contrast:
-    """One arm against another on one metric, paired by seed.
-
-    Args:
-        low, high: 95% interval, None with fewer than three seeds.
-        p: p-value of this difference alone.
-        sd: standard deviation of the paired differences, if it is known.
-        adjusted: Holm's p-value as it was typed; None for a computed difference.
-        computed: whether it was computed from the values of the seeds.
-    """
+    """One arm against another on one metric, paired by seed."""
 
     difference: float
+    # low, high: 95% interval, None with fewer than three seeds
     low: float | None
     high: float | None
-    p: P | None
+    p: P | None  # p-value of this difference alone
     n: int
-    sd: float | None = None
-    adjusted: P | None = None
-    computed: bool = True
+    sd: float | None = None  # standard deviation of the paired differences, if it is known
+    adjusted: P | None = None  # Holm's p-value as it was typed; None for a computed difference
+    computed: bool = True  # whether it was computed from the values of the seeds
     decimals: int = 2
 
 
 @dataclass(frozen=True)
 class ComparisonEvidence:
-    """One comparison, or several that are pooled.
+    """One comparison, or several that are pooled."""
 
-    Args:
-        recipe: the recipe that has the paper's numbers.
-        values: the score of every seed, by arm and metric.
-        typed: the content of ``summary.json``, or empty.
-        pooled: the comparisons that it consists of, if there are several. ``summary.json`` names
-            them as ``pools``.
-        places: by metric, the decimals of single values that were typed with fewer than usual.
-    """
-
-    recipe: str
+    recipe: str  # the recipe that has the paper's numbers
+    # The score of every seed, by arm and metric
     values: Mapping[tuple[str, str], Mapping[int, float]]
+    # The content of `summary.json`, or empty
     typed: Mapping[str, Any] = field(default_factory=dict)
+    # The comparisons that it consists of, if there are several. `summary.json` names them as
+    # `pools`.
     pooled: Sequence[ComparisonEvidence] = ()
+    # By metric, the decimals of single values that were typed with fewer than usual
     places: Mapping[str, int] = field(default_factory=dict)
 
     @property

@@ -32,22 +32,14 @@ Key = tuple[str, str, str]
 
 @dataclass(frozen=True)
 class Effect:
-    """One arm against another on one metric, over several recipes.
-
-    Args:
-        recipes: the comparison that each contributes, by name.
-        outcome: of this effect alone, before correction.
-        adjusted: Holm's p-value over all effects.
-        paper: mean of the paper's differences, if it has any.
-        printed: number of recipes for which the paper has a difference.
-    """
+    """One arm against another on one metric, over several recipes."""
 
     pooled: Pooled
-    recipes: Mapping[str, Difference]
-    outcome: Outcome
-    adjusted: float | None
-    paper: float | None
-    printed: int
+    recipes: Mapping[str, Difference]  # the comparison that each contributes, by name
+    outcome: Outcome  # of this effect alone, before correction
+    adjusted: float | None  # Holm's p-value over all effects
+    paper: float | None  # mean of the paper's differences, if it has any
+    printed: int  # number of recipes for which the paper has a difference
 
     @property
     def significant(self) -> bool:

@@ -46,31 +46,21 @@ Settings = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Record:
-    """What is kept of one run.
+    """What is kept of one run."""
 
-    Args:
-        recipe: its name; ``SWEEP/LEVEL`` for a run of a sweep.
-        variant: names the settings that differ from the recipe; empty if none does.
-        seed: pairs it with the runs of other arms.
-        settings: those that differ from the recipe, by dotted name.
-        data: facts about the data, such as the hash of its split.
-        sittings: versions, hardware and command of each start and resumption.
-        metrics: the final scores, None if one could not be measured, and :func:`influence_of`.
-        source: ``"run"``, or where the numbers were typed from.
-        more: other facts, such as the number of updates.
-    """
-
-    recipe: str
-    variant: str
+    recipe: str  # its name; `SWEEP/LEVEL` for a run of a sweep
+    variant: str  # names the settings that differ from the recipe; empty if none does
     arm: str
-    seed: int
-    settings: Settings
-    data: Mapping[str, Any]
+    seed: int  # pairs it with the runs of other arms
+    settings: Settings  # those that differ from the recipe, by dotted name
+    data: Mapping[str, Any]  # facts about the data, such as the hash of its split
+    # Versions, hardware and command of each start and resumption
     sittings: Sequence[Mapping[str, Any]]
+    # The final scores, None if one could not be measured, and those of `influence_of`
     metrics: Mapping[str, float | None]
     minutes: float | None = None
-    source: str = RUN
-    more: Mapping[str, Any] | None = None
+    source: str = RUN  # `"run"`, or where the numbers were typed from
+    more: Mapping[str, Any] | None = None  # other facts, such as the number of updates
 
     @property
     def comparison(self) -> str:
