@@ -8,10 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from batchformer.insight.class_sums import (
-    AttentionSums,
-    InfluenceSums,
-)
+from batchformer.insight.class_sums import AttentionSums, InfluenceSums
 from batchformer.insight.classes import Classes
 from batchformer.insight.gradient import batch_influence, on_images
 from batchformer.insight.relations import Relations

@@ -6,13 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
-from batchformer.cli.arguments import (
-    UserError,
-    is_given,
-    leading_paths,
-    parse,
-    refuse_unknown_arms,
-)
+from batchformer.cli.arguments import UserError, is_given, leading_paths, parse, refuse_unknown_arms
 from batchformer.cli.options import (
     EvaluateOptions,
     ExportOptions,

@@ -178,10 +178,7 @@ def _of_diverged(titles: Sequence[str], count: int) -> str:
 
 
 def _launch(
-    runs: Sequence[Run],
-    name: str,
-    options: ManyRuns,
-    report: Callable[[list[Path]], None],
+    runs: Sequence[Run], name: str, options: ManyRuns, report: Callable[[list[Path]], None]
 ) -> None:
     """Train runs as jobs, wait for them if asked to, and report once some have finished."""
     from batchformer.lab.runs.launch import Launch, diverged, submit, train_locally, wait_for

@@ -12,11 +12,7 @@ from hypothesis import strategies as st
 from matplotlib.colors import to_hex
 
 from batchformer.insight.figures import features as feature_space
-from batchformer.insight.figures.canvas import (
-    CLASS_COLOURS,
-    CLASS_MARKERS,
-    SHOT_MARKS,
-)
+from batchformer.insight.figures.canvas import CLASS_COLOURS, CLASS_MARKERS, SHOT_MARKS
 from batchformer.insight.figures.features import FeaturesOfArm, FeatureSpace, class_means, gather
 from batchformer.insight.intervals import summary
 from helpers.simulated_networks import all_many, group_of, known, simulated_group, simulated_insight

@@ -287,11 +287,7 @@ def test_the_words_follow_the_intervals(
 
 @pytest.mark.parametrize(
     "known",
-    [
-        None,
-        Controlled(by_seeds(None), by_seeds(None)),
-        Controlled(by_seeds(-0.5), by_seeds(None)),
-    ],
+    [None, Controlled(by_seeds(None), by_seeds(None)), Controlled(by_seeds(-0.5), by_seeds(None))],
 )
 def test_where_it_is_not_known_nothing_is_said(known: Controlled | None) -> None:
     assert control_words(InfluenceOfArm(np.zeros(0), by_seeds(-0.7), 3, known)) == []
@@ -352,14 +348,8 @@ def test_without_learning_there_is_no_verdict() -> None:
 @pytest.mark.parametrize(
     ("before", "said"),
     [
-        (
-            by_seeds(-0.5),
-            "-0.40] over 3 seeds: rarer classes have the larger gradient without any",
-        ),
-        (
-            by_seeds(0.0),
-            "Before training it is 0.00, 95% interval [-0.10, +0.10] over 3 seeds.",
-        ),
+        (by_seeds(-0.5), "-0.40] over 3 seeds: rarer classes have the larger gradient without any"),
+        (by_seeds(0.0), "Before training it is 0.00, 95% interval [-0.10, +0.10] over 3 seeds."),
         (by_seeds(None), "Before training there is no such order."),
         (None, "An untrained network was not measured beside it."),
     ],

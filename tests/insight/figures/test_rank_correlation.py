@@ -8,11 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from batchformer.insight.figures.rank_correlation import (
-    Correlation,
-    correlation,
-    rank_correlation,
-)
+from batchformer.insight.figures.rank_correlation import Correlation, correlation, rank_correlation
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=3, max_size=30))

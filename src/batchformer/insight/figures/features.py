@@ -21,12 +21,7 @@ from batchformer.insight.figures.canvas import (
     title,
 )
 from batchformer.insight.figures.captioned import Caption, CaptionedFigure, FigureTable
-from batchformer.insight.figures.networks import (
-    NetworkGroup,
-    arrays_by_arm,
-    class_names,
-    first_run,
-)
+from batchformer.insight.figures.networks import NetworkGroup, arrays_by_arm, class_names, first_run
 from batchformer.insight.figures.text import mean_with_interval, number
 from batchformer.insight.intervals import Summary, summary_of_known
 from batchformer.insight.record import SHOTS

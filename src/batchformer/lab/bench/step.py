@@ -164,11 +164,7 @@ def _measure_case(
 
 
 def with_and_without(
-    table: Table,
-    settings: BenchSettings,
-    network: TimedNetwork,
-    size: int,
-    modes: Sequence[Mode],
+    table: Table, settings: BenchSettings, network: TimedNetwork, size: int, modes: Sequence[Mode]
 ) -> Iterator[tuple[Mode, Timing, Timing | None]]:
     """Time every mode with BatchFormer and, where that can be timed, without; all take turns."""
     device = settings.device

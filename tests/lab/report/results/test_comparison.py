@@ -15,12 +15,7 @@ from scipy import stats
 
 from batchformer.insight.intervals import summary
 from batchformer.lab.metrics.intervals import holm, paired
-from batchformer.lab.report.results.comparison import (
-    ALPHA,
-    Comparison,
-    compare_runs,
-    over_images,
-)
+from batchformer.lab.report.results.comparison import ALPHA, Comparison, compare_runs, over_images
 from batchformer.lab.report.results.configuration import one_group
 from batchformer.lab.report.results.runs import RecordedRun, read_run
 from helpers.run_folders import RunTree, change_json, recipe_of

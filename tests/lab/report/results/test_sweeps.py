@@ -285,10 +285,7 @@ def test_rows_by_hand(table_of: TableOf) -> None:
     assert two[:5] == ("2", "batchformer", "+2.10", "[+1.67, +2.53]", "0.002")
     assert two[6:] == ("+0.4", "gain")
     # Differences 0.5, -0.2, 0: mean 0.1, sd 0.3606, 0.8957 to each side.
-    assert sixteen[2:4] == ("+0.10", "[-0.80, +1.00]") and sixteen[6:] == (
-        "",
-        "not reliable",
-    )
+    assert sixteen[2:4] == ("+0.10", "[-0.80, +1.00]") and sixteen[6:] == ("", "not reliable")
     # ECE is 3 times the seed beside 10: mean 13, sd 3.
     assert other_rows(found)[1] == ("1", "batchformer", "23.00 ±1.00 (25.6)", "13.00 ±3.00")
     # 54, 55, 56.3 less 30: mean 25.1, sd sqrt((1.1**2 + 0.1**2 + 1.2**2) / 2) = 1.1533.

@@ -16,11 +16,7 @@ from batchformer.insight.page.html import environment as shared_environment
 from batchformer.lab.config.recipe import NOT_IN_THE_PAPER
 from batchformer.lab.report.page.sections import pooled_parts, sections_of, sweep_section
 from batchformer.lab.report.results import words
-from batchformer.lab.report.results.comparison import (
-    Difference,
-    RecipeComparison,
-    compare_runs,
-)
+from batchformer.lab.report.results.comparison import Difference, RecipeComparison, compare_runs
 from batchformer.lab.report.results.configuration import RunGroup, settings
 from batchformer.lab.report.results.names import (
     ARMS,

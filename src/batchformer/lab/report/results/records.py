@@ -23,12 +23,7 @@ from typing import Any
 
 from batchformer.insight.figures import influence
 from batchformer.insight.figures.networks import SingleNetwork
-from batchformer.lab.config.recipe import (
-    NO_EFFECT_ON_SAME_DATA,
-    Recipe,
-    changed_settings,
-    flatten,
-)
+from batchformer.lab.config.recipe import NO_EFFECT_ON_SAME_DATA, Recipe, changed_settings, flatten
 from batchformer.lab.recipes import RECIPES
 from batchformer.lab.recipes.sweeps import SWEEPS
 from batchformer.lab.report.results.runs import RecordedRun
