@@ -18,6 +18,7 @@ from batchformer.cli.arguments import (
     refuse_idle_updates,
     refuse_unknown_arms,
     seeds_of,
+    usage,
     with_recipe,
 )
 from batchformer.cli.options import (
@@ -213,10 +214,7 @@ def sweep(arguments: list[str]) -> None:
         print_sweeps()
         return
     if arguments[0] in ("-h", "--help"):
-        names = "\n  ".join(SWEEPS)
-        about = (SweepOptions.__doc__ or "").strip()
-        print(f"Usage: batchformer sweep SWEEP [OPTIONS]\n\n{about}\n\nSweeps:\n  {names}\n")
-        print("Options: batchformer sweep demo_layers --help")
+        print(usage(SweepOptions, "sweep", "Sweep", SWEEPS, "demo_layers"))
         return
     plan = find_sweep(arguments[0])
     base = plan.base_recipe()

@@ -189,22 +189,21 @@ def _rows_table(lines: Mapping[str, Sequence[str]], root: Path) -> list[list[str
     texts = _parts(_one(lines, "columns"))
     rows = [["", *(item.label for text in texts for item in _items(text, metric or "?"))]]
     read = [_read_row(row, texts, metric, root) for row in lines.get("row", ())]
+    each: list[Adjusted]
     if first_is_primary := _one(lines, "primary", "") == "first":
         tests = [(row.found, test) for row in read for test in row.tests]
         corrected = iter(holm_but_first(tests))
         # The primary test has no entry, so it keeps its own p-value.
-        table_wide = [
+        each = [
             {test: p for test in row.tests if (p := next(corrected)) is not None} for row in read
         ]
-    for index, row in enumerate(read):
-        if first_is_primary:
-            adjusted: Adjusted = table_wide[index]
-        else:
-            adjusted = holm_over(row.found, _family(lines, row.tests, row.metric))
+    else:
+        each = [holm_over(row.found, _family(lines, row.tests, row.metric)) for row in read]
+    with_p = "family" in lines or first_is_primary
+    spread = _one(lines, "intervals", "no") == "yes"
+    for row, adjusted in zip(read, each, strict=True):
         items = row.items
         means = row.found.on_shared_seeds([i.arm for i in items if not i.against and not i.what])
-        with_p = "family" in lines or first_is_primary
-        spread = _one(lines, "intervals", "no") == "yes"
         cells = [_cell(item, row.found, means, adjusted, with_p, spread) for item in items]
         label = row.label
         if _one(lines, "seeds", "yes") == "yes":
