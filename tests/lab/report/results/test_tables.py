@@ -8,7 +8,12 @@ from rich.console import Console
 
 from batchformer.lab.report.results.comparison import Comparison, compare_runs
 from batchformer.lab.report.results.runs import RecordedRun
-from batchformer.lab.report.results.tables import difference_rows, print_table, score_rows
+from batchformer.lab.report.results.tables import (
+    Terminal,
+    difference_rows,
+    print_table,
+    score_rows,
+)
 from helpers.run_folders import RunTree, recipe_of
 
 ARMS = ("baseline", "batchformer", "batchformer_self", "batchformer_official_loss")
@@ -90,6 +95,9 @@ def test_a_pipe_gets_plain_text(full: Comparison) -> None:
 
 def test_names_are_not_taken_for_markup(full: Comparison) -> None:
     assert "[red]two" in printed(full, 80)
+    file = io.StringIO()
+    Terminal(Console(file=file)).show("", ("arm", "[red]domain"), [("baseline", "[b]")])
+    assert "[red]domain" in file.getvalue() and "[b]" in file.getvalue()
 
 
 def test_an_ascii_terminal_can_show_it(full: Comparison) -> None:

@@ -59,7 +59,7 @@ class Terminal:
         table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
         columns, rows = without_empty(columns, rows)
         for column in columns:
-            table.add_column(column, justify="left" if column in LEFT else "right")
+            table.add_column(Text(column), justify="left" if column in LEFT else "right")
         for row in rows:
             table.add_row(*map(Text, row))
         self.console.print(table, width=self.width)
