@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from numpy import format_float_positional
+
 from batchformer.insight.intervals import Summary
 
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -99,6 +101,9 @@ def in_powers(value: float) -> str:
 
 
 def in_full(value: float) -> str:
-    """A number with one significant digit and no exponent."""
-    rounded = float(f"{value:.1g}")
-    return f"{rounded:.0f}" if rounded >= 1 else f"{rounded:.{-int(f'{rounded:e}'[-3:])}f}"
+    """A number with one significant digit and no exponent.
+
+    >>> in_full(4.4e-5), in_full(27.0), len(in_full(1e-120))
+    ('0.00004', '30', 122)
+    """
+    return format_float_positional(float(f"{value:.1g}"), trim="-")

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from batchformer.insight.figures.networks import main_arm
 from batchformer.insight.intervals import FEWEST_SEEDS, Summary, summary
 from batchformer.lab.config.arms import MAIN
@@ -159,8 +161,6 @@ def over_images(group: RunGroup, arm: str) -> ImageInterval | None:
     The difference of each image is averaged over the seeds that both arms have. None if fewer than
     three pairs of runs recorded ``correct`` of shape (M,), or if their test sets differ in size.
     """
-    import numpy as np
-
     reference = {run.seed: run.figures.get("correct") for run in group.of(group.reference)}
     pairs = ((run.figures.get("correct"), reference.get(run.seed)) for run in group.of(arm))
     # Integer sums give images with equal answers exactly equal values.
