@@ -6,6 +6,7 @@ import functools
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -145,20 +146,12 @@ def test_profile(monkeypatch: pytest.MonkeyPatch) -> None:
         event("early", 1.0, 2.0, DeviceType.CUDA),
     ]
 
-    class FakeProfile:
-        def __init__(self, activities: object) -> None: ...
-        def __enter__(self) -> FakeProfile:
-            return self
-
-        def __exit__(self, *_: object) -> None: ...
-        def events(self) -> list[Any]:
-            return events
-
-    monkeypatch.setattr(torch.profiler, "profile", FakeProfile)
+    fake = MagicMock()
+    fake.return_value.__enter__.return_value.events.return_value = events
+    monkeypatch.setattr(torch.profiler, "profile", fake)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    calls: list[int] = []
-    runner: Any = lambda: calls.append(1)  # noqa: E731
-    assert profiled(runner, 2) == [("early", 1.0), ("late", 2.0)] and len(calls) == 2
+    runner = MagicMock()
+    assert profiled(runner, 2) == [("early", 1.0), ("late", 2.0)] and runner.call_count == 2
     events.clear()
     with pytest.raises(RuntimeError, match="saw no kernels"):
         profiled(runner, 2)
