@@ -7,13 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from matplotlib.colors import to_hex
 
 from batchformer.insight.figures import features as feature_space
 from batchformer.insight.figures.canvas import CLASS_COLOURS, CLASS_MARKERS, SHOT_MARKS
-from batchformer.insight.figures.features import FeaturesOfArm, FeatureSpace, class_means, gather
+from batchformer.insight.figures.features import FeaturesOfArm, FeatureSpace, gather
 from batchformer.insight.intervals import summary
 from helpers.simulated_networks import all_many, group_of, known, simulated_group, simulated_insight
 
@@ -108,27 +106,6 @@ def test_groups_are_those_of_the_points_in_any_arm() -> None:
 
     data = FeatureSpace(SHOTS_OF, {"a": of(3, 3), "b": of(0, 1, 0)}, 0)
     assert data.groups == [0, 2], "no point is of the medium class"
-
-
-points = st.tuples(st.floats(-100, 100), st.floats(-100, 100))
-
-
-@settings(deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 1000), points), min_size=1, max_size=40))
-def test_class_means_are_those_of_each_class_alone(samples: list[Any]) -> None:
-    by_class: dict[int, list[Any]] = {}
-    for label, point in samples:
-        by_class.setdefault(label, []).append(point)
-    labels, where = (np.array(side) for side in zip(*samples, strict=True))
-    classes, means = class_means(where, labels)
-    assert classes.tolist() == sorted(by_class)
-    for label, mean in zip(classes.tolist(), means, strict=True):
-        assert mean == pytest.approx(np.mean(by_class[label], 0), abs=1e-9)
-
-
-def test_no_points_have_no_means() -> None:
-    classes, means = class_means(np.zeros((0, 2)), np.zeros(0, dtype=int))
-    assert classes.shape == (0,) and means.shape == (0, 2)
 
 
 def test_the_tables_have_the_mean_over_seeds_with_its_interval() -> None:

@@ -59,6 +59,8 @@ def fitted_exponent(points: Sequence[tuple[float, float]]) -> float:
 
     >>> round(fitted_exponent([(x, 3 * x**1.5) for x in (1.0, 2.0, 8.0)]), 6)
     1.5
+    >>> round(fitted_exponent([(1.0, 1.0), (2.0, 8.0), (4.0, 4.0)]), 6)
+    1.0
     """
     logs = torch.tensor(points, dtype=torch.float64).log()
     x, y = (logs - logs.mean(0)).unbind(1)

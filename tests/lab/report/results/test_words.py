@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchformer.insight.figures.text import interval, number, signed
+from batchformer.insight.figures.text import interval
 from batchformer.lab.config.arms import BASELINE
 from batchformer.lab.report.results.comparison import RecipeComparison
 from batchformer.lab.report.results.words import (
@@ -17,14 +17,6 @@ from batchformer.lab.report.results.words import (
     short_verdict,
 )
 from helpers.run_folders import RunTree
-
-
-@given(st.floats(-200, 200))
-def test_numbers_are_rounded_and_zero_has_no_sign(value: float) -> None:
-    assert float(number(value)) == pytest.approx(value, abs=0.00501)
-    assert float(signed(value)) == float(number(value))
-    text = signed(value)
-    assert text[0] == ("0" if float(text) == 0 else "+" if value > 0 else "-")
 
 
 @given(st.floats(0, 1))
