@@ -17,10 +17,8 @@ from batchformer.lab.config.methods import METHODS
 from batchformer.lab.config.recipe import Recipe
 
 WIDTH = 100
-#: Columns of an option and its value; the words of a longer one begin on the next line.
-LEFT = 33
-#: Characters of choices that stand before the words.
-CHOICES = 44
+LEFT = 33  # columns of an option and its value; the words of a longer one begin on the next line
+CHOICES = 44  # characters of choices that stand before the words
 _SENTENCE_END = re.compile(r"(?<=[a-z)\]])\. ")
 
 

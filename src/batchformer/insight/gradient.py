@@ -16,10 +16,8 @@ from torch import Tensor
 from batchformer.insight.relations import Relations
 from batchformer.kernels import disabled
 
-#: The most elements of an intermediate result over copies of a batch.
-BLOCK = 2**22
-#: Images whose activations are held at a time for the backward pass.
-IMAGES = 32
+BLOCK = 2**22  # the most elements of an intermediate result over copies of a batch
+IMAGES = 32  # images whose activations are held at a time for the backward pass
 
 
 @dataclass(frozen=True, eq=False)

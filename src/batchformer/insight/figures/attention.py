@@ -51,8 +51,7 @@ UNIFORM = 0.01
 """Attention is called uniform where no weight differs from uniform by more than this part."""
 LEAST_REACH = 0.1
 """Colours reach at least this power of 2 to each side, so that noise has no full colour."""
-WITHIN = 0.98
-"""The part of all attention whose cells lie within the colours."""
+WITHIN = 0.98  # the part of all attention whose cells lie within the colours
 
 
 @dataclass(frozen=True)

@@ -31,14 +31,9 @@ NAMES = (
     *("classes", "train_counts", "shot_of_class", "cam_thumbnails", "cam_heat", "cam_labels"),
     *("cam_predictions", "cam_confidence", "cam_rows", "cam_layer"),
 )
-A_ROW = 6
-"""Images side by side, as many as a phone shows with their names below."""
-
-MOST = 24
-"""Images of a figure, so that a page stays small."""
-
-TILE = 48
-"""Pixels of a tile, at least: smaller images are enlarged."""
+A_ROW = 6  # images side by side, as many as a phone shows with their names below
+MOST = 24  # images of a figure, so that a page stays small
+TILE = 48  # pixels of a tile, at least: smaller images are enlarged
 
 HEAT, MOST_OPAQUE = "inferno", 0.7
 """Colours of growing lightness, and how much of the image they hide where the heat is 1."""

@@ -44,18 +44,14 @@ if TYPE_CHECKING:
 Measure = Literal["abs", "l2"]
 On = Literal["features", "images"]
 
-MOST_RATIO = 30
-"""The largest over the smallest value; beyond it the scale is logarithmic."""
-MOST_TICKS = 7
-"""Up to this many classes, each has its training images on the axis."""
-MOST_POINTS = 200
-"""With more classes, a dot is the mean of neighbours in frequency."""
+MOST_RATIO = 30  # the largest over the smallest value; beyond it the scale is logarithmic
+MOST_TICKS = 7  # up to this many classes, each has its training images on the axis
+MOST_POINTS = 200  # with more classes, a dot is the mean of neighbours in frequency
 MOST_OF_IT = 0.5
 """Where accuracy held fixed leaves less than this part of a correlation, most of it is gone."""
 BEFORE = "The same before training, a control"
 HELD = {True: "holds", None: "is not settled", False: "does not hold"}
-EXACT = 1 - 1e-9
-"""Rank correlations above this mean the same order."""
+EXACT = 1 - 1e-9  # rank correlations above this mean the same order
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,7 @@ from batchformer.insight.figures.text import interval, number
 from batchformer.insight.intervals import Summary, summary
 from batchformer.insight.record import InsightArrays
 
-LEVEL = 0.025
-"""Level of the one-sided tests, as at one end of a 95% interval."""
+LEVEL = 0.025  # level of the one-sided tests, as at one end of a 95% interval
 
 
 @dataclass(frozen=True)

@@ -37,10 +37,8 @@ if TYPE_CHECKING:
 
 NAMES = ("reliability_count", "reliability_confidence", "reliability_correct")
 GROUPS = ("all", *SHOTS)
-DECIMALS = 1
-"""Decimals of errors with their intervals, as many as fit a fifth of a page."""
-FEWEST = 10
-"""Bins with fewer predictions are drawn pale."""
+DECIMALS = 1  # decimals of errors with their intervals, as many as fit a fifth of a page
+FEWEST = 10  # bins with fewer predictions are drawn pale
 
 
 @dataclass(frozen=True)

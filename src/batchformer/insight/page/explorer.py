@@ -21,8 +21,7 @@ from batchformer.insight.optional import extra
 from batchformer.insight.page.html import Section, rendered
 from batchformer.insight.record import SHOTS, InsightArrays
 
-COLUMNS = 8
-"""Images side by side in the picture of a batch."""
+COLUMNS = 8  # images side by side in the picture of a batch
 MOST_BYTES = 1_500_000
 """The most bytes of images and weights in one explorer. Of larger records, only the first batches
 are shown."""

@@ -17,12 +17,9 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 
-COLUMN = 486
-"""Pixels of a figure in one of two columns."""
-ENDS_TOGETHER = 150.0
-"""Pixels by which columns may differ before figures change places."""
-EMPTY = 250.0
-"""Pixels by which they may differ before the last figure gets a row of its own."""
+COLUMN = 486  # pixels of a figure in one of two columns
+ENDS_TOGETHER = 150.0  # pixels by which columns may differ before figures change places
+EMPTY = 250.0  # pixels by which they may differ before the last figure gets a row of its own
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,7 @@ from batchformer.lab.bench.table import Table
 CHANNELS = 512
 SMALLEST, LARGEST, LARGEST_IN_FULL, LARGEST_ON_GPU = 64, 2048, 4096, 16384
 ROUNDS = 7
-#: Seconds for the rounds of one N.
-BUDGET = 0.8
+BUDGET = 0.8  # seconds for the rounds of one N
 
 
 def measure(

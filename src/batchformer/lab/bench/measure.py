@@ -23,10 +23,8 @@ Timer = Callable[[], float]
 
 #: Seconds a timing should take: a shorter one measures mostly the clock and the kernel launch.
 MIN_SECONDS = 0.005
-#: A first call this long needs no second call to warm up.
-LONG_CALL = 0.2
-#: Rounds that are always measured, whatever the budget.
-MIN_ROUNDS = 3
+LONG_CALL = 0.2  # a first call this long needs no second call to warm up
+MIN_ROUNDS = 3  # rounds that are always measured, whatever the budget
 #: Limits on the calls in one timing, and on the calls captured in one CUDA graph.
 MAX_CALLS, MAX_CAPTURED_CALLS = 200, 20
 #: Calls before a capture, in which libraries choose their kernels and Triton compiles its own.

@@ -36,11 +36,9 @@ from batchformer.nn.randomness import generator, seed_for
 OPTIM = OptimConfig(lr=0.01)
 #: Seconds of a timing on a GPU: many updates, because the host runs ahead of it.
 MIN_SECONDS_ON_GPU = 0.05
-#: Batches that a training cycles through.
-BATCHES = 4
+BATCHES = 4  # batches that a training cycles through
 ROUNDS = 10
-#: Seconds for the rounds of one network and batch size.
-CPU_BUDGET, GPU_BUDGET = 8.0, 6.0
+CPU_BUDGET, GPU_BUDGET = 8.0, 6.0  # seconds for the rounds of one network and batch size
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,7 @@ from batchformer.insight.optional import extra
 if TYPE_CHECKING:
     from rich.console import Console
 
-#: Columns of a terminal that a table uses at most.
-MAX_WIDTH = 120
+MAX_WIDTH = 120  # columns of a terminal that a table uses at most
 
 
 @dataclass(frozen=True)

@@ -29,8 +29,7 @@ from batchformer.lab.data.transforms import Transform, cifar_train
 BATCH, SIDE = 512, 32
 #: Images on which torchvision is timed one by one: its time is proportional to their number.
 ONE_BY_ONE = 128
-#: As many images as CIFAR has for training.
-IMAGES = 50_000
+IMAGES = 50_000  # as many images as CIFAR has for training
 ROUNDS, BUDGET = 7, 0.4
 #: Deviations of a Gaussian blur, and a kernel of three deviations to each side, as ours has.
 BLUR, KERNEL = (0.1, 2.0), 13

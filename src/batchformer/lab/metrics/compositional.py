@@ -23,14 +23,11 @@ from batchformer.lab.metrics.generalized import NaNScoreError
 
 World = Literal["closed", "open"]
 
-#: The bias at the end of the curve, at which every prediction is an unseen pair.
-LARGEST_BIAS = 1e3
+LARGEST_BIAS = 1e3  # the bias at the end of the curve, at which every prediction is an unseen pair
 #: Biases are set this far below the tie of an image's own pair with its best seen pair.
 BELOW_TIE = 1e-4
-#: Approximate number of quantiles of these ties that are used as biases.
-QUANTILES = 20
-#: Scores that are copied at a time.
-CHUNK = 2**24
+QUANTILES = 20  # approximate number of quantiles of these ties that are used as biases
+CHUNK = 2**24  # scores that are copied at a time
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-#: Points that are kept of a curve.
-POINTS = 201
+POINTS = 201  # points that are kept of a curve
 
 
 class NaNScoreError(ValueError):

@@ -16,10 +16,8 @@ from batchformer.insight.intervals import FEWEST_SEEDS, LEVEL, finite_values, st
 # Intervals over seeds come from Student's t, never from a bootstrap: with 3 to 6 values a bootstrap
 # interval is far too short. A bootstrap is offered only over test images: there are thousands.
 
-#: Power of a test that :func:`seeds_needed` asks for.
-POWER = 0.8
-#: Draws of a bootstrap.
-RESAMPLES = 2000
+POWER = 0.8  # power of a test that `seeds_needed` asks for
+RESAMPLES = 2000  # draws of a bootstrap
 
 Outcome = Literal["gain", "loss", "not reliable", "too few seeds", "no spread"]
 
@@ -252,8 +250,7 @@ def _power(ratio: float, n: int) -> float:
 # of these set-ups, the second of others like them; a small number of either can be too small by
 # chance, so the wider interval is given.
 
-FEWEST_OF_A_SETUP = 2
-"""Paired seeds of a set-up: one has no spread."""
+FEWEST_OF_A_SETUP = 2  # paired seeds of a set-up: one has no spread
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-#: Bins of the calibration error, of equal width.
-BINS = 15
+BINS = 15  # bins of the calibration error, of equal width
 
 
 def top1_calibration_error(confidences: Tensor, correct: Tensor) -> float:

@@ -17,8 +17,7 @@ from batchformer.lab.report.results.names import arm_colours, sorted_arms
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-POINTS = 101
-"""At which the curves of several seeds are averaged."""
+POINTS = 101  # places at which the curves of several seeds are averaged
 
 
 @dataclass(frozen=True)

@@ -31,8 +31,7 @@ from batchformer.lab.report.results.words import with_interval
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-LEAST_REACH = 5.0
-"""Colours of a difference reach at least this many percentage points."""
+LEAST_REACH = 5.0  # colours of a difference reach at least this many percentage points
 PALE = 2.0
 """Colours reach this many times as far as the differences do: no cell is corrected for the others,
 so none has a full colour."""

@@ -31,17 +31,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-MOST_POINTS = 100
-"""More classes than this are averaged over neighbours in frequency."""
-
-MOST_LINES = 3
-"""Arms whose accuracies are drawn upon one another; more cover each other."""
-
-MOST_NAMES = 20
-"""Classes that are named along the axis; more would not be legible."""
-
-SHORT_NAMES = 40
-"""Letters that fit along the axis; longer names are turned."""
+MOST_POINTS = 100  # more classes than this are averaged over neighbours in frequency
+MOST_LINES = 3  # arms whose accuracies are drawn upon one another; more cover each other
+MOST_NAMES = 20  # classes that are named along the axis; more would not be legible
+SHORT_NAMES = 40  # letters that fit along the axis; longer names are turned
 
 
 @dataclass(frozen=True)

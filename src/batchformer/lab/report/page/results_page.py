@@ -66,10 +66,8 @@ ROW = re.compile(
     rf"(?P<folders>{FOLDERS})(?: on (?P<metric>\w+))?(?: with (?P<arm>{ARM}))?"
     rf"(?: against (?P<others>{FOLDERS}))?"
 )
-Family = Sequence[Test]
-"""Tests that are corrected together."""
-Adjusted = Mapping[Test, P | None]
-"""Holm's p-value of each test in the family."""
+Family = Sequence[Test]  # tests that are corrected together
+Adjusted = Mapping[Test, P | None]  # Holm's p-value of each test in the family
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,7 @@ from batchformer.lab.report.results.runs import RecordedRun
 from batchformer.lab.report.results.sweeps import SweepComparison
 from batchformer.lab.report.results.tables import COLUMNS, effect_rows, pooled_headline
 
-BENCH = "bench.json"
-"""The file that ``batchformer bench`` writes beside runs."""
+BENCH = "bench.json"  # the file that `batchformer bench` writes beside runs
 
 
 def sections_of(group: RunGroup, prefix: str) -> list[Section]:

@@ -36,11 +36,8 @@ from batchformer.lab.report.results.names import (
 )
 from batchformer.lab.report.results.runs import RecordedRun, headline
 
-ALPHA = 0.05
-"""A difference is significant if its p-value after Holm's correction is below this."""
-
-Values = Mapping[int, float]
-"""One score for each seed."""
+ALPHA = 0.05  # a difference is significant if its p-value after Holm's correction is below this
+Values = Mapping[int, float]  # one score for each seed
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,8 @@ from batchformer.lab.recipes import RECIPES
 from batchformer.lab.report.results.names import bounds, decimals
 from batchformer.lab.report.results.records import SUMMARY, records_in, require_one_configuration
 
-Test = tuple[str, str, str]
-"""An arm, the arm it is compared with, and a metric."""
-P = float | str
-"""A p-value; a typed one may be ``"<0.001"``."""
+Test = tuple[str, str, str]  # an arm, the arm it is compared with, and a metric
+P = float | str  # a p-value; a typed one may be `"<0.001"`
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,8 @@ from batchformer.lab.report.results.names import DESCRIPTIVE, metric_label
 from batchformer.lab.report.results.runs import RecordedRun
 from batchformer.plug.findings import NEXT_TO_NOTHING
 
-MOST_NAMED = 3
-"""Runs that a note names before it counts the others."""
-SHRUNK = 1.0
-"""Weight decay explains small gradients if it can have left less than 1/e of a weight."""
+MOST_NAMED = 3  # runs that a note names before it counts the others
+SHRUNK = 1.0  # weight decay explains small gradients if it can have left less than 1/e of a weight
 
 
 # Runs that are missing or lack something.

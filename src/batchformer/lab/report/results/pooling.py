@@ -26,8 +26,7 @@ from batchformer.lab.report.results.names import (
     sorted_metrics,
 )
 
-Key = tuple[str, str, str]
-"""An arm, the arm it is compared with, and a metric."""
+Key = tuple[str, str, str]  # an arm, the arm it is compared with, and a metric
 
 
 @dataclass(frozen=True)

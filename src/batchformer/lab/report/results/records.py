@@ -30,11 +30,9 @@ from batchformer.lab.report.results.runs import RecordedRun
 from batchformer.lab.runs.folder import SIZES, recipe_from_json, write_json
 
 FORMAT = 1
-RUN = "run"
-"""The ``source`` of a record that was made from a run folder."""
+RUN = "run"  # the `source` of a record that was made from a run folder
 SUMMARY = "summary.json"
-LONGEST_NAME = 60
-"""Characters of a variant's name that is made from its settings."""
+LONGEST_NAME = 60  # characters of a variant's name that is made from its settings
 
 Settings = Mapping[str, Any]
 

@@ -72,8 +72,7 @@ class Arrays(Mapping[str, "NDArray[Any]"]):
 
 
 State = Literal["finished", "unfinished", "damaged"]
-Json = Mapping[str, Any]
-"""A JSON object, such as a recipe or a line of ``metrics.jsonl``."""
+Json = Mapping[str, Any]  # a JSON object, such as a recipe or a line of `metrics.jsonl`
 
 
 @dataclass(frozen=True, eq=False)

@@ -28,14 +28,11 @@ from batchformer.lab.report.results.names import (
 from batchformer.lab.report.results.provenance import version_notes
 from batchformer.lab.report.results.runs import RecordedRun, headline
 
-NAME = "sweep.json"
-"""The file above the runs of a sweep that describes it."""
+NAME = "sweep.json"  # the file above the runs of a sweep that describes it
 UNTESTED = frozenset({"many", "medium", "few", "ece"}) | DESCRIPTIVE
 """Metrics that a sweep shows beside the one that is tested."""
-Paper = Mapping[str, Mapping[str, float]]
-"""The paper's numbers by arm and metric."""
-Cell = tuple[str, str]
-"""An arm and a level."""
+Paper = Mapping[str, Mapping[str, float]]  # the paper's numbers by arm and metric
+Cell = tuple[str, str]  # an arm and a level
 
 
 @dataclass(frozen=True, eq=False)

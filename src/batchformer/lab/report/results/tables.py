@@ -25,8 +25,7 @@ from batchformer.lab.report.results.sweeps import Cell, SweepComparison
 if TYPE_CHECKING:
     from rich.console import Console
 
-WIDEST = 120
-"""Columns; 80 are enough for every cell to stay on one line."""
+WIDEST = 120  # columns; 80 are enough for every cell to stay on one line
 LEFT = frozenset({"metric", "level", "arm", "recipe", "verdict"})
 Columns = tuple[str, ...]
 Rows = list[tuple[str, ...]]
@@ -288,8 +287,7 @@ def _listed(effects: Mapping[str, Effect]) -> str:
 
 # Sweeps.
 
-ANY_LEVEL = "any"
-"""The level that a shared baseline is shown with."""
+ANY_LEVEL = "any"  # the level that a shared baseline is shown with
 
 
 def print_sweep(comparison: SweepComparison, console: Console | None = None) -> None:
