@@ -24,8 +24,7 @@ from batchformer.insight.figures.attention import (
 )
 from helpers.simulated_networks import all_many, group_of, known, simulated_group, simulated_insight
 
-#: Labels (N,), and weights (H, N, N) whose rows sum to 1.
-Batch = tuple[Any, NDArray[Any]]
+Batch = tuple[Any, NDArray[Any]]  # labels (N,), and weights (H, N, N) whose rows sum to 1
 COUNTS = np.array([500, 200, 60, 30, 5])
 SHOTS_OF = np.array([0, 0, 1, 1, 2])
 #: Two classes of a bin each, then one bin of two classes, and one of the last.
