@@ -51,10 +51,7 @@ def look(
     computed in float32, or wider where the network is.
 
     Args:
-        relations: of the network.
-        images: of the test set.
         network: the part that Grad-CAM looks into.
-        seed: of the order in batches.
         layer: for Grad-CAM, ``released`` for that of the paper's code; by default it is found.
         measured: images, at most.
         batch: samples of a batch, at most; batches are nearly equal.

@@ -66,7 +66,9 @@ def lines_of(group: RunGroup) -> list[Line]:
         found.append(Line("train", "loss", "Training loss"))
     metric = evaluated_metric(group.runs, fewest=2)
     if metric is not None:
-        found.append(Line("eval", metric, f"{metric_label(metric)}{swad_suffix(group)}"))
+        # With SWAD, scores by update are not those of the averaged network, which is reported.
+        swad = " without SWAD" if (group.recipe.get("hyper") or {}).get("swad") else ""
+        found.append(Line("eval", metric, f"{metric_label(metric)}{swad}"))
     return found
 
 
@@ -176,11 +178,6 @@ def change_of_loss(group: RunGroup) -> list[str]:
         f"From epoch {epoch} on, about update {min(after):,}, {what}: losses before and after are "
         f"not comparable."
     ]
-
-
-def swad_suffix(group: RunGroup) -> str:
-    """With SWAD, scores by update are not those of the averaged network, which is reported."""
-    return " without SWAD" if (group.recipe.get("hyper") or {}).get("swad") else ""
 
 
 def valleys(run: RecordedRun) -> dict[str, Mapping[str, Any]]:

@@ -150,7 +150,8 @@ def _arms_table(lines: Mapping[str, Sequence[str]], root: Path) -> list[list[str
     """One comparison: a row for each arm, then two for each difference and its p-values."""
     found = load(root, _one(lines, "records"))
     metrics = _one(lines, "metrics", "").split() or sorted_metrics(found.metrics)
-    arms = _labelled(_one(lines, "arms", "")) or {arm: arm for arm in sorted_arms(found.arms)}
+    items = [_item(part) for part in _parts(_one(lines, "arms", ""))]
+    arms = {item.arm: item.label for item in items} or {a: a for a in sorted_arms(found.arms)}
     contrasts = [_item(text) for text in _parts(_one(lines, "contrasts", ""))]
     found.require([*arms, *(arm for item in contrasts for arm in (item.arm, item.against))])
     with_intervals = _one(lines, "intervals", "yes") == "yes"
@@ -385,11 +386,6 @@ def _item(text: str) -> Item:
         )
     what, arm, against = (match["what"] or "").strip(), match["arm"], match["against"] or ""
     return Item(what, arm, against, match["metrics"] or "", label or body)
-
-
-def _labelled(text: str) -> dict[str, str]:
-    """Each arm of ``arm = label; arm`` with its label."""
-    return {_item(part).arm: _item(part).label for part in _parts(text)}
 
 
 def _parts(text: str) -> list[str]:
