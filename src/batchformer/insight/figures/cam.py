@@ -56,10 +56,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Cams:
-    """Pictures by shot group, the arms from above to below, and how they were chosen.
-
-    ``grouped``: whether there is more than one shot group of classes.
-    """
+    """Pictures by shot group, the arms from above to below, and how they were chosen."""
 
     by_shots: dict[str, list[Picture]]
     arms: list[str]
@@ -67,7 +64,7 @@ class Cams:
     layer: str
     rule: Rule
     candidates: int
-    grouped: bool = True
+    grouped: bool = True  # whether there is more than one shot group of classes
 
 
 def make(data: Cams) -> CaptionedFigure:

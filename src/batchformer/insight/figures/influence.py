@@ -56,13 +56,10 @@ EXACT = 1 - 1e-9  # rank correlations above this mean the same order
 
 @dataclass(frozen=True)
 class Controlled:
-    """Correlations of the gradient over the seeds that kept the accuracy of classes.
+    """Correlations of the gradient over the seeds that kept the accuracy of classes."""
 
-    ``of_accuracy`` is with the accuracy, ``partial`` with the count, accuracy held fixed.
-    """
-
-    of_accuracy: Correlation
-    partial: Correlation
+    of_accuracy: Correlation  # with the accuracy
+    partial: Correlation  # with the count, accuracy held fixed
 
 
 @dataclass(frozen=True)

@@ -55,15 +55,12 @@ class ReliabilityOfArm:
 
 @dataclass(frozen=True)
 class Reliability:
-    """Every arm, whether each shot group has a panel of its own, and which images these are.
-
-    ``ece_in_results``: whether the table of results has the calibration error over all test images.
-    """
+    """Every arm, whether each shot group has a panel of its own, and which images these are."""
 
     by_arm: dict[str, ReliabilityOfArm]
     by_shots: bool
     seen: ImageCount
-    ece_in_results: bool
+    ece_in_results: bool  # whether the table of results has the error over all test images
 
     @property
     def shots(self) -> list[int]:

@@ -28,13 +28,10 @@ ROUNDING = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Paired:
-    """Mean of other - baseline over ``n`` paired seeds, with its 95% t interval.
-
-    ``sd`` is that of the differences. What cannot be known is None.
-    """
+    """Mean of other - baseline over ``n`` paired seeds, its 95% t interval; None if not known."""
 
     difference: float
-    sd: float | None
+    sd: float | None  # of the differences
     low: float | None
     high: float | None
     p_value: float | None

@@ -22,13 +22,10 @@ POINTS = 101  # places at which the curves of several seeds are averaged
 
 @dataclass(frozen=True)
 class BiasCurves:
-    """For each arm the curve of every seed, as (unseen, seen) accuracies in percent, (B,) each.
-
-    ``of`` says what is seen or unseen, pairs or classes.
-    """
+    """For each arm the curve of every seed, as (unseen, seen) accuracies in percent, (B,) each."""
 
     by_arm: dict[str, list[tuple[NDArray[Any], NDArray[Any]]]]
-    of: str = "pairs"
+    of: str = "pairs"  # what is seen or unseen: pairs or classes
 
     def mean(self, arm: str) -> tuple[NDArray[Any], NDArray[Any]]:
         """The mean accuracy on seen ones over seeds, where every seed has one, (POINTS,) each."""

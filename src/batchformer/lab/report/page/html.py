@@ -60,14 +60,11 @@ class Strip:
 
 @dataclass(frozen=True)
 class Part:
-    """One recipe or one sweep on the page.
-
-    Strips of a recipe go by arm and metric, those of a sweep by ``reference`` or ``baseline`` and
-    then by arm and level.
-    """
+    """One recipe or one sweep on the page."""
 
     anchor: str
     comparison: RecipeComparison | SweepComparison
+    # Of a recipe by (arm, metric), of a sweep by `reference` or `baseline` and then (arm, level)
     strips: Mapping[Any, Any]
     sections: list[Section]
     settings: dict[str, str]

@@ -72,12 +72,10 @@ Adjusted = Mapping[Test, P | None]  # Holm's p-value of each test in the family
 
 @dataclass(frozen=True)
 class Item:
-    """What a column shows: an arm's mean, or the difference of two arms, on one metric.
+    """What a column shows: an arm's mean, or the difference of two arms, on one metric."""
 
-    ``what`` is ``paper`` for the paper's number, ``p`` for the p-value, ``chance`` for the power to
-    detect the paper's difference, or empty.
-    """
-
+    # `paper`: the paper's number, `p`: the p-value, `chance`: the power to detect the paper's
+    # difference, empty: the number itself
     what: str
     arm: str
     against: str

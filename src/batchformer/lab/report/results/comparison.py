@@ -73,18 +73,14 @@ class Difference:
 
 @dataclass(frozen=True)
 class RecipeComparison:
-    """Every arm of one recipe; ``scores`` and ``differences`` go by (arm, metric).
-
-    ``over_images`` has, for each arm, the difference of the accuracy over all test images with its
-    bootstrap interval over those images.
-    """
+    """Every arm of one recipe; ``scores`` and ``differences`` go by (arm, metric)."""
 
     group: RunGroup
     arms: tuple[str, ...]
     metrics: tuple[str, ...]
     scores: Mapping[tuple[str, str], Score]
     differences: Mapping[tuple[str, str], Difference]
-    over_images: Mapping[str, ImageInterval]
+    over_images: Mapping[str, ImageInterval]  # by arm, of the difference of the accuracy
     warnings: tuple[str, ...]
 
     @property

@@ -48,13 +48,10 @@ class Effect:
 
 @dataclass(frozen=True)
 class PooledEffects:
-    """Every effect that at least two recipes have, in the order they are shown.
-
-    ``left_out`` says what was not pooled, and why.
-    """
+    """Every effect that at least two recipes have, in the order they are shown."""
 
     effects: Mapping[Key, Effect]
-    left_out: tuple[str, ...]
+    left_out: tuple[str, ...]  # what was not pooled, and why
 
     @property
     def pairs(self) -> list[tuple[str, str]]:
