@@ -101,7 +101,7 @@ class ComparisonEvidence:
         """The paired difference; None if it was not measured."""
         if self.pooled and (found := self._pooled_contrast(arm, against, metric)):
             return found
-        typed = self._typed(arm, against, metric)
+        typed = self.typed_contrast(arm, against, metric)
         other = self.values.get((arm, metric), {})
         reference = self.values.get((against, metric), {})
         shared = sorted(other.keys() & reference.keys())
@@ -118,7 +118,7 @@ class ComparisonEvidence:
             decimals=decimals(metric),
         )
 
-    def _typed(self, arm: str, against: str, metric: str) -> Contrast | None:
+    def typed_contrast(self, arm: str, against: str, metric: str) -> Contrast | None:
         """The difference as it was typed."""
         for typed in self.typed.get("contrasts", ()):
             if (typed["arm"], typed["against"]) == (arm, against) and metric in typed["metrics"]:
@@ -168,11 +168,6 @@ class ComparisonEvidence:
             return own
         other = numbers.get(against, {}).get(metric)
         return None if own is None or other is None else own - other
-
-    def typed_holm(self, test: Test) -> P | None:
-        """Holm's p-value as it was typed."""
-        typed = self._typed(*test)
-        return None if typed is None else typed.adjusted
 
     def _pooled_contrast(self, arm: str, against: str, metric: str) -> Contrast | None:
         """The mean difference of the pooled comparisons; each counts once."""
@@ -268,4 +263,5 @@ def holm_over(found: ComparisonEvidence, family: Sequence[Test]) -> dict[Test, P
     if all(c is None or c.computed for c in contrasts.values()):
         p_values = [None if c is None or c.p is None else float(c.p) for c in contrasts.values()]
         return dict(zip(contrasts, holm(p_values), strict=True))
-    return {test: found.typed_holm(test) for test in contrasts}
+    typed = {test: found.typed_contrast(*test) for test in contrasts}
+    return {test: None if one is None else one.adjusted for test, one in typed.items()}

@@ -56,14 +56,10 @@ class Record:
     more: Mapping[str, Any] | None = None  # other facts, such as the number of updates
 
     @property
-    def comparison(self) -> str:
-        """The folder of its comparison below that of all records."""
-        return f"{self.recipe}/{self.variant}" if self.variant else self.recipe
-
-    @property
     def path(self) -> str:
         """Where it lies below the folder of all records."""
-        return f"{self.comparison}/{self.arm}/seed{self.seed}.json"
+        comparison = f"{self.recipe}/{self.variant}" if self.variant else self.recipe
+        return f"{comparison}/{self.arm}/seed{self.seed}.json"
 
     @property
     def deciding(self) -> dict[str, Any]:
