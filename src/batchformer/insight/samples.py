@@ -171,7 +171,7 @@ def table_captions(values: Tensor, columns: Sequence[str] | None = None) -> list
 
 
 def _number(value: float) -> str:
-    return f"{value:,.0f}" if 1000 <= abs(value) < 1e9 else f"{value:.3g}"
+    return f"{value:,.0f}" if 999.5 <= abs(value) < 1e9 else f"{value:.3g}"
 
 
 def _shortened(text: str) -> str:
