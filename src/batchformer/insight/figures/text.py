@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from numpy import format_float_positional
 
@@ -51,13 +51,13 @@ def mean_with_interval(found: Summary | None, decimals: int = 2) -> str:
     return f"{number(found.mean, decimals)} {bounds}".strip()
 
 
-def value_range(values: Sequence[float], form: str) -> str:
-    """The lowest to the highest value in this format; one number where they read the same.
+def value_range(values: Sequence[float], write: Callable[[float], str]) -> str:
+    """The lowest to the highest value, as they are written; one where they read the same.
 
-    >>> value_range([3, 1200], ",.0f"), value_range([2.0, 2.0], ".2g")
-    ('3 to 1,200', '2')
+    >>> value_range([3, 1200], "{:,}".format), value_range([2.0, 2.0], number)
+    ('3 to 1,200', '2.00')
     """
-    low, high = format(min(values), form), format(max(values), form)
+    low, high = write(min(values)), write(max(values))
     return low if low == high else f"{low} to {high}"
 
 

@@ -210,4 +210,4 @@ def valley_table(group: RunGroup) -> FigureTable | None:
 
 def _span(values: Iterable[Any]) -> str:
     known = [value for value in values if isinstance(value, (int, float))]
-    return value_range(known, ",.0f") if known else ""
+    return value_range(known, "{:,.0f}".format) if known else ""
