@@ -169,6 +169,13 @@ def test_a_pair_that_one_seed_did_not_see_has_the_ratio_of_the_others() -> None:
     assert data.groups == [0, 2]
 
 
+def test_what_no_pair_shows_is_an_empty_cell_of_the_tables() -> None:
+    shares, flow = attention.tables(gathered(record([batch([0, 1, 4])])))
+    own = list(TARGETS).index("others of its class")
+    assert shares.rows[own][-1] == "", "no class has two samples"
+    assert flow.rows[-1][0] == "few" and flow.rows[-1][2:] == ("", ""), "medium is not there"
+
+
 def test_bins_have_the_mean_count_of_their_classes() -> None:
     data = gathered(record([batch([0, 1, 2, 3, 4])]))
     assert data.counts.tolist() == [500, 200, 45, 5] and data.classes_per_bin == 2

@@ -362,15 +362,21 @@ def tables(data: Attention) -> list[FigureTable]:
             measured, uniform = share.measured, share.uniform
             low, high = (None if v is None else 100 * v for v in (measured.low, measured.high))
             text = f"{number(100 * measured.mean)} {interval(low, high)}".strip()
-            ratio = measured.mean / uniform if uniform else float("nan")
-            rows.append((arm, target, text, number(100 * uniform), times(ratio)))
+            ratio = times(measured.mean / uniform) if uniform else ""
+            rows.append((arm, target, text, number(100 * uniform), ratio))
     columns = ("arm", "attends to", "share", "uniform", "ratio")
     made = [FigureTable("Where attention goes, %", columns, rows)]
     if len(data.groups) < 2:
         return made
     for arm, found in data.by_arm.items():
         lines = [
-            (name, *(f"{times(r)} ({100 * f:.1f}%)" for r, f in zip(ratio, flow, strict=True)))
+            (
+                name,
+                *(
+                    "" if np.isnan(r) else f"{times(r)} ({100 * f:.1f}%)"
+                    for r, f in zip(ratio, flow, strict=True)
+                ),
+            )
             for name, ratio, flow in zip(SHOTS, found.flow_ratio, found.flow, strict=True)
             if np.isfinite(flow).any()
         ]

@@ -499,7 +499,9 @@ def tables(data: InfluenceByClass) -> list[FigureTable]:
         ]
         made += [FigureTable(caption, columns, rows)] if rows else []
     by_class = [
-        (f"{count:,.0f}", *(f"{found.values[i]:.3e}" for found in arms.values()))
-        for i, count in enumerate(data.counts)
+        (f"{count:,.0f}", *("" if np.isnan(v) else f"{v:.3e}" for v in values))
+        for count, *values in zip(
+            data.counts, *(found.values for found in arms.values()), strict=True
+        )
     ]
     return [*made, FigureTable("Gradient on others, by class", ("images", *arms), by_class)]

@@ -14,11 +14,13 @@ NO_BREAK = "\N{NO-BREAK SPACE}"
 
 
 def number(value: float, decimals: int = 2) -> str:
-    """Fixed decimals; what rounds to zero has no sign.
+    """Fixed decimals; what rounds to zero has no sign, and NaN is nothing.
 
-    >>> number(-0.004), number(71.256)
-    ('0.00', '71.26')
+    >>> number(-0.004), number(71.256), number(math.nan)
+    ('0.00', '71.26', '')
     """
+    if math.isnan(value):
+        return ""
     text = f"{value:.{decimals}f}"
     return text.lstrip("-") if float(text) == 0 else text
 
@@ -30,7 +32,7 @@ def signed(value: float, decimals: int = 2) -> str:
     ('+0.50', '-1.25', '0.00')
     """
     text = number(value, decimals)
-    return text if float(text) <= 0 else f"+{text}"
+    return f"+{text}" if text and float(text) > 0 else text
 
 
 def interval(
