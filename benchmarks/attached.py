@@ -29,18 +29,14 @@ MIN_SECONDS_ON_GPU = 0.5
 
 @dataclass(frozen=True)
 class Case:
-    """A network of the library's, its batch, and where BatchFormer stands in it.
-
-    Args:
-        places: names of modules; None attaches before the classifier.
-    """
+    """A network of the library's, its batch, and where BatchFormer stands in it."""
 
     title: str
     name: str
     batch: int
     side: int = 224
     classes: int = 1000
-    places: tuple[str, ...] | None = None
+    places: tuple[str, ...] | None = None  # names of modules; None attaches before the classifier
 
     def build(self, attached: bool, device: torch.device) -> nn.Module:
         """In training, on the device."""

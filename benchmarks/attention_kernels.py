@@ -34,8 +34,7 @@ GPU_CASES: Cases = (
     ((16384, 2048), ("bf16",)),
 )
 CPU_CASES: Cases = (((64, 64), ("fp32",)),)
-#: Ratios are to this one.
-COMPILED = "ours compiled, without kernels"
+COMPILED = "ours compiled, without kernels"  # ratios are to this one
 ROUNDS, BUDGET = 15, 1.0
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -30,7 +30,6 @@ from batchformer.lab.bench.step import (
     ROUNDS,
     Mode,
     TimedNetwork,
-    UpdateRunner,
     shares,
     with_and_without,
 )
@@ -44,8 +43,6 @@ from batchformer.lab.methods.classifier import make_encoder
 from batchformer.lab.methods.moco import MocoV3
 from batchformer.lab.models.build import build_model
 from batchformer.nn.randomness import generator
-
-OPTIM = OptimConfig(name="lars", lr=0.1, weight_decay=1e-6, decayed="matrices")
 
 
 class GivenFeatures(nn.Module):
@@ -67,17 +64,14 @@ class GivenFeatures(nn.Module):
 
 @dataclass(frozen=True)
 class TwoViews(TimedNetwork):
-    """MoCo-v3 on random images in two views, or on random features.
+    """MoCo-v3 on random images in two views, or on random features."""
 
-    Args:
-        hidden: channels inside the projector and the predictor.
-        dim: channels of queries and keys.
-        channels: C of features, which then take the place of images; 0: images.
-    """
-
-    hidden: int = 4096
-    dim: int = 256
-    channels: int = 0
+    optim: ClassVar[OptimConfig] = OptimConfig(
+        name="lars", lr=0.1, weight_decay=1e-6, decayed="matrices"
+    )
+    hidden: int = 4096  # channels inside the projector and the predictor
+    dim: int = 256  # channels of queries and keys
+    channels: int = 0  # C of features, which then take the place of images; 0: images
 
     def method(self, batchformer: bool, device: torch.device) -> Method:
         """MoCo-v3 with or without BatchFormer, on the device."""
@@ -89,12 +83,7 @@ class TwoViews(TimedNetwork):
             dim=self.dim,
             projection_hidden=self.hidden,
         )
-        method = MocoV3(
-            self.network(),
-            ModuleConfig(enabled=batchformer),
-            seed=0,
-            hyper=hyper,
-        )
+        method = MocoV3(self.network(), ModuleConfig(enabled=batchformer), seed=0, hyper=hyper)
         method.begin_training(100_000)
         return method.to(device)
 
@@ -118,14 +107,6 @@ class TwoViews(TimedNetwork):
             {"x": batch["x"], "view2": other["x"]}
             for batch, other in zip(first, [*first[1:], first[0]], strict=True)
         ]
-
-
-class ContrastRunner(UpdateRunner):
-    """Updates with MoCo-v3's own optimizer."""
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self.optimizers = self.method.optimizers(OPTIM)
 
 
 Case = tuple[TwoViews, int, tuple[Mode, ...]]
@@ -184,8 +165,7 @@ def _measure_case(
     alone: dict[str, Timing] = {}
     with table.attempt(f"{views.title} at {size}, the module alone"):
         alone = module_alone(settings, views.network().num_features, size, modes)
-    timed = with_and_without(table, settings, views, size, modes, ContrastRunner)
-    for mode, timing, plain in timed:
+    for mode, timing, plain in with_and_without(table, settings, views, size, modes):
         table.add(
             views.title,
             size,

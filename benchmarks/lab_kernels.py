@@ -20,8 +20,7 @@ from batchformer.lab.models.build import build_model
 from batchformer.lab.models.generator import SLOPE, pairwise_scores
 from benchmarks.attention_kernels import add_rows, within
 
-#: Images of a batch.
-GPU_BATCHES, CPU_BATCHES = (128, 512), (2,)
+GPU_BATCHES, CPU_BATCHES = (128, 512), (2,)  # images of a batch
 #: Samples, classes and hidden channels: CE-GZSL on CUB.
 GPU_PAIRS, CPU_PAIRS = (2048, 150, 2048), (4, 3, 8)
 COMPILED, OURS, STOCK = "torch's compiled", "ours", "torch's"

@@ -157,8 +157,8 @@ def _sums(seconds: list[float]) -> list[float]:
     return [sum(seconds[start : start + BLOCK]) for start in range(0, len(seconds), BLOCK)]
 
 
-def median_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
-    """A distribution-free confidence interval of the median.
+def median_interval(values: Sequence[float]) -> tuple[float, float]:
+    """A distribution-free 95% interval of the median.
 
     It is the k-th smallest and the k-th largest value, with the largest k that keeps the
     confidence; with too few values it is their whole range.
@@ -170,7 +170,7 @@ def median_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[
     outside, k = 0.0, 0
     while k < n // 2:
         outside += 2 * math.comb(n, k) / 2**n
-        if outside > 1 - confidence:
+        if outside > 1 - 0.95:
             break
         k += 1
     k = max(k, 1)

@@ -18,8 +18,7 @@ BATCH = 512
 REPLAYS = 20
 ROUNDS, BUDGET = 5, 3.0
 
-Kernel = tuple[str, float]
-"""Name and microseconds, in the order in which they ran."""
+Kernel = tuple[str, float]  # name and microseconds, in the order in which they ran
 
 CONVOLUTION = ("convolution, forward", "convolution, data gradient", "convolution, weight gradient")
 #: The first pattern found in a kernel's name decides; ours are named in the package's kernels.

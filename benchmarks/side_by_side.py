@@ -22,8 +22,7 @@ from benchmarks.loop import FixedBatches, never_evaluated
 
 BATCH = 512
 COUNTS = (1, 2, 4, 8)
-#: Updates of each run in one timing.
-UPDATES = 20
+UPDATES = 20  # updates of each run in one timing
 ROUNDS, BUDGET = 9, 8.0
 
 

@@ -6,11 +6,12 @@ import functools
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import torch
 from benchmarks.__main__ import main
-from benchmarks.contrast import ContrastRunner, TwoViews
+from benchmarks.contrast import TwoViews
 from benchmarks.contrast import measure as measure_contrast
 from benchmarks.loop import alternated, median_interval
 from benchmarks.profile import CONVOLUTION, by_family, family, fill, profiled
@@ -22,8 +23,9 @@ from torch._C._autograd import DeviceType
 
 from batchformer.lab.bench.layer import LayerPair
 from batchformer.lab.bench.measure import BenchSettings
-from batchformer.lab.bench.step import EAGER
+from batchformer.lab.bench.step import EAGER, UpdateRunner
 from batchformer.lab.bench.table import Spread, Table, read_tables
+from batchformer.lab.engine.optim import Lars
 from benchmarks import attached, attention_kernels, lab_kernels, loop, profile, side_by_side
 
 CPU = torch.device("cpu")
@@ -64,7 +66,8 @@ def test_contrast() -> None:
         assert rate.median == pytest.approx(1000 * row[1] / both.median)
         assert isinstance(share, Spread) and isinstance(alone, Spread) and alone.median > 0
         assert share.median == pytest.approx(100 * (1 - plain.median / both.median))
-    runner = ContrastRunner(features, EAGER, True, CPU, features.batches(6, CPU))
+    runner = UpdateRunner(features, EAGER, True, CPU, features.batches(6, CPU))
+    assert isinstance(runner.optimizers["main"], Lars)
     before = {name: p.clone() for name, p in runner.method.named_parameters()}
     runner()
     for name, parameter in runner.method.named_parameters():
@@ -143,20 +146,12 @@ def test_profile(monkeypatch: pytest.MonkeyPatch) -> None:
         event("early", 1.0, 2.0, DeviceType.CUDA),
     ]
 
-    class FakeProfile:
-        def __init__(self, activities: object) -> None: ...
-        def __enter__(self) -> FakeProfile:
-            return self
-
-        def __exit__(self, *_: object) -> None: ...
-        def events(self) -> list[Any]:
-            return events
-
-    monkeypatch.setattr(torch.profiler, "profile", FakeProfile)
+    fake = MagicMock()
+    fake.return_value.__enter__.return_value.events.return_value = events
+    monkeypatch.setattr(torch.profiler, "profile", fake)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    calls: list[int] = []
-    runner: Any = lambda: calls.append(1)  # noqa: E731
-    assert profiled(runner, 2) == [("early", 1.0), ("late", 2.0)] and len(calls) == 2
+    runner = MagicMock()
+    assert profiled(runner, 2) == [("early", 1.0), ("late", 2.0)] and runner.call_count == 2
     events.clear()
     with pytest.raises(RuntimeError, match="saw no kernels"):
         profiled(runner, 2)

@@ -61,11 +61,7 @@ def test_check(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_mistakes_are_answered_with_what_to_do(
-    arguments: list[str],
-    words: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    failing: Any,
+    arguments: list[str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: Any
 ) -> None:
     monkeypatch.chdir(tmp_path)
     code, seen = failing(*arguments)

@@ -120,10 +120,7 @@ def test_a_comparison_ends_with_a_table_and_a_page(
 
 
 def test_a_report_is_against_the_baseline_or_the_arm_that_is_named(
-    runs: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arms, page = ("batchformer_self", "batchformer"), tmp_path / "page.html"
     monkeypatch.setattr(DRAWN, lambda *_: [])

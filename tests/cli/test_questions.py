@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -38,25 +36,3 @@ def test_check_needs_a_method_with_batchformer(
         questions.check(["imagenet_moco_v3_knn"])
     with pytest.raises(ValueError, match="eszsl is a closed form"):
         questions.check(["cub_eszsl"])
-
-
-def test_bench_names_what_was_not_measured(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from batchformer.lab.bench import run
-
-    given: list[Any] = []
-
-    def measure(settings: Any, folder: Path, only: tuple[str, ...]) -> list[SimpleNamespace]:
-        given.append((settings.repeats, folder, only))
-        return [SimpleNamespace(part=part, failed=part == "loader") for part in only]
-
-    monkeypatch.setattr(run, "run", measure)
-    options = ["--device", "cpu", "--to", str(tmp_path), "--repeats", "1", "--only", "step"]
-    questions.bench(options)
-    assert given == [(1, tmp_path, ("step",))]
-    assert str(tmp_path / "bench.md") in capsys.readouterr().out
-    with pytest.raises(UserError, match="not measured: loader"):
-        questions.bench([*options, "loader"])
-    with pytest.raises(UserError, match="at least one repeat"):
-        questions.bench(["--repeats", "0"])

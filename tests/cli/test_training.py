@@ -147,10 +147,7 @@ def test_a_job_that_diverged_is_not_left_to_be_repeated(
 
 @pytest.mark.parametrize("wait", [False, True])
 def test_slurm_returns_unless_it_is_to_wait(
-    wait: bool,
-    tmp_path: Path,
-    reported: list[tuple[Any, ...]],
-    monkeypatch: pytest.MonkeyPatch,
+    wait: bool, tmp_path: Path, reported: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     submitted: list[str] = []
     monkeypatch.setattr(training, "ensure_launcher", lambda launcher: None)

@@ -214,10 +214,7 @@ def test_words_and_files_that_are_missing(
 
 MISTAKES = [
     (["compare", "my_pairs_cge"], "There is no table pairs.csv. It is a .csv with the columns"),
-    (
-        ["train", "my_pairs_compcos", "--data.table", "mine.csv"],
-        "There is no table mine.csv.",
-    ),
+    (["train", "my_pairs_compcos", "--data.table", "mine.csv"], "There is no table mine.csv."),
     (["compare", "mit_states_cge"], "MIT-States not found: looked in"),
     (["compare", "cub_ce_gzsl"], "CUB not found: looked in"),
     (["train", "my_features_ce_gzsl"], "Name your own .npz by --data.root"),

@@ -212,6 +212,11 @@ def write_insight(folder: Path, insight: Mapping[str, Any] | None = None, **opti
     return folder
 
 
+def change_json(path: Path, **changes: Any) -> None:
+    """Replace or add entries of a JSON object."""
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
 def change_arrays(folder: Path, **changes: Any) -> None:
     """Replace or add arrays of ``figures.npz``; one that is None is removed."""
     with np.load(folder / "figures.npz") as arrays:
@@ -233,6 +238,15 @@ class RunTree:
         for seed in range(seeds):
             for arm in arms or ("baseline", "batchformer"):
                 self.write(arm, seed, **options)
+
+    def write_scores(
+        self, values: Mapping[str, Sequence[Any]], metric: str = "all", **options: Any
+    ) -> None:
+        """Runs of arms with one value for each seed: a score, or scores by metric."""
+        for arm, each in values.items():
+            for seed, value in enumerate(each):
+                scores = value if isinstance(value, Mapping) else {metric: value}
+                self.write(arm, seed, scores=scores, **options)
 
     def runs(self) -> list[RecordedRun]:
         return find_runs(self.root)

@@ -6,18 +6,9 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor
 
-from batchformer.insight.class_sums import (
-    AttentionSums,
-    InfluenceSums,
-    counts_between,
-    of_own_class,
-    sums_between,
-    without_self,
-)
+from batchformer.insight.class_sums import AttentionSums, InfluenceSums
 from batchformer.insight.classes import Classes
 from batchformer.insight.gradient import batch_influence, on_images
 from batchformer.insight.relations import Relations
@@ -104,26 +95,3 @@ def test_means_are_over_samples_of_a_class_and_their_others(
 def test_images_are_left_out_where_nobody_asks() -> None:
     sums = InfluenceSums(Classes.by_shots(tuple("ab"), torch.tensor([1, 5])), steps=0)
     assert not [name for name in sums.arrays() if "images" in name]
-
-
-@given(st.lists(st.integers(0, 3), min_size=1, max_size=9), st.integers(0, 2**31))
-@settings(deadline=None, max_examples=30)
-def test_sums_over_pairs_are_those_of_loops(groups: list[int], seed: int) -> None:
-    values = torch.rand(2, len(groups), len(groups), generator=torch.Generator().manual_seed(seed))
-    sums, counts = torch.zeros(2, 4, 4, dtype=torch.float64), torch.zeros(4, 4, dtype=torch.int64)
-    same, number = torch.zeros(2, dtype=torch.float64), 0
-    for i, a in enumerate(groups):
-        for j, b in enumerate(groups):
-            if i != j:
-                sums[:, a, b] += values[:, i, j].double()
-                counts[a, b] += 1
-                if a == b:
-                    same += values[:, i, j].double()
-                    number += 1
-    group = torch.tensor(groups)
-    torch.testing.assert_close(sums_between(values, group, 4), sums)
-    assert torch.equal(counts_between(group, 4), counts)
-    got, pairs = of_own_class(values, group)
-    torch.testing.assert_close(got, same)
-    assert pairs == number
-    assert not without_self(values).diagonal(dim1=1, dim2=2).any()

@@ -54,20 +54,6 @@ def test_gradients_are_those_of_one_loss_after_the_other(
     assert seen.absolute.fill_diagonal_(1).gt(0).all()
 
 
-def test_gradients_are_finite_differences(make_relations: Make, images: Images) -> None:
-    relations, (x, y) = make_relations(), images
-    features = relations.features(x).detach()
-    ((_, gradients),) = feature_gradients(relations, features, y)
-    step = 1e-6
-    for j, channel in ((0, 0), (3, 5), (6, 2)):
-        moved = [features.clone(), features.clone()]
-        moved[0][j, channel] += step
-        moved[1][j, channel] -= step
-        high, low = (joint_losses(relations, rows, y) for rows in moved)
-        slopes = (high - low).detach() / (2 * step)
-        torch.testing.assert_close(gradients[:, j, channel], slopes, rtol=1e-5, atol=1e-8)
-
-
 def test_the_control_in_which_nobody_meets_has_exactly_no_influence(
     make_relations: Make, images: Images
 ) -> None:

@@ -19,6 +19,7 @@ from batchformer.insight.record import save
 from batchformer.insight.relations import Relations
 from batchformer.lab.data.feeds.memory import EvaluationImages
 from batchformer.lab.data.sets.images import ImageSplit
+from batchformer.nn.module import BatchFormer
 
 Make = Callable[..., Relations]
 CPU = torch.device("cpu")
@@ -38,13 +39,16 @@ WITH_BATCHFORMER = {
 }
 
 
-class AsDouble:
-    """Images from 0 to 1 in float64."""
+class FromZeroToOne:
+    """Images from 0 to 1."""
 
     draws = 0
 
+    def __init__(self, dtype: torch.dtype) -> None:
+        self.dtype = dtype
+
     def __call__(self, x: Tensor, u: Tensor) -> Tensor:
-        return x.double() / 255
+        return x.to(self.dtype) / 255
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +56,8 @@ def shown() -> EvaluationImages:
     draw = torch.Generator().manual_seed(5)
     x = torch.randint(0, 256, (90, 1, 6, 6), generator=draw, dtype=torch.uint8)
     classes = Classes.by_shots(tuple("abcd"), torch.tensor([300, 50, 5, 120]))
-    return EvaluationImages(classes, ImageSplit(x, torch.arange(90) % 4), AsDouble(), CPU)
+    to_double = FromZeroToOne(torch.float64)
+    return EvaluationImages(classes, ImageSplit(x, torch.arange(90) % 4), to_double, CPU)
 
 
 def seen(relations: Relations, shown: EvaluationImages, **options: Any) -> Arrays:
@@ -211,9 +216,8 @@ def test_a_thousand_classes_of_noise_fit(tmp_path: Path) -> None:
     x = torch.randint(0, 256, (1000, 3, 64, 64), generator=draw, dtype=torch.uint8)
     counts = torch.linspace(1200, 5, 1000).long()
     classes = Classes.by_shots([f"n{number:08d}" for number in range(1000)], counts)
-    shown = EvaluationImages(classes, ImageSplit(x, torch.arange(1000)), AsFloat(), CPU)
-    from batchformer.nn.module import BatchFormer
-
+    to_float = FromZeroToOne(torch.float32)
+    shown = EvaluationImages(classes, ImageSplit(x, torch.arange(1000)), to_float, CPU)
     torch.manual_seed(0)
     network = nn.Sequential(nn.Conv2d(3, 16, 9, 8), nn.ReLU(), nn.Linear(16, 1000))
     encoder = BatchFormer(16, heads=8)
@@ -231,10 +235,3 @@ def test_a_thousand_classes_of_noise_fit(tmp_path: Path) -> None:
     assert np.isnan(found["gradient_abs"]).sum() == 1000 - 128
     save(tmp_path / "insight.npz", found)
     assert (tmp_path / "insight.npz").stat().st_size < 3e6
-
-
-class AsFloat:
-    draws = 0
-
-    def __call__(self, x: Tensor, u: Tensor) -> Tensor:
-        return x.float() / 255

@@ -85,6 +85,7 @@ def test_a_column_that_never_changes_is_told_last() -> None:
     rows = torch.tensor([[7.0, 0.0, 1.0], [7.0, 0.5, 1.0], [7.0, 9.0, 1.2], [7.0, 0.0, 1.5]])
     texts = table_captions(rows)
     assert texts[2] == "column 2 9, column 3 1.2, column 1 7"
+    assert table_captions(torch.tensor([[999.7], [0.5]])) == ["column 1 1,000", "column 1 0.5"]
     assert all(text.endswith("column 1 7") for text in texts)
     with pytest.raises(ValueError, match="have 3 columns, and columns= names 2"):
         table_captions(rows, ["a", "b"])

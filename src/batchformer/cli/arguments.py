@@ -50,13 +50,8 @@ def _in_full(word: str) -> str:
 def with_recipe(kind: type[T], arguments: list[str], command: str) -> tuple[Recipe, T]:
     """Parse the name of a recipe, then options whose defaults are the recipe's."""
     if not arguments or arguments[0].startswith("-"):
-        asked = bool(arguments) and arguments[0] in (*HELP, HELP_ALL)
-        names = "\n  ".join(RECIPES)
-        text = (
-            f"Usage: batchformer {command} RECIPE [OPTIONS]\n\n{(kind.__doc__ or '').strip()}\n\n"
-        )
-        text += f"Recipes:\n  {names}\n\nOptions: batchformer {command} demo --help"
-        if asked:
+        text = usage(kind, command, "Recipe", RECIPES, "demo")
+        if arguments and arguments[0] in (*HELP, HELP_ALL):
             print(text)
             raise SystemExit(0)
         raise UserError(f"`{command}` needs the name of a recipe.\n{text}")
@@ -66,6 +61,15 @@ def with_recipe(kind: type[T], arguments: list[str], command: str) -> tuple[Reci
     refuse_idle_updates(arguments, applied)
     _refuse_unread(recipe, applied)
     return applied, options
+
+
+def usage(kind: type, command: str, noun: str, names: Iterable[str], example: str) -> str:
+    """How to call a command that begins with a name, and which names there are."""
+    about, listed = (kind.__doc__ or "").strip(), "\n  ".join(names)
+    return (
+        f"Usage: batchformer {command} {noun.upper()} [OPTIONS]\n\n{about}\n\n{noun}s:\n  {listed}"
+        f"\n\nOptions: batchformer {command} {example} --help"
+    )
 
 
 def parse_settings(kind: type[T], arguments: Sequence[str], command: str, recipe: Recipe) -> T:

@@ -17,10 +17,8 @@ from batchformer.lab.config.methods import METHODS
 from batchformer.lab.config.recipe import Recipe
 
 WIDTH = 100
-#: Columns of an option and its value; the words of a longer one begin on the next line.
-LEFT = 33
-#: Characters of choices that stand before the words.
-CHOICES = 44
+LEFT = 33  # columns of an option and its value; the words of a longer one begin on the next line
+CHOICES = 44  # characters of choices that stand before the words
 _SENTENCE_END = re.compile(r"(?<=[a-z)\]])\. ")
 
 
@@ -116,10 +114,9 @@ def _described(kind: Any) -> dict[str, tuple[str, str]]:
                 sentence = " ".join(str(text.value).split())
                 words[ast.unparse(node.target)] = _SENTENCE_END.split(sentence)[0].rstrip(".")
     return {
-        name: (words.get(name, ""), ", ".join(map(str, get_args(hint))) * _is_literal(hint))
+        name: (
+            words.get(name, ""),
+            ", ".join(map(str, get_args(hint))) if get_origin(hint) is Literal else "",
+        )
         for name, hint in get_type_hints(kind).items()
     }
-
-
-def _is_literal(hint: Any) -> bool:
-    return get_origin(hint) is Literal

@@ -57,8 +57,7 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "bench": questions.bench,
 }
 
-#: Commands that several ranks run together.
-TRAINING = ("demo", "train", "compare", "sweep")
+TRAINING = ("demo", "train", "compare", "sweep")  # commands that several ranks run together
 
 
 def main(argv: Sequence[str] | None = None) -> None:

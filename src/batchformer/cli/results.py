@@ -6,13 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
-from batchformer.cli.arguments import (
-    UserError,
-    is_given,
-    leading_paths,
-    parse,
-    refuse_unknown_arms,
-)
+from batchformer.cli.arguments import UserError, is_given, leading_paths, parse, refuse_unknown_arms
 from batchformer.cli.options import (
     EvaluateOptions,
     ExportOptions,
@@ -154,33 +148,29 @@ def show(arguments: list[str]) -> None:
     from batchformer.lab.report.figures.show import show as show_figure
 
     if name == "cam" and options.cam_layer is not None:
-        changed["cam_layer"] = _look_at_layer(options, options.cam_layer)
+        changed["cam_layer"] = _from_checkpoint(options, options.cam_layer)
     show_figure(
         name,
         folders,
         to=options.to,
         against=options.against,
-        compute=_look(options) if options.compute else None,
+        compute=_from_checkpoint(options) if options.compute else None,
         options=changed,
     )
 
 
-def _look(options: ShowOptions) -> Callable[[Path], object]:
-    """Computes the arrays of a run from its checkpoint, given the run's folder."""
+def _from_checkpoint(options: ShowOptions, layer: str | None = None) -> Callable[[Path], object]:
+    """Computes the arrays of a run, or only its heat maps at a layer, given the run's folder."""
     from batchformer.lab.runs.build import pick_device
+
+    device, root = pick_device(options.device), options.data.root
+    if layer is not None:
+        from batchformer.lab.runs.insight import cam_of
+
+        return lambda folder: cam_of(folder, device, layer, root)
     from batchformer.lab.runs.insight import insight_of
 
-    device, root = pick_device(options.device), options.data.root
     return lambda folder: insight_of(folder, device, root)
-
-
-def _look_at_layer(options: ShowOptions, layer: str) -> Callable[[Path], object]:
-    """Computes the heat maps of a run at a layer from its checkpoint, given the run's folder."""
-    from batchformer.lab.runs.build import pick_device
-    from batchformer.lab.runs.insight import cam_of
-
-    device, root = pick_device(options.device), options.data.root
-    return lambda folder: cam_of(folder, device, layer, root)
 
 
 def export(arguments: list[str]) -> None:

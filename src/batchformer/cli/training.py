@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from batchformer.cli.arguments import (
     refuse_idle_updates,
     refuse_unknown_arms,
     seeds_of,
+    usage,
     with_recipe,
 )
 from batchformer.cli.options import (
@@ -116,55 +118,55 @@ def _refuse_impossible(options: CompareOptions | SweepOptions, command: str) -> 
 def _compare(
     recipe: Recipe, options: CompareOptions, ended: Callable[[Path], None] = lambda _: None
 ) -> None:
-    """Train and report.
-
-    Args:
-        ended: called with the folder of every run that has ended.
-    """
     ensure_data(recipe)
-    page = options.page or options.runs / recipe.name / "report.html"
     seeds = seeds_of(options.seeds)
-    from batchformer.lab.runs.build import pick_device
     from batchformer.lab.runs.compare import compare as train_arms
     from batchformer.lab.runs.compare import runs_of_comparison
 
+    def report(begun: list[Path]) -> None:
+        page = options.page or options.runs / recipe.name / "report.html"
+        print_report(begun, page, recipe.name, options.arms[0])
+
     runs = runs_of_comparison(recipe, options.arms, seeds, options.runs)
+    train_here = partial(train_arms, recipe, options.arms, seeds)
+    _train_and_report(runs, recipe.name, options, train_here, report, ended)
+
+
+def _train_and_report(
+    runs: Sequence[Run],
+    name: str,
+    options: ManyRuns,
+    train_here: Callable[..., Iterable[Path]],
+    report: Callable[[list[Path]], None],
+    ended: Callable[[Path], None] = lambda _: None,
+) -> None:
+    """Train runs in this process, or as jobs, and report them; diverged ones end with an error.
+
+    Args:
+        train_here: trains them in this process and yields the folder of each that has ended.
+        report: takes the folders of all runs that have begun.
+        ended: called with each folder of ``train_here``.
+    """
     if options.launcher != "none":
-        _launch(
-            runs,
-            recipe.name,
-            options,
-            lambda done: print_report(done, page, recipe.name, options.arms[0]),
-        )
+        _launch(runs, name, options, report)
         return
-    device = pick_device(options.device)
-    for folder in train_arms(
-        recipe,
-        options.arms,
-        seeds,
-        root=options.runs,
-        device=device,
-        quiet=options.quiet,
-        together=options.together,
+    from batchformer.lab.runs.build import pick_device
+
+    device, together = pick_device(options.device), options.together
+    for folder in train_here(
+        root=options.runs, device=device, quiet=options.quiet, together=together
     ):
         ended(folder)
-    print_report(_begun(runs), page, recipe.name, options.arms[0])
-    _fail_if_diverged(runs)
+    report(_begun(runs))
+    # They are the unfinished ones: whatever else stops a run has ended the command by now.
+    if diverged := [run.title for run in runs if not run.finished]:
+        sys.stdout.flush()  # in a pipe, too, the tables come before the error
+        raise UserError(_of_diverged(diverged, len(runs)))
 
 
 def _begun(runs: Sequence[Run]) -> list[Path]:
     """Folders of all runs that have begun: a report also names those that diverged or stopped."""
     return [run.folder for run in runs if run.folder.is_dir()]
-
-
-def _fail_if_diverged(runs: Sequence[Run]) -> None:
-    """After the report, end with an error that names the runs of this call that diverged.
-
-    They are the unfinished ones: whatever else stops a run has ended the command by now.
-    """
-    if diverged := [run.title for run in runs if not run.finished]:
-        sys.stdout.flush()  # in a pipe, too, the tables come before the error
-        raise UserError(_of_diverged(diverged, len(runs)))
 
 
 def _of_diverged(titles: Sequence[str], count: int) -> str:
@@ -177,10 +179,7 @@ def _of_diverged(titles: Sequence[str], count: int) -> str:
 
 
 def _launch(
-    runs: Sequence[Run],
-    name: str,
-    options: ManyRuns,
-    report: Callable[[list[Path]], None],
+    runs: Sequence[Run], name: str, options: ManyRuns, report: Callable[[list[Path]], None]
 ) -> None:
     """Train runs as jobs, wait for them if asked to, and report once some have finished."""
     from batchformer.lab.runs.launch import Launch, diverged, submit, train_locally, wait_for
@@ -215,10 +214,7 @@ def sweep(arguments: list[str]) -> None:
         print_sweeps()
         return
     if arguments[0] in ("-h", "--help"):
-        names = "\n  ".join(SWEEPS)
-        about = (SweepOptions.__doc__ or "").strip()
-        print(f"Usage: batchformer sweep SWEEP [OPTIONS]\n\n{about}\n\nSweeps:\n  {names}\n")
-        print("Options: batchformer sweep demo_layers --help")
+        print(usage(SweepOptions, "sweep", "Sweep", SWEEPS, "demo_layers"))
         return
     plan = find_sweep(arguments[0])
     base = plan.base_recipe()
@@ -229,32 +225,18 @@ def sweep(arguments: list[str]) -> None:
     ensure_data(base)
     folder = options.runs / plan.name
 
-    def report(trained: object) -> None:
+    def report(begun: list[Path]) -> None:
         # Report the whole sweep: several calls may have trained its levels and seeds.
         print_report([folder], options.page or folder / "report.html", plan.name)
 
     seeds = seeds_of(options.seeds)
-    from batchformer.lab.runs.build import pick_device
     from batchformer.lab.runs.sweep import describe, run_sweep, runs_of_sweep
 
     runs = runs_of_sweep(plan, base, options.arms, levels, seeds, options.runs)
     if options.launcher != "none":
         describe(plan, base, options.runs)
-        _launch(runs, plan.name, options, report)
-        return
-    trained = run_sweep(
-        plan,
-        base,
-        options.arms,
-        levels,
-        seeds,
-        root=options.runs,
-        device=pick_device(options.device),
-        quiet=options.quiet,
-        together=options.together,
-    )
-    report(list(trained))
-    _fail_if_diverged(runs)
+    train_here = partial(run_sweep, plan, base, options.arms, levels, seeds)
+    _train_and_report(runs, plan.name, options, train_here, report)
 
 
 def train(arguments: list[str]) -> None:

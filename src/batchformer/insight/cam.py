@@ -26,17 +26,11 @@ TOKEN_NORMS = ("norm1", "ln_1", "layernorm_before")
 
 @dataclass(frozen=True, eq=False)
 class Cam:
-    """Heat maps of M images.
+    """Heat maps of M images."""
 
-    Args:
-        heat: (M, a, b) from 0 to 1; all 0 where there is no evidence for the class.
-        layer: the layer, or layers, whose maps were weighted.
-        logits: (M, K).
-    """
-
-    heat: Tensor
-    layer: str
-    logits: Tensor
+    heat: Tensor  # (M, a, b) from 0 to 1; all 0 where there is no evidence for the class
+    layer: str  # the layer, or layers, whose maps were weighted
+    logits: Tensor  # (M, K)
 
 
 def grad_cam(

@@ -17,17 +17,11 @@ Shots = Literal["counts", "thirds"]
 
 @dataclass(frozen=True, eq=False)
 class Classes:
-    """K classes.
-
-    Args:
-        names: K.
-        train_counts: (K,) int64 training images.
-        shot_of_class: (K,) int64: 0 many, 1 medium, 2 few.
-    """
+    """K classes."""
 
     names: tuple[str, ...]
-    train_counts: Tensor
-    shot_of_class: Tensor
+    train_counts: Tensor  # (K,) int64 training images
+    shot_of_class: Tensor  # (K,) int64: 0 many, 1 medium, 2 few
 
     @classmethod
     def by_shots(
@@ -71,9 +65,7 @@ def shots_of(train_counts: Tensor | Sequence[int], shots: Shots = "counts") -> T
     return torch.stack([groups[name] for name in SHOTS]).cpu().int().argmax(0)
 
 
-def shot_groups(
-    train_counts: Tensor | Sequence[int], many: int = 100, few: int = 20
-) -> dict[str, Tensor]:
+def shot_groups(train_counts: Tensor | Sequence[int]) -> dict[str, Tensor]:
     """Masks (K,) of the classes by training count: many > 100, medium 20..100, few < 20.
 
     ``train_counts`` is (K,). Both ends of medium are inclusive. Every class is in one group; a
@@ -82,14 +74,9 @@ def shot_groups(
     >>> {name: mask.tolist() for name, mask in shot_groups([101, 100, 19]).items()}
     {'many': [True, False, False], 'medium': [False, True, False], 'few': [False, False, True]}
     """
-    if few > many:
-        raise ValueError(f"shot_groups needs few <= many, got few={few} and many={many}")
     counts = _counts(train_counts)
-    return {
-        "many": counts > many,
-        "medium": (counts >= few) & (counts <= many),
-        "few": counts < few,
-    }
+    medium = (counts >= 20) & (counts <= 100)
+    return {"many": counts > 100, "medium": medium, "few": counts < 20}
 
 
 def third_groups(train_counts: Tensor | Sequence[int]) -> dict[str, Tensor]:

@@ -16,30 +16,22 @@ from torch import Tensor
 from batchformer.insight.relations import Relations
 from batchformer.kernels import disabled
 
-#: The most elements of an intermediate result over copies of a batch.
-BLOCK = 2**22
-#: Images whose activations are held at a time for the backward pass.
-IMAGES = 32
+BLOCK = 2**22  # the most elements of an intermediate result over copies of a batch
+IMAGES = 32  # images whose activations are held at a time for the backward pass
 
 
 @dataclass(frozen=True, eq=False)
 class BatchInfluence:
-    """Who acts on whom in one batch of N.
+    """Who acts on whom in one batch of N."""
 
-    Args:
-        absolute: (N, N) mean absolute value over channels of dL_i / df_j, i in the row.
-        length: (N, N) its Euclidean length.
-        attention: (H, N, N), i attends to j; rows sum to 1.
-        following: (S, N, ...) for s = 1..S and each j, dL_i / df_j of the sample i that stands s
-            places before j in the batch, in cyclic order.
-        to_context: (H, N) share of its attention that i gives to the rows of a context; None where
-            there is none. ``attention`` then covers only the samples, and its rows still sum to 1.
-    """
-
-    absolute: Tensor
-    length: Tensor
-    attention: Tensor
+    absolute: Tensor  # (N, N) mean absolute value over channels of dL_i / df_j, i in the row
+    length: Tensor  # (N, N) its Euclidean length
+    attention: Tensor  # (H, N, N), i attends to j; rows sum to 1
+    # (S, N, ...) for s = 1..S and each j, dL_i / df_j of the sample i that stands s places before
+    # j in the batch, in cyclic order
     following: Tensor
+    # (H, N) share of its attention that i gives to the rows of a context; None where there is
+    # none. `attention` then covers only the samples, and its rows still sum to 1.
     to_context: Tensor | None = None
 
 

@@ -19,18 +19,14 @@ from batchformer.insight.measures import principal_axes, reliability, separation
 from batchformer.insight.relations import Relations
 from batchformer.plug.preserve import preserve_state
 
-#: Images that are measured, at most, and samples of a batch.
-MEASURED, BATCH = 4096, 128
+MEASURED, BATCH = 4096, 128  # images that are measured, at most, and samples of a batch
 #: Images of the projection, of Grad-CAM, and batches that can be explored, with their samples.
 PROJECTED, CAM, EXPLORED, EXPLORED_SAMPLES = 2000, 48, 3, 64
-#: Other images of a batch on which the gradient of each loss is measured.
-STEPS = 2
-#: Pixels of a thumbnail, at most.
-SIDE = 48
+STEPS = 2  # other images of a batch on which the gradient of each loss is measured
+SIDE = 48  # pixels of a thumbnail, at most
 
 Arrays = dict[str, NDArray[Any]]
-#: Progress: how many of how many batches were looked at.
-Tell = Callable[[int, int], None]
+Tell = Callable[[int, int], None]  # progress: how many of how many batches were looked at
 
 
 def look(
@@ -55,10 +51,7 @@ def look(
     computed in float32, or wider where the network is.
 
     Args:
-        relations: of the network.
-        images: of the test set.
         network: the part that Grad-CAM looks into.
-        seed: of the order in batches.
         layer: for Grad-CAM, ``released`` for that of the paper's code; by default it is found.
         measured: images, at most.
         batch: samples of a batch, at most; batches are nearly equal.

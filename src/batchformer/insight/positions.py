@@ -20,12 +20,9 @@ from batchformer.plug.example import as_batch
 from batchformer.plug.insertion import RECORD, Attachment, unwrap
 from batchformer.plug.preserve import preserve_state
 
-#: Images in the figure, in each direction, and pixels of one.
-SHOWN, SIDE = 5, 96
-#: Images on a page.
-ON_PAGE = 24
-#: Class, distillation and register tokens that may stand before the patches.
-MOST_PREFIX = 8
+SHOWN, SIDE = 5, 96  # images in the figure, in each direction, and pixels of one
+ON_PAGE = 24  # images on a page
+MOST_PREFIX = 8  # class, distillation and register tokens that may stand before the patches
 
 
 @dataclass(frozen=True, eq=False)

@@ -54,8 +54,7 @@ from numpy.typing import NDArray
 
 from batchformer.insight.files import write_atomically
 
-#: The file in a run's folder, and how large it may be.
-FILE, MOST_BYTES = "insight.npz", 5 * 10**6
+FILE, MOST_BYTES = "insight.npz", 5 * 10**6  # the file in a run's folder, and how large it may be
 #: Bins of classes, bins of confidence, and the names of the shot groups.
 MOST_BINS, CONFIDENCES, SHOTS = 100, 15, ("many", "medium", "few")
 

@@ -17,26 +17,19 @@ from batchformer.nn.module import BatchFormer
 
 @dataclass(frozen=True, eq=False)
 class Relations:
-    """The parts of a trained method before and after its encoder over samples.
+    """The parts of a trained method before and after its encoder over samples."""
 
-    Args:
-        module: holds all of the parts; it is put into eval while it is looked at, and put back.
-        features: N samples, such as images (N, ...), to pooled features (N, C), or (N, E, C) of E
-            experts.
-        classify: features to logits (N, K).
-        loss: of logits (N, K) and labels (N,), a scalar: the mean over rows.
-        encoder: BatchFormer; None for a baseline.
-        mixed_only: whether the classifier was trained on mixed features alone.
-        context: (S, ...) further rows that samples attend to in every batch, such as means of
-            classes; None: the samples are all there is.
-    """
-
+    # Holds all of the parts; it is put into eval while it is looked at, and put back
     module: nn.Module
+    # N samples, such as images (N, ...), to pooled features (N, C), or (N, E, C) of E experts
     features: Callable[[Any], Tensor]
-    classify: Callable[[Tensor], Tensor]
+    classify: Callable[[Tensor], Tensor]  # features to logits (N, K)
+    # Of logits (N, K) and labels (N,), a scalar: the mean over rows
     loss: Callable[[Tensor, Tensor], Tensor]
-    encoder: BatchFormer | None = None
-    mixed_only: bool = False
+    encoder: BatchFormer | None = None  # None for a baseline
+    mixed_only: bool = False  # whether the classifier was trained on mixed features alone
+    # (S, ...) further rows that samples attend to in every batch, such as means of classes; None:
+    # the samples are all there is
     context: Tensor | None = None
 
     def mix(self, features: Tensor) -> tuple[Tensor, Tensor]:

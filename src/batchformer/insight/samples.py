@@ -21,16 +21,11 @@ MOST_LETTERS, MOST_VALUES = 300, 4
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """M samples as the loader gave them, on the CPU.
+    """M samples as the loader gave them, on the CPU."""
 
-    Args:
-        inputs: what the model is called with: a tensor (M, ...), or tensors (M, ...) by name.
-        labels: (M,) int64.
-        captions: M texts; None for images (M, channels, H, W), which are shown themselves.
-    """
-
-    inputs: Inputs
-    labels: Tensor
+    inputs: Inputs  # what the model is called with: a tensor (M, ...), or tensors (M, ...) by name
+    labels: Tensor  # (M,) int64
+    # M texts; None for images (M, channels, H, W), which are shown themselves
     captions: tuple[str, ...] | None
 
     def at(self, rows: Tensor | slice, device: torch.device) -> Inputs:
@@ -176,7 +171,7 @@ def table_captions(values: Tensor, columns: Sequence[str] | None = None) -> list
 
 
 def _number(value: float) -> str:
-    return f"{value:,.0f}" if 1000 <= abs(value) < 1e9 else f"{value:.3g}"
+    return f"{value:,.0f}" if 999.5 <= abs(value) < 1e9 else f"{value:.3g}"
 
 
 def _shortened(text: str) -> str:

@@ -23,8 +23,7 @@ from batchformer.plug.example import find_batch
 from batchformer.plug.insertion import RECORD, Attachment, WithBatchFormer, unwrap
 from batchformer.plug.preserve import preserve_state
 
-#: Samples that are looked at, at most: all of them are held in memory.
-MOST = 1024
+MOST = 1024  # samples that are looked at, at most: all of them are held in memory
 
 
 @dataclass(frozen=True, eq=False)

@@ -24,8 +24,7 @@ from batchformer.insight.figures.attention import (
 )
 from helpers.simulated_networks import all_many, group_of, known, simulated_group, simulated_insight
 
-#: Labels (N,), and weights (H, N, N) whose rows sum to 1.
-Batch = tuple[Any, NDArray[Any]]
+Batch = tuple[Any, NDArray[Any]]  # labels (N,), and weights (H, N, N) whose rows sum to 1
 COUNTS = np.array([500, 200, 60, 30, 5])
 SHOTS_OF = np.array([0, 0, 1, 1, 2])
 #: Two classes of a bin each, then one bin of two classes, and one of the last.
@@ -170,6 +169,13 @@ def test_a_pair_that_one_seed_did_not_see_has_the_ratio_of_the_others() -> None:
     assert data.groups == [0, 2]
 
 
+def test_what_no_pair_shows_is_an_empty_cell_of_the_tables() -> None:
+    shares, flow = attention.tables(gathered(record([batch([0, 1, 4])])))
+    own = list(TARGETS).index("others of its class")
+    assert shares.rows[own][-1] == "", "no class has two samples"
+    assert flow.rows[-1][0] == "few" and flow.rows[-1][2:] == ("", ""), "medium is not there"
+
+
 def test_bins_have_the_mean_count_of_their_classes() -> None:
     data = gathered(record([batch([0, 1, 2, 3, 4])]))
     assert data.counts.tolist() == [500, 200, 45, 5] and data.classes_per_bin == 2
@@ -193,16 +199,7 @@ def test_names_stand_in_the_order_of_bins_where_each_is_one_class() -> None:
 
 @pytest.mark.parametrize(("classes", "named"), [(10, True), (11, False)])
 def test_only_so_many_classes_are_named(classes: int, named: bool) -> None:
-    kept = {
-        "train_counts": np.arange(classes)[::-1] + 1,
-        "bin_of_class": np.arange(classes),
-        "bin_pairs": np.ones((classes, classes)),
-        "attention": np.ones((1, classes, classes)),
-        "attention_shots": np.ones((1, 3, 3)),
-        "shot_pairs": np.ones((3, 3)),
-        **{f"attention_{name}": np.ones((1, 2)) for name in ("self", "same", "other")},
-        "classes": np.array([f"{i}" for i in range(classes)]),
-    }
+    kept = simulated_insight("batchformer", 0, classes=classes)
     assert bool(gathered(kept).names) == named
 
 
@@ -287,9 +284,8 @@ def test_the_words_and_tables_of_every_arm() -> None:
 
 
 def test_the_figure_has_the_mean_the_flow_and_every_head() -> None:
-    made = attention.make(simulated_group("batchformer", heads=6))
-    data = gather(simulated_group("batchformer", heads=6))
-    assert made is not None and data is not None
+    data = known(gather(simulated_group("batchformer", heads=6)))
+    made = attention.make(data)
     assert made.title == "Attention between samples"
     assert (len(made.tables), len(made.terminal_tables)) == (1, 1)
     figure = made.draw()

@@ -220,7 +220,7 @@ def test_the_figure_comes_with_its_words_and_its_table_folded() -> None:
     kept = {
         (arm, 0): heat_maps([0, 1, 0], [0, 2], classes=names) for arm in ("baseline", "batchformer")
     }
-    shown = known(cam.make(group_of(kept), images=1))
+    shown = cam.make(gathered(group_of(kept), images=1))
     assert shown.title == "Where the network looks"
     assert shown.tables == () and len(shown.terminal_tables[0].rows) == 2
     svg = ElementTree.fromstring(inline_svg(shown.draw(), shown.caption.alternative, "cam"))
@@ -228,9 +228,9 @@ def test_the_figure_comes_with_its_words_and_its_table_folded() -> None:
     texts = [element.text for element in svg.iter() if element.tag == "text"]
     assert "many shots" in texts and "few shots" in texts and "cat" in texts
     assert f"{HOSTILE[:8]}…" in texts and not list(svg.iter("script"))
-    only = known(cam.make(group_of(kept), shots="few"))
+    only = cam.make(gathered(group_of(kept), shots="few"))
     assert [row[0] for row in only.terminal_tables[0].rows] == ["few"]
-    assert cam.make(group_of(kept), shots="medium") is None
+    assert gather(group_of(kept), shots="medium") is None
 
 
 @pytest.mark.parametrize(("a", "b", "h", "w"), [(4, 4, 32, 32), (7, 5, 48, 40), (8, 8, 8, 8)])

@@ -24,7 +24,6 @@ from batchformer.insight.figures.canvas import (
     WIDTH,
     Mark,
     cells,
-    count_ticks,
     ink_on,
     inline_svg,
     legend,
@@ -172,11 +171,3 @@ def test_cells_are_read_from_the_top_and_unknown_ones_are_empty() -> None:
     assert found == {"a": (0, 0), "c": (0, 1), "d": (1, 1)}
     assert axes.yaxis_inverted()
     assert [label.get_text() for label in axes.get_yticklabels()] == ["x", "y"]
-
-
-@given(st.integers(1, 1000), st.integers(2, 6))
-def test_ticks_hold_both_ends_and_are_few(classes: int, most: int) -> None:
-    counts = [float(classes - i) for i in range(classes)]
-    places, labels = count_ticks(counts, most)
-    assert places[0] == 0 and places[-1] == classes - 1 and len(places) <= most
-    assert labels == [f"{counts[place]:,.0f}" for place in places]

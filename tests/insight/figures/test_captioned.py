@@ -2,48 +2,12 @@
 
 from __future__ import annotations
 
-from html.parser import HTMLParser
-
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from batchformer.insight.figures.captioned import FigureTable, table_html
-
-
-class Page(HTMLParser):
-    """The cells of a table as text, what is small in them, and every element."""
-
-    def __init__(self, html: str) -> None:
-        super().__init__()
-        self.rows: list[list[str]] = []
-        self.small: list[str] = []
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self._open: list[str] = []
-        self.feed(html)
-        self.close()
-        assert not self._open, "every element is closed"
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attrs)))
-        if tag != "wbr":
-            self._open.append(tag)
-        if tag == "tr":
-            self.rows.append([])
-        elif tag in ("th", "td"):
-            self.rows[-1].append("")
-        elif tag == "small":
-            self.small.append("")
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self._open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if {"th", "td"} & set(self._open):
-            self.rows[-1][-1] += data
-        if "small" in self._open:
-            self.small[-1] += data
-
+from helpers.markup import Markup
 
 HOSTILE = '<script>\'x\'</script>" onload="y" & &amp;'
 KNOWN = {"div", "table", "thead", "tbody", "tr", "th", "td", "small", "wbr"}
@@ -69,7 +33,7 @@ def test_whatever_the_text_it_is_read_as_it_was_written(numbers: FigureTable) ->
     if not kept:
         assert html == "", "nothing in it, nothing shown"
         return
-    page = Page(html)
+    page = Markup(html)
     written = [numbers.columns, *numbers.rows]
     assert page.rows == [[row[i] for i in kept] for row in written]
     assert {tag for tag, _ in page.elements} <= KNOWN
@@ -79,7 +43,7 @@ def test_whatever_the_text_it_is_read_as_it_was_written(numbers: FigureTable) ->
 
 def test_the_region_scrolls_by_keyboard_and_cells_say_what_they_head() -> None:
     numbers = FigureTable("Spread", ("arm", "many", "few"), [("a", "1", "2"), ("b", "3", "4")])
-    page = Page(table_html(numbers))
+    page = Markup(table_html(numbers))
     region = dict(page.elements)["div"]
     assert region["role"] == "region" and region["tabindex"] == "0"
     assert "scroll" in str(region["class"]).split()
@@ -89,7 +53,7 @@ def test_the_region_scrolls_by_keyboard_and_cells_say_what_they_head() -> None:
 
 def test_seeds_stand_below_the_arm_and_have_no_column() -> None:
     rows = [("batch_former", "1", "0.5 [0.4, 0.6]"), ("baseline", "12", "0.25")]
-    page = Page(table_html(FigureTable("Spread", ("arm", "n", "few"), rows)))
+    page = Markup(table_html(FigureTable("Spread", ("arm", "n", "few"), rows)))
     assert page.rows == [
         ["arm", "few"],
         ["batch_former 1 seed", "0.5 [0.4, 0.6]"],
@@ -99,7 +63,7 @@ def test_seeds_stand_below_the_arm_and_have_no_column() -> None:
 
 
 def test_a_number_of_something_else_keeps_its_column() -> None:
-    page = Page(table_html(FigureTable("Bins", ("arm", "many", "n"), [("a", "0.5", "7")])))
+    page = Markup(table_html(FigureTable("Bins", ("arm", "many", "n"), [("a", "0.5", "7")])))
     assert page.rows == [["arm", "many", "n"], ["a", "0.5", "7"]]
 
 

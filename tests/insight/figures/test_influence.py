@@ -20,7 +20,6 @@ from batchformer.insight.figures.influence import (
     feature_distance,
     gather,
     running_mean,
-    window_of,
 )
 from batchformer.insight.figures.rank_correlation import Correlation, correlation
 from helpers.simulated_networks import Group, group_of, known
@@ -109,21 +108,6 @@ def test_classes_of_one_count_keep_their_order() -> None:
     assert data.by_arm["batchformer"].values.tolist() == [2.0, 4.0, 1.0, 3.0]
 
 
-@settings(max_examples=8, deadline=None)
-@given(st.permutations(range(CLASSES)))
-def test_the_order_in_which_classes_are_stored_changes_nothing(order: list[int]) -> None:
-    def stored(places: Any) -> InfluenceByClass:
-        kept = {k: v[places] for k, v in gradients(0).items()}
-        figures = {k: v[places] for k, v in accuracy(0).items()}
-        return gathered(group_of({("batchformer", 0): kept}, {("batchformer", 0): figures}))
-
-    whole, other = stored(np.arange(CLASSES)), stored(np.array(order))
-    assert other.counts.tolist() == whole.counts.tolist()
-    mine, yours = other.by_arm["batchformer"], whole.by_arm["batchformer"]
-    assert mine.values.tolist() == yours.values.tolist()
-    assert (mine.correlation, mine.controlled) == (yours.correlation, yours.controlled)
-
-
 def test_accuracy_is_held_fixed_over_the_seeds_that_kept_it() -> None:
     kept = {("batchformer", seed): gradients(seed) for seed in range(4)}
     figures = {("batchformer", seed): accuracy(seed) for seed in (1, 3)}
@@ -153,35 +137,12 @@ def test_accuracies_are_of_the_same_classes_and_training() -> None:
     assert accuracies(group_of(kept, figures), "baseline") == {}
 
 
-def test_arms_and_runs_without_these_gradients_are_left_out() -> None:
-    kept: dict[tuple[str, int], dict[str, Any]] = {
-        ("baseline", 0): {"train_counts": COUNTS},
-        ("batchformer", 0): gradients(0),
-        ("batchformer", 1): {"train_counts": COUNTS},
-    }
-    del kept["batchformer", 0]["gradient_images_l2"]
-    data = gathered(group_of(kept))
-    assert list(data.by_arm) == ["batchformer"] and data.by_arm["batchformer"].seeds == 1
-    assert gather(group_of(kept), "l2", "images") is None
-
-
 def test_one_class_has_no_order() -> None:
     arrays = {name: array[:1] for name, array in gradients(0).items()}
     data = gathered(group_of({("batchformer", 0): arrays}), "abs", "features", True)
     found = data.by_arm["batchformer"]
     assert found.correlation.rho is None and found.correlation.is_negative is None
     assert found.values.shape == (1,) and data.window == 1 and data.cumulative
-
-
-@settings(deadline=None)
-@given(st.integers(0, 20_000))
-def test_a_window_is_odd_and_near_a_tenth_of_the_classes(classes: int) -> None:
-    window = window_of(classes)
-    if classes < 10:
-        assert window == 1
-    else:
-        assert window % 2 == 1 and window >= 3
-        assert abs(window - classes / 10) <= (1 if classes >= 20 else 2)
 
 
 values = st.lists(st.floats(-10, 10) | st.just(np.nan), max_size=30)

@@ -226,28 +226,20 @@ def test_the_tables_hold_what_is_known_and_are_left_out_where_nothing_is() -> No
 
 def test_classes_are_listed_from_the_most_frequent() -> None:
     arms = {arm: InfluenceOfArm(np.array(v), UNKNOWN, 1) for arm, v in
-            {HOSTILE: [1.5e-5, 0.0], "mine": [2.0, 12.0]}.items()}  # fmt: skip
+            {HOSTILE: [1.5e-5, 0.0], "mine": [2.0, np.nan]}.items()}  # fmt: skip
     table = influence.tables(of(arms))[-1]
     assert table.columns == ("images", HOSTILE, "mine")
     assert list(table.rows) == [
         ("1,000", "1.500e-05", "2.000e+00"),
-        ("999", "0.000e+00", "1.200e+01"),
+        ("999", "0.000e+00", ""),
     ]
 
 
 def test_the_figure_comes_with_its_words_and_tables() -> None:
-    arrays = {
-        "train_counts": np.array([5, 50, 500]),
-        "gradient_samples": np.array([3, 3, 3]),
-        "gradient_abs": np.array([3.0, 2.0, 1.0]),
-        "gradient_images_l2": np.array([3e-7, 2e-7, 1e-7]),
-    }
-    group = group_of({("baseline", 0): {}, (HOSTILE, 0): arrays})
-    shown = known(influence.make(group, "l2", "images", cumulative=True))
+    found = InfluenceOfArm(np.array([1e-7, 2e-7, 3e-7]), UNKNOWN, 1)
+    shown = influence.make(of({HOSTILE: found}, cumulative=True))
     assert shown.title == "Influence by gradient"
     assert shown.tables == () and len(shown.terminal_tables) == 2
-    assert shown.terminal_tables[-1].rows[0] == ("500", "1.000e-07")
-    assert "input images" in shown.caption.text
     svg = ElementTree.fromstring(inline_svg(shown.draw(), shown.caption.alternative, "i"))
     assert svg.get("aria-label") == shown.caption.alternative
     assert HOSTILE in shown.caption.alternative
@@ -255,7 +247,6 @@ def test_the_figure_comes_with_its_words_and_tables() -> None:
     assert f"{HOSTILE}: gradient on other samples, × 10⁻⁷" in texts
     assert f"{HOSTILE}: cumulative mean, × 10⁻⁷" in texts
     assert not list(svg.iter("b"))
-    assert influence.make(group, "l2", "features") is None
 
 
 CLASSES = 60
@@ -296,11 +287,7 @@ def test_the_words_follow_the_intervals(
 
 @pytest.mark.parametrize(
     "known",
-    [
-        None,
-        Controlled(by_seeds(None), by_seeds(None)),
-        Controlled(by_seeds(-0.5), by_seeds(None)),
-    ],
+    [None, Controlled(by_seeds(None), by_seeds(None)), Controlled(by_seeds(-0.5), by_seeds(None))],
 )
 def test_where_it_is_not_known_nothing_is_said(known: Controlled | None) -> None:
     assert control_words(InfluenceOfArm(np.zeros(0), by_seeds(-0.7), 3, known)) == []
@@ -361,14 +348,8 @@ def test_without_learning_there_is_no_verdict() -> None:
 @pytest.mark.parametrize(
     ("before", "said"),
     [
-        (
-            by_seeds(-0.5),
-            "-0.40] over 3 seeds: rarer classes have the larger gradient without any",
-        ),
-        (
-            by_seeds(0.0),
-            "Before training it is 0.00, 95% interval [-0.10, +0.10] over 3 seeds.",
-        ),
+        (by_seeds(-0.5), "-0.40] over 3 seeds: rarer classes have the larger gradient without any"),
+        (by_seeds(0.0), "Before training it is 0.00, 95% interval [-0.10, +0.10] over 3 seeds."),
         (by_seeds(None), "Before training there is no such order."),
         (None, "An untrained network was not measured beside it."),
     ],

@@ -5,19 +5,15 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from typing import Any
-from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import stats
-from torchmetrics.functional.classification import binary_calibration_error
 
 from batchformer.insight.figures import reliability
-from batchformer.insight.figures.canvas import inline_svg
-from batchformer.insight.figures.reliability import FEWEST, NAMES, calibration_error, gather
+from batchformer.insight.figures.reliability import FEWEST, NAMES, gather
+from batchformer.insight.intervals import summary
 from helpers.simulated_networks import group_of, known, simulated_group
 
 BINS = 5
@@ -88,16 +84,13 @@ def test_bins_pool_all_seeds_and_errors_are_of_each(seeds: list[list[Prediction]
             assert summary is not None and summary.values == pytest.approx(errors, abs=1e-9)
 
 
-def test_the_interval_is_students_over_seeds() -> None:
+def test_the_interval_is_over_seeds() -> None:
     data = gathered({("baseline", s): sums(drawn(s)) for s in range(4)})
-    errors = [error_of(drawn(s)) for s in range(4)]
-    low, high = stats.t.interval(0.95, 3, np.mean(errors), stats.sem(errors))
+    found = summary([error_of(drawn(s)) for s in range(4)])
     (table,) = reliability.tables(data)
     assert table.columns == ("arm", "n", "all", "many", "medium", "few")
-    assert table.rows[0][:3] == (
-        *("baseline", "4"),
-        f"{np.mean(errors):.1f} [{low:.1f}, {high:.1f}]",
-    )
+    text = f"{found.mean:.1f} [{found.low:.1f}, {found.high:.1f}]"
+    assert table.rows[0][:3] == ("baseline", "4", text)
 
 
 @pytest.mark.parametrize(
@@ -157,21 +150,6 @@ def test_runs_without_a_prediction_have_no_number_and_no_error_is_spoken_of() ->
     reliability.draw(data).canvas.draw()
 
 
-@pytest.mark.parametrize("by_shots", [False, True])
-def test_the_page_has_titles_and_arms_as_text(by_shots: bool) -> None:
-    kept = {(arm, 0): sums(drawn(0)) for arm in ("baseline", HOSTILE)}
-    shown = known(reliability.make(group_of(kept), by_shots))
-    assert shown.title == "Reliability"
-    assert [len(part) for part in (shown.tables, shown.terminal_tables)] == [1, 1]
-    svg = ElementTree.fromstring(inline_svg(shown.draw(), shown.caption.alternative, "r"))
-    texts = [element.text for element in svg.iter() if element.tag == "text"]
-    titles = ("Accuracy, %, many", "medium", "few", "Share, %")
-    plain = ("Accuracy, %", "Share of predictions, %")
-    assert all((title in texts) == by_shots for title in titles)
-    assert all((title in texts) != by_shots for title in plain)
-    assert {"baseline", HOSTILE, "Confidence, %"} <= set(texts)
-
-
 @pytest.mark.parametrize("whole", [200, 201])
 @pytest.mark.parametrize("tabled", [True, False])
 def test_a_part_of_the_test_images_is_called_so_beside_another_error(
@@ -196,25 +174,15 @@ def test_four_intervals_fit_beside_one_another() -> None:
     assert len(intervals) == 4 and all(0 < len(text) <= 12 for text in intervals)
 
 
-def test_the_error_is_that_of_torchmetrics() -> None:
-    generator = np.random.default_rng(0)
-    confidence = generator.uniform(0.1, 0.999, 500)
-    right = generator.random(500) < confidence**2
-    binned = np.zeros((3, 1, 15))
-    for c, r in zip(confidence, right, strict=True):
-        binned[:, 0, int(c * 15)] += (1, c, r)
-    expected = binary_calibration_error(
-        torch.from_numpy(confidence), torch.from_numpy(right).long(), n_bins=15
-    )
-    assert calibration_error(*binned) == pytest.approx([100 * float(expected)], rel=1e-5)
-
-
 @pytest.mark.parametrize("by_shots", [False, True])
 def test_the_diagram_shows_accuracy_by_confidence_and_counts(by_shots: bool) -> None:
     data = known(gather(simulated_group("baseline", "batchformer"), by_shots))
     figure = reliability.draw(data)
     columns = 3 if by_shots else 1
-    assert len(figure.axes) == 2 * columns
+    titles = [axes.get_title(loc="left") for axes in figure.axes]
+    of_shots = ["Accuracy, %, many", "medium", "few", "Share, %", "", ""]
+    assert titles == (of_shots if by_shots else ["Accuracy, %", "Share of predictions, %"])
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == list(data.by_arm)
     for column in range(columns):
         above, below = figure.axes[column], figure.axes[columns + column]
         diagonal, *lines = above.lines

@@ -10,8 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -20,7 +18,6 @@ from batchformer.insight.page.explorer import (
     COLUMNS,
     explorer_of,
     explorer_section,
-    packed,
     script_policy,
     sprite,
 )
@@ -99,13 +96,6 @@ def test_a_sprite_has_every_image_in_its_place(samples: int) -> None:
         y, x = 16 * (i // COLUMNS), 24 * (i % COLUMNS)
         middle = picture[y + 4 : y + 12, x + 4 : x + 20].reshape(-1, 3)
         np.testing.assert_allclose(middle.mean(0), colour, atol=6)
-
-
-@settings(max_examples=50, deadline=None)
-@given(st.lists(st.floats(0, 1, width=16), min_size=1, max_size=40))
-def test_half_precision_is_kept_bit_by_bit(values: list[float]) -> None:
-    array = np.array(values, np.float16)
-    np.testing.assert_array_equal(numbers(packed(array, "f2"), "f2", len(values)), array)
 
 
 def test_each_arm_is_of_its_first_seed_that_has_all() -> None:

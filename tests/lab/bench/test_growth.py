@@ -5,21 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
-from batchformer.lab.bench.growth import fitted_exponent, measure
+from batchformer.lab.bench.growth import measure
 from batchformer.lab.bench.measure import BenchSettings
-
-points = st.lists(
-    st.tuples(st.integers(1, 10**6), st.floats(1e-3, 1e6)), min_size=2, unique_by=lambda p: p[0]
-)
-
-
-@given(points)
-def test_the_exponent_is_the_slope_of_least_squares(found: list[tuple[int, float]]) -> None:
-    x, y = np.log(np.array(found)).T
-    assert fitted_exponent(found) == pytest.approx(np.polyfit(x, y, 1)[0], rel=1e-4, abs=1e-4)
 
 
 def test_growth_measured() -> None:

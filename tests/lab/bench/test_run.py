@@ -135,7 +135,7 @@ def test_the_command(
     out = capsys.readouterr().out
     assert "One encoder layer against N" in out and "bench.md" in out
     rows = json.loads((tmp_path / "bench.json").read_text())["tables"][0]["rows"]
-    assert [row[0] for row in rows] == [64, 128]
+    assert [(row[0], row[1]["rounds"]) for row in rows] == [(64, 1), (128, 1)]
     with pytest.raises(SystemExit) as stop:
         fake(monkeypatch, "step", RuntimeError("no such device"))
         cli.main(["bench", "--only", "step", *options])

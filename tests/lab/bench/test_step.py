@@ -90,7 +90,7 @@ def test_a_mode_that_fails_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sum("broken with" in note and "no such kernel" in note for note in table.notes) == 2
 
 
-def test_each_mode_is_timed_on_images_of_its_layout() -> None:
+def test_each_mode_is_timed_on_images_of_its_layout(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[bool, bool]] = []
 
     class Runner:
@@ -101,7 +101,8 @@ def test_each_mode_is_timed_on_images_of_its_layout() -> None:
         def warm_up(self) -> None: ...
         def __call__(self) -> None: ...
 
-    timed = with_and_without(Table("", "", (), {}), ONCE, RESNET32, 2, (EAGER, HALF), Runner)  # type: ignore[arg-type]
+    monkeypatch.setattr(step, "UpdateRunner", Runner)
+    timed = with_and_without(Table("", "", (), {}), ONCE, RESNET32, 2, (EAGER, HALF))
     assert [mode for mode, _, _ in timed] == [EAGER, HALF]
     assert seen == [(False, False)] * 2 + [(True, True)] * 2
 

@@ -6,10 +6,7 @@ import io
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from rich.console import Console
 
 from batchformer.lab.bench.table import Spread, Table, read_tables
@@ -72,14 +69,6 @@ def test_other_files_are_named(tmp_path: Path, content: str) -> None:
     path.write_text(content)
     with pytest.raises(ValueError, match=r"bench\.json is not a file of `batchformer bench`"):
         read_tables(path)
-
-
-@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=40))
-def test_quartiles_are_numpys(values: list[float]) -> None:
-    found = Spread.of(values)
-    expected = np.percentile(values, [25, 50, 75])
-    assert [found.low, found.median, found.high] == pytest.approx(list(expected), abs=1e-6)
-    assert found.rounds == len(values)
 
 
 def test_a_falling_change_swaps_the_quartiles() -> None:

@@ -158,19 +158,10 @@ def devkit(pairs: list[Pair], label: int, least: Fraction, rule: Rule) -> Fracti
     objects, lines = 0, []
     taken: set[tuple[int, int]] = set()
     for image, (detections, truth) in enumerate(pairs):
-        objects += sum(
-            1
-            for own, hard in zip(truth["labels"].tolist(), truth["difficult"].tolist(), strict=True)
-            if own == label and not hard
-        )
-        for box, own, score in zip(
-            detections["boxes"].tolist(),
-            detections["labels"].tolist(),
-            detections["scores"].tolist(),
-            strict=True,
-        ):
-            if own == label:
-                lines.append((score, image, [int(side) for side in box]))
+        objects += int((~truth["difficult"][truth["labels"] == label]).sum())
+        mine = detections["labels"] == label
+        boxes, sure = detections["boxes"][mine].long().tolist(), detections["scores"][mine].tolist()
+        lines += [(score, image, box) for box, score in zip(boxes, sure, strict=True)]
     if not objects:
         return None
     right = wrong = 0
@@ -178,13 +169,13 @@ def devkit(pairs: list[Pair], label: int, least: Fraction, rule: Rule) -> Fracti
     for _, image, box in sorted(lines, key=lambda line: -line[0]):
         truth = pairs[image][1]
         most, owner = Fraction(-1), -1
-        for i, other in enumerate(truth["boxes"].tolist()):
+        for i, other in enumerate(truth["boxes"].long().tolist()):
             if int(truth["labels"][i]) != label:
                 continue
-            wide = min(box[2], int(other[2])) - max(box[0], int(other[0]))
-            high = min(box[3], int(other[3])) - max(box[1], int(other[1]))
+            wide = min(box[2], other[2]) - max(box[0], other[0])
+            high = min(box[3], other[3]) - max(box[1], other[1])
             both = max(wide, 0) * max(high, 0)
-            total = sum((b[2] - b[0]) * (b[3] - b[1]) for b in (box, [int(x) for x in other]))
+            total = sum((b[2] - b[0]) * (b[3] - b[1]) for b in (box, other))
             if Fraction(both, total - both) > most:
                 most, owner = Fraction(both, total - both), i
         if most < least:

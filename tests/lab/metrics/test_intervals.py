@@ -162,21 +162,6 @@ def test_textbook_sample_sizes(ratio: float, n: int) -> None:
     assert seeds_needed(-3 * ratio, 3.0) == n
 
 
-@pytest.mark.parametrize("ratio", [0.6, 1.0, 1.5, 2.5])
-def test_power_by_simulation(ratio: float) -> None:
-    needed, power = seeds_needed(ratio, 1.0), 0.8
-    generator = np.random.default_rng(0)
-
-    def simulated(n: int) -> float:
-        draws = generator.normal(ratio, 1.0, size=(20_000, n))
-        t = draws.mean(axis=1) / (draws.std(axis=1, ddof=1) / math.sqrt(n))
-        return float((np.abs(t) > stats.t.ppf(0.975, n - 1)).mean())
-
-    standard_error = math.sqrt(power * (1 - power) / 20_000)
-    assert simulated(needed) > power - 4 * standard_error
-    assert simulated(needed - 1) < power + 4 * standard_error
-
-
 @pytest.mark.parametrize(("effect", "sd"), [(0.0, 1.0), (1.0, 0.0), (1.0, math.nan)])
 def test_what_no_number_of_seeds_can_show_is_refused(effect: float, sd: float) -> None:
     with pytest.raises(ValueError, match="seeds_needed"):
@@ -293,7 +278,6 @@ def test_where_seeds_spread_more_the_interval_is_welch_s() -> None:
     found = pooled([first, second])
     test = stats.ttest_ind(first, [-x for x in second], equal_var=False)
     interval = test.confidence_interval(0.95)
-    assert found.spread == "seeds"
     assert (found.low, found.high) == pytest.approx((interval.low / 2, interval.high / 2))
     assert found.p_value == pytest.approx(test.pvalue)  # the means are equal: no other t
     assert found.homogeneity == pytest.approx(1.0)
@@ -304,7 +288,6 @@ def test_where_set_ups_differ_more_the_interval_is_over_their_means() -> None:
     found = pooled(setups)
     test = stats.ttest_1samp([np.mean(x) for x in setups], 0.0)
     interval = test.confidence_interval(0.95)
-    assert found.spread == "set-ups"
     assert (found.low, found.high) == pytest.approx((interval.low, interval.high))
     assert found.p_value == pytest.approx(test.pvalue)
     assert (
@@ -340,22 +323,6 @@ def test_the_p_value_holds_at_small_levels_too() -> None:
     assert below / trials < 0.005
 
 
-@pytest.mark.parametrize("between", [0.0, 1.0])
-def test_it_covers_the_true_effect_whether_set_ups_differ_or_not(between: float) -> None:
-    """Simulated: 5 set-ups of 3 seeds, unequally noisy; an interval of 95% misses 1 in 20."""
-    draw, truth, missed, trials = np.random.default_rng(3), 0.4, 0, 300
-    for _ in range(trials):
-        effects = truth + between * draw.normal(size=5)
-        setups = [
-            list(draw.normal(mean, sd, 3))
-            for mean, sd in zip(effects, (0.2, 0.5, 0.8, 0.4, 1.0), strict=True)
-        ]
-        found = pooled(setups)
-        assert found.low is not None and found.high is not None
-        missed += not found.low <= truth <= found.high
-    assert missed / trials < 0.1
-
-
 def test_one_value_everywhere_is_no_certainty() -> None:
     found = pooled([[0.5, 0.5], [0.5, 0.5, 0.5]])
     assert (found.difference, found.low, found.high, found.p_value) == (0.5, None, None, None)
@@ -365,8 +332,7 @@ def test_one_value_everywhere_is_no_certainty() -> None:
     rounded = [[60.3 - 60.1, 61.5 - 61.3], [50.3 - 50.1, 70.5 - 70.3]]
     assert max(map(max, rounded)) > min(map(min, rounded))
     assert pooled(rounded, scale=70.5).p_value is None
-    apart = pooled([[0.5, 0.5], [1.5, 1.5]])
-    assert (apart.spread, apart.homogeneity) == ("set-ups", 0.0)
+    assert pooled([[0.5, 0.5], [1.5, 1.5]]).homogeneity == 0.0
 
 
 @pytest.mark.parametrize(

@@ -51,8 +51,7 @@ UNIFORM = 0.01
 """Attention is called uniform where no weight differs from uniform by more than this part."""
 LEAST_REACH = 0.1
 """Colours reach at least this power of 2 to each side, so that noise has no full colour."""
-WITHIN = 0.98
-"""The part of all attention whose cells lie within the colours."""
+WITHIN = 0.98  # the part of all attention whose cells lie within the colours
 
 
 @dataclass(frozen=True)
@@ -65,26 +64,19 @@ class AttentionShare:
 
 @dataclass(frozen=True)
 class AttentionOfArm:
-    """Attention of one arm; ratios are to uniform attention, NaN where no pair was seen.
+    """Attention of one arm; ratios are to uniform attention, NaN where no pair was seen."""
 
-    Args:
-        ratio: (P, P), rows attend; mean over heads and seeds.
-        pairs: (P, P) how many were seen, all seeds together.
-        heads: (H, P, P) of the first seed alone: heads of two trainings have nothing in common.
-        shares: by ``TARGETS``, mean over heads.
-        flow: (3, 3) share of attention from samples of shot group i to other samples of group j.
-        flow_ratio: (3, 3) the same per pair, relative to uniform attention.
-        deviation: the largest relative difference from uniform attention in any head and seed, of
-            a cell or of what samples give to themselves.
-    """
-
-    ratio: NDArray[Any]
-    pairs: NDArray[Any]
+    ratio: NDArray[Any]  # (P, P), rows attend; mean over heads and seeds
+    pairs: NDArray[Any]  # (P, P) how many were seen, all seeds together
+    # (H, P, P) of the first seed alone: heads of two trainings have nothing in common
     heads: NDArray[Any]
-    shares: dict[str, AttentionShare]
+    shares: dict[str, AttentionShare]  # by `TARGETS`, mean over heads
+    # (3, 3) share of attention from samples of shot group i to other samples of group j
     flow: NDArray[Any]
-    flow_ratio: NDArray[Any]
+    flow_ratio: NDArray[Any]  # (3, 3) the same per pair, relative to uniform attention
     seeds: int
+    # The largest relative difference from uniform attention in any head and seed, of a cell or of
+    # what samples give to themselves
     deviation: float
 
     @property
@@ -95,24 +87,16 @@ class AttentionOfArm:
 
 @dataclass(frozen=True)
 class Attention:
-    """P bins of classes from the most to the least frequent.
+    """P bins of classes from the most to the least frequent."""
 
-    Args:
-        counts: mean training images of a bin's classes, (P,).
-        classes_per_bin: the largest number of classes in a bin.
-        batch: samples of a batch, the mean over batches.
-        main: the arm whose maps are drawn.
-        names: of the classes, where every bin is one and few enough are named along an axis.
-        images: test images that were seen, in words.
-    """
-
-    counts: NDArray[Any]
-    classes_per_bin: int
-    batch: float
+    counts: NDArray[Any]  # mean training images of a bin's classes, (P,)
+    classes_per_bin: int  # the largest number of classes in a bin
+    batch: float  # samples of a batch, the mean over batches
     by_arm: dict[str, AttentionOfArm]
-    main: str
+    main: str  # the arm whose maps are drawn
+    # Of the classes, where every bin is one and few enough are named along an axis
     names: tuple[str, ...] = ()
-    images: str = "test samples"
+    images: str = "test samples"  # test images that were seen, in words
 
     @property
     def groups(self) -> list[int]:
@@ -121,10 +105,7 @@ class Attention:
         return [i for i in range(len(flow)) if np.isfinite(flow[i]).any()]
 
 
-def make(group: NetworkGroup, arm: str | None = None) -> CaptionedFigure | None:
-    data = gather(group, arm)
-    if data is None:
-        return None
+def make(data: Attention) -> CaptionedFigure:
     first, *flows = tables(data)
     title = "Attention between samples"
     return CaptionedFigure(title, caption(data), lambda: draw(data), [first], flows)
@@ -381,15 +362,21 @@ def tables(data: Attention) -> list[FigureTable]:
             measured, uniform = share.measured, share.uniform
             low, high = (None if v is None else 100 * v for v in (measured.low, measured.high))
             text = f"{number(100 * measured.mean)} {interval(low, high)}".strip()
-            ratio = measured.mean / uniform if uniform else float("nan")
-            rows.append((arm, target, text, number(100 * uniform), times(ratio)))
+            ratio = times(measured.mean / uniform) if uniform else ""
+            rows.append((arm, target, text, number(100 * uniform), ratio))
     columns = ("arm", "attends to", "share", "uniform", "ratio")
     made = [FigureTable("Where attention goes, %", columns, rows)]
     if len(data.groups) < 2:
         return made
     for arm, found in data.by_arm.items():
         lines = [
-            (name, *(f"{times(r)} ({100 * f:.1f}%)" for r, f in zip(ratio, flow, strict=True)))
+            (
+                name,
+                *(
+                    "" if np.isnan(r) else f"{times(r)} ({100 * f:.1f}%)"
+                    for r, f in zip(ratio, flow, strict=True)
+                ),
+            )
             for name, ratio, flow in zip(SHOTS, found.flow_ratio, found.flow, strict=True)
             if np.isfinite(flow).any()
         ]

@@ -31,14 +31,9 @@ NAMES = (
     *("classes", "train_counts", "shot_of_class", "cam_thumbnails", "cam_heat", "cam_labels"),
     *("cam_predictions", "cam_confidence", "cam_rows", "cam_layer"),
 )
-A_ROW = 6
-"""Images side by side, as many as a phone shows with their names below."""
-
-MOST = 24
-"""Images of a figure, so that a page stays small."""
-
-TILE = 48
-"""Pixels of a tile, at least: smaller images are enlarged."""
+A_ROW = 6  # images side by side, as many as a phone shows with their names below
+MOST = 24  # images of a figure, so that a page stays small
+TILE = 48  # pixels of a tile, at least: smaller images are enlarged
 
 HEAT, MOST_OPAQUE = "inferno", 0.7
 """Colours of growing lightness, and how much of the image they hide where the heat is 1."""
@@ -48,32 +43,20 @@ LONGEST_NAME = 9
 
 @dataclass(frozen=True)
 class Picture:
-    """One test image as every arm sees it.
+    """One test image as every arm sees it."""
 
-    Args:
-        name, count: of its class, and how many training images that has.
-        row: in the test set.
-        pixels: (h, w, 3) from 0 to 255.
-        heat: by arm, (a, b) from 0 to 1.
-        confidence: by arm, of the true class, percent.
-        right: by arm, whether that class is the answer.
-    """
-
-    name: str
-    count: int
-    row: int
-    pixels: NDArray[Any]
-    heat: dict[str, NDArray[Any]]
-    confidence: dict[str, float]
-    right: dict[str, bool]
+    name: str  # of its class
+    count: int  # training images of its class
+    row: int  # in the test set
+    pixels: NDArray[Any]  # (h, w, 3) from 0 to 255
+    heat: dict[str, NDArray[Any]]  # by arm, (a, b) from 0 to 1
+    confidence: dict[str, float]  # by arm, of the true class, percent
+    right: dict[str, bool]  # by arm, whether that class is the answer
 
 
 @dataclass(frozen=True)
 class Cams:
-    """Pictures by shot group, the arms from above to below, and how they were chosen.
-
-    ``grouped``: whether there is more than one shot group of classes.
-    """
+    """Pictures by shot group, the arms from above to below, and how they were chosen."""
 
     by_shots: dict[str, list[Picture]]
     arms: list[str]
@@ -81,20 +64,10 @@ class Cams:
     layer: str
     rule: Rule
     candidates: int
-    grouped: bool = True
+    grouped: bool = True  # whether there is more than one shot group of classes
 
 
-def make(
-    group: NetworkGroup,
-    rule: Rule = "seed",
-    shots: Shots | None = None,
-    images: int = A_ROW,
-    arm: str | None = None,
-    cam_layer: Callable[[TrainedNetwork], InsightArrays] | None = None,
-) -> CaptionedFigure | None:
-    data = gather(group, rule, shots, images, arm, cam_layer)
-    if data is None:
-        return None
+def make(data: Cams) -> CaptionedFigure:
     title = "Where the network looks"
     return CaptionedFigure(title, caption(data), lambda: draw(data), (), tables(data))
 

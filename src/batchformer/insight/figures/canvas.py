@@ -32,11 +32,8 @@ TEXT = 9
 DASHES: tuple[Any, ...] = ((0, (4, 1.5)), "-", (0, (1, 1)), (0, (6, 1.5, 1, 1.5)), (0, (2.5, 1)))
 MARKERS = ("o", "D", "^", "s", "v")
 
-SMALL = TEXT - 1
-"""The smallest text that is legible on a phone."""
-
-DOTS = 220
-"""Dots per inch of the rasterised parts of a figure."""
+SMALL = TEXT - 1  # the smallest text that is legible on a phone
+DOTS = 220  # dots per inch of the rasterised parts of a figure
 
 CLASS_COLOURS = (
     *("#0096f0", "#a55a4b", "#e10078", "#0f8700", "#960fff"),
@@ -46,8 +43,7 @@ CLASS_COLOURS = (
 vision."""
 CLASS_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "*")
 
-DIVERGING, SEQUENTIAL = "RdBu_r", "Blues"
-"""Colour maps that need no difference of red and green."""
+DIVERGING, SEQUENTIAL = "RdBu_r", "Blues"  # colour maps that need no difference of red and green
 
 
 LONGEST_NAME = 16

@@ -24,17 +24,11 @@ class FigureTable:
 
 @dataclass(frozen=True)
 class Caption:
-    """The text below a figure, and the one in place of it for readers who cannot see it.
+    """The text below a figure, and the one in place of it for readers who cannot see it."""
 
-    Args:
-        note: what is plotted and what to see, in at most four lines of a page.
-        alternative: for readers who cannot see the figure.
-        details: the numbers and how they were measured, which a page folds away.
-    """
-
-    note: str
-    alternative: str
-    details: str = ""
+    note: str  # what is plotted and what to see, in at most four lines of a page
+    alternative: str  # for readers who cannot see the figure
+    details: str = ""  # the numbers and how they were measured, which a page folds away
 
     @classmethod
     def of(cls, kind: str, note: str, details: str = "", said: str = "") -> Caption:

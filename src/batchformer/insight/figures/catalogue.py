@@ -6,40 +6,41 @@ then part of every page and of ``batchformer show``. A figure's file is imported
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from inspect import signature
-from typing import TYPE_CHECKING
+from inspect import Parameter, signature
+from typing import TYPE_CHECKING, Any
 
 from batchformer.insight.record import FILE
 
 if TYPE_CHECKING:
     from batchformer.insight.figures.captioned import CaptionedFigure
+    from batchformer.insight.figures.networks import NetworkGroup
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A figure that can be asked for.
-
-    Args:
-        module: its function ``make`` takes a group and the options.
-        needs: the file of a run that it is drawn from.
-    """
+    """A figure that can be asked for."""
 
     summary: str
+    # Its `gather` takes a group and the options, and returns what the figure shows, or None
+    # where no run has it; its `make` turns that into the figure
     module: str
-    needs: str
+    needs: str  # the file of a run that it is drawn from
 
-    def load(self) -> Callable[..., CaptionedFigure | None]:
-        """The function that makes the figure of a group, or None where no run has its numbers."""
-        found: Callable[..., CaptionedFigure | None] = import_module(self.module).make
-        return found
+    def of(self, group: NetworkGroup, **options: Any) -> CaptionedFigure | None:
+        """The figure of a group; None where no run has its numbers."""
+        module: Any = import_module(self.module)
+        data = module.gather(group, **options)
+        made: CaptionedFigure | None = None if data is None else module.make(data)
+        return made
 
     @property
-    def options(self) -> tuple[str, ...]:
+    def options(self) -> Mapping[str, Parameter]:
         """What it takes beside the group."""
-        return tuple(signature(self.load()).parameters)[1:]
+        _, *own = signature(import_module(self.module).gather).parameters.values()
+        return {parameter.name: parameter for parameter in own}
 
 
 NETWORK_FIGURES = {

@@ -21,12 +21,7 @@ from batchformer.insight.figures.canvas import (
     title,
 )
 from batchformer.insight.figures.captioned import Caption, CaptionedFigure, FigureTable
-from batchformer.insight.figures.networks import (
-    NetworkGroup,
-    arrays_by_arm,
-    class_names,
-    first_run,
-)
+from batchformer.insight.figures.networks import NetworkGroup, arrays_by_arm, class_names, first_run
 from batchformer.insight.figures.text import mean_with_interval, number
 from batchformer.insight.intervals import Summary, summary_of_known
 from batchformer.insight.record import SHOTS
@@ -50,36 +45,24 @@ ROOM = 0.09
 
 @dataclass(frozen=True)
 class FeaturesOfArm:
-    """Features of one arm.
+    """Features of one arm."""
 
-    Args:
-        points: (S, 2) of its first seed.
-        labels: (S,) their classes.
-        share: of the variance on each axis.
-        measures: separation and spread by shot group, over seeds; None for an empty group.
-    """
-
-    points: NDArray[Any]
-    labels: NDArray[Any]
-    share: tuple[float, float]
+    points: NDArray[Any]  # (S, 2) of its first seed
+    labels: NDArray[Any]  # (S,) their classes
+    share: tuple[float, float]  # of the variance on each axis
+    # Separation and spread by shot group, over seeds; None for an empty group
     measures: dict[str, list[Summary | None]]
     seeds: int
 
 
 @dataclass(frozen=True)
 class FeatureSpace:
-    """Every arm that has features.
+    """Every arm that has features."""
 
-    Args:
-        shot_of_class: (K,) 0, 1 or 2.
-        seed: of the points; None where arms have none in common.
-        names: of the K classes; empty where they are unknown.
-    """
-
-    shot_of_class: NDArray[Any]
+    shot_of_class: NDArray[Any]  # (K,) 0, 1 or 2
     by_arm: dict[str, FeaturesOfArm]
-    seed: int | None
-    names: tuple[str, ...] = ()
+    seed: int | None  # of the points; None where arms have none in common
+    names: tuple[str, ...] = ()  # of the K classes; empty where they are unknown
 
     @property
     def by_class(self) -> bool:
@@ -105,10 +88,7 @@ class FeatureSpace:
         return labels if self.by_class else self.shot_of_class[labels]
 
 
-def make(group: NetworkGroup) -> CaptionedFigure | None:
-    data = gather(group)
-    if data is None:
-        return None
+def make(data: FeatureSpace) -> CaptionedFigure:
     return CaptionedFigure("Feature space", caption(data), lambda: draw(data), tables(data))
 
 

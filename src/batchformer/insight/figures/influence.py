@@ -44,51 +44,36 @@ if TYPE_CHECKING:
 Measure = Literal["abs", "l2"]
 On = Literal["features", "images"]
 
-MOST_RATIO = 30
-"""The largest over the smallest value; beyond it the scale is logarithmic."""
-MOST_TICKS = 7
-"""Up to this many classes, each has its training images on the axis."""
-MOST_POINTS = 200
-"""With more classes, a dot is the mean of neighbours in frequency."""
+MOST_RATIO = 30  # the largest over the smallest value; beyond it the scale is logarithmic
+MOST_TICKS = 7  # up to this many classes, each has its training images on the axis
+MOST_POINTS = 200  # with more classes, a dot is the mean of neighbours in frequency
 MOST_OF_IT = 0.5
 """Where accuracy held fixed leaves less than this part of a correlation, most of it is gone."""
 BEFORE = "The same before training, a control"
 HELD = {True: "holds", None: "is not settled", False: "does not hold"}
-EXACT = 1 - 1e-9
-"""Rank correlations above this mean the same order."""
+EXACT = 1 - 1e-9  # rank correlations above this mean the same order
 
 
 @dataclass(frozen=True)
 class Controlled:
-    """Correlations of the gradient over the seeds that kept the accuracy of classes.
+    """Correlations of the gradient over the seeds that kept the accuracy of classes."""
 
-    ``of_accuracy`` is with the accuracy, ``partial`` with the count, accuracy held fixed.
-    """
-
-    of_accuracy: Correlation
-    partial: Correlation
+    of_accuracy: Correlation  # with the accuracy
+    partial: Correlation  # with the count, accuracy held fixed
 
 
 @dataclass(frozen=True)
 class InfluenceOfArm:
-    """Gradients of one arm.
+    """Gradients of one arm."""
 
-    Args:
-        values: mean over seeds by class, (K,), NaN for a class not measured.
-        correlation: training count with gradient.
-        controlled: None where no run kept its accuracy by class.
-        change: see ``change_of_a_loss``; None where that is not known.
-        untrained: training count with gradient before training; None where it was not measured.
-        learning: what networks have learnt; None where that is not known.
-    """
-
-    values: NDArray[Any]
-    correlation: Correlation
+    values: NDArray[Any]  # mean over seeds by class, (K,), NaN for a class not measured
+    correlation: Correlation  # training count with gradient
     seeds: int
-    controlled: Controlled | None = None
-    change: float | None = None
+    controlled: Controlled | None = None  # None where no run kept its accuracy by class
+    change: float | None = None  # see `change_of_a_loss`; None where that is not known
+    # Training count with gradient before training; None where it was not measured
     untrained: Correlation | None = None
-    learning: Learning | None = None
+    learning: Learning | None = None  # what networks have learnt; None where that is not known
     colour: str = INK
 
     @property
@@ -112,34 +97,20 @@ class InfluenceOfArm:
 
 @dataclass(frozen=True)
 class InfluenceByClass:
-    """K classes from the most to the fewest training images.
+    """K classes from the most to the fewest training images."""
 
-    Args:
-        counts: training images, (K,).
-        window: classes that a point of the running mean spans; 1 for none.
-        measure: mean absolute value, or length, of a gradient.
-        cumulative: whether the mean over all more frequent classes is drawn too.
-        images: test images that were measured, in words.
-    """
-
-    counts: NDArray[Any]
+    counts: NDArray[Any]  # training images, (K,)
     by_arm: dict[str, InfluenceOfArm]
-    window: int
-    measure: Measure
+    window: int  # classes that a point of the running mean spans; 1 for none
+    measure: Measure  # mean absolute value, or length, of a gradient
     on: On
-    cumulative: bool
-    images: str = "test samples"
+    cumulative: bool  # whether the mean over all more frequent classes is drawn too
+    images: str = "test samples"  # test images that were measured, in words
 
 
-def make(
-    group: NetworkGroup, measure: Measure = "abs", on: On = "features", cumulative: bool = False
-) -> CaptionedFigure | None:
-    data = gather(group, measure, on, cumulative)
-    if data is None:
-        return None
-    return CaptionedFigure(
-        "Influence by gradient", caption(data), lambda: draw(data), (), tables(data)
-    )
+def make(data: InfluenceByClass) -> CaptionedFigure:
+    title = "Influence by gradient"
+    return CaptionedFigure(title, caption(data), lambda: draw(data), (), tables(data))
 
 
 def gather(
@@ -528,7 +499,9 @@ def tables(data: InfluenceByClass) -> list[FigureTable]:
         ]
         made += [FigureTable(caption, columns, rows)] if rows else []
     by_class = [
-        (f"{count:,.0f}", *(f"{found.values[i]:.3e}" for found in arms.values()))
-        for i, count in enumerate(data.counts)
+        (f"{count:,.0f}", *("" if np.isnan(v) else f"{v:.3e}" for v in values))
+        for count, *values in zip(
+            data.counts, *(found.values for found in arms.values()), strict=True
+        )
     ]
     return [*made, FigureTable("Gradient on others, by class", ("images", *arms), by_class)]

@@ -11,25 +11,18 @@ from batchformer.insight.figures.text import interval, number
 from batchformer.insight.intervals import Summary, summary
 from batchformer.insight.record import InsightArrays
 
-LEVEL = 0.025
-"""Level of the one-sided tests, as at one end of a 95% interval."""
+LEVEL = 0.025  # level of the one-sided tests, as at one end of a 95% interval
 
 
 @dataclass(frozen=True)
 class Learning:
-    """Accuracy of one arm on the measured test images, in percent.
+    """Accuracy of one arm on the measured test images, in percent."""
 
-    Args:
-        accuracy: over seeds.
-        chance: the highest accuracy of one and the same answer to every image.
-        untrained: mean over seeds before training; None where that was not measured.
-        learnt: whether every seed is better than chance and than its untrained network, and the
-            interval over seeds, where there is one, lies above chance.
-    """
-
-    accuracy: Summary
-    chance: float
-    untrained: float | None
+    accuracy: Summary  # over seeds
+    chance: float  # the highest accuracy of one and the same answer to every image
+    untrained: float | None  # mean over seeds before training; None where that was not measured
+    # Whether every seed is better than chance and than its untrained network, and the interval
+    # over seeds, where there is one, lies above chance
     learnt: bool
 
     @property

@@ -34,18 +34,13 @@ LEAST_LEFT = 1e-12
 
 @dataclass(frozen=True)
 class Correlation:
-    """Spearman's rank correlation of a value of classes with another; what is not known is None.
+    """Spearman's rank correlation of a value of classes with another; what is not known is None."""
 
-    Args:
-        rho: mean over seeds; of training counts negative where rarer classes have larger values.
-        over_seeds: 95% t interval, within -1 and 1.
-        over_classes: 95% bootstrap interval over classes, of the mean over seeds, that is of
-            ``rho`` itself.
-    """
-
+    # Mean over seeds; of training counts negative where rarer classes have larger values
     rho: float | None
     by_seed: tuple[float, ...]
-    over_seeds: Interval | None
+    over_seeds: Interval | None  # 95% t interval, within -1 and 1
+    # 95% bootstrap interval over classes, of the mean over seeds, that is of `rho` itself
     over_classes: Interval | None
 
     @property
@@ -130,14 +125,14 @@ def _by_seed(
     return found
 
 
-def _bootstrap(sides: Sequence[NDArray[Any]], seed: int = 0) -> Interval | None:
+def _bootstrap(sides: Sequence[NDArray[Any]]) -> Interval | None:
     """Percentile interval of the mean over seeds: a draw of classes is the same for every seed."""
     known = np.isfinite(sides).all(0).any(0)
     sides = [side[:, known] for side in sides]
     classes = int(known.sum())
     if classes < (FEWEST_CLASSES if len(sides) == 2 else FEWEST_OF_PARTIAL):
         return None
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(0)
     drawn = []
     for _ in range(RESAMPLES // AT_ONCE):
         times = generator.multinomial(classes, np.full(classes, 1 / classes), size=AT_ONCE)

@@ -37,42 +37,30 @@ if TYPE_CHECKING:
 
 NAMES = ("reliability_count", "reliability_confidence", "reliability_correct")
 GROUPS = ("all", *SHOTS)
-DECIMALS = 1
-"""Decimals of errors with their intervals, as many as fit a fifth of a page."""
-FEWEST = 10
-"""Bins with fewer predictions are drawn pale."""
+DECIMALS = 1  # decimals of errors with their intervals, as many as fit a fifth of a page
+FEWEST = 10  # bins with fewer predictions are drawn pale
 
 
 @dataclass(frozen=True)
 class ReliabilityOfArm:
-    """Predictions of one arm in B bins of confidence, all seeds together.
+    """Predictions of one arm in B bins of confidence, all seeds together."""
 
-    Args:
-        count: (4, B) predictions, of all classes and of each shot group.
-        confidence: (4, B) mean of a bin, percent; NaN for an empty one.
-        accuracy: (4, B) the same.
-        ece: by group, percent, over seeds; None for an empty one.
-    """
-
-    count: NDArray[Any]
-    confidence: NDArray[Any]
-    accuracy: NDArray[Any]
-    ece: list[Summary | None]
+    count: NDArray[Any]  # (4, B) predictions, of all classes and of each shot group
+    confidence: NDArray[Any]  # (4, B) mean of a bin, percent; NaN for an empty one
+    accuracy: NDArray[Any]  # (4, B) the same
+    ece: list[Summary | None]  # by group, percent, over seeds; None for an empty one
     seeds: int
     colour: str
 
 
 @dataclass(frozen=True)
 class Reliability:
-    """Every arm, whether each shot group has a panel of its own, and which images these are.
-
-    ``ece_in_results``: whether the table of results has the calibration error over all test images.
-    """
+    """Every arm, whether each shot group has a panel of its own, and which images these are."""
 
     by_arm: dict[str, ReliabilityOfArm]
     by_shots: bool
     seen: ImageCount
-    ece_in_results: bool
+    ece_in_results: bool  # whether the table of results has the error over all test images
 
     @property
     def shots(self) -> list[int]:
@@ -86,10 +74,7 @@ class Reliability:
         return self.shots or [0] if self.by_shots else [0]
 
 
-def make(group: NetworkGroup, by_shots: bool = False) -> CaptionedFigure | None:
-    data = gather(group, by_shots)
-    if data is None:
-        return None
+def make(data: Reliability) -> CaptionedFigure:
     bins = [bins_table(data)]
     return CaptionedFigure("Reliability", caption(data), lambda: draw(data), tables(data), bins)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+
+from numpy import format_float_positional
 
 from batchformer.insight.intervals import Summary
 
@@ -12,11 +14,13 @@ NO_BREAK = "\N{NO-BREAK SPACE}"
 
 
 def number(value: float, decimals: int = 2) -> str:
-    """Fixed decimals; what rounds to zero has no sign.
+    """Fixed decimals; what rounds to zero has no sign, and NaN is nothing.
 
-    >>> number(-0.004), number(71.256)
-    ('0.00', '71.26')
+    >>> number(-0.004), number(71.256), number(math.nan)
+    ('0.00', '71.26', '')
     """
+    if math.isnan(value):
+        return ""
     text = f"{value:.{decimals}f}"
     return text.lstrip("-") if float(text) == 0 else text
 
@@ -28,7 +32,7 @@ def signed(value: float, decimals: int = 2) -> str:
     ('+0.50', '-1.25', '0.00')
     """
     text = number(value, decimals)
-    return text if float(text) <= 0 else f"+{text}"
+    return f"+{text}" if text and float(text) > 0 else text
 
 
 def interval(
@@ -49,13 +53,13 @@ def mean_with_interval(found: Summary | None, decimals: int = 2) -> str:
     return f"{number(found.mean, decimals)} {bounds}".strip()
 
 
-def value_range(values: Sequence[float], form: str) -> str:
-    """The lowest to the highest value in this format; one number where they read the same.
+def value_range(values: Sequence[float], write: Callable[[float], str]) -> str:
+    """The lowest to the highest value, as they are written; one where they read the same.
 
-    >>> value_range([3, 1200], ",.0f"), value_range([2.0, 2.0], ".2g")
-    ('3 to 1,200', '2')
+    >>> value_range([3, 1200], "{:,}".format), value_range([2.0, 2.0], number)
+    ('3 to 1,200', '2.00')
     """
-    low, high = format(min(values), form), format(max(values), form)
+    low, high = write(min(values)), write(max(values))
     return low if low == high else f"{low} to {high}"
 
 
@@ -99,6 +103,9 @@ def in_powers(value: float) -> str:
 
 
 def in_full(value: float) -> str:
-    """A number with one significant digit and no exponent."""
-    rounded = float(f"{value:.1g}")
-    return f"{rounded:.0f}" if rounded >= 1 else f"{rounded:.{-int(f'{rounded:e}'[-3:])}f}"
+    """A number with one significant digit and no exponent.
+
+    >>> in_full(4.4e-5), in_full(27.0), len(in_full(1e-120))
+    ('0.00004', '30', 122)
+    """
+    return format_float_positional(float(f"{value:.1g}"), trim="-")

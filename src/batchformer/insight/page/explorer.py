@@ -21,8 +21,7 @@ from batchformer.insight.optional import extra
 from batchformer.insight.page.html import Section, rendered
 from batchformer.insight.record import SHOTS, InsightArrays
 
-COLUMNS = 8
-"""Images side by side in the picture of a batch."""
+COLUMNS = 8  # images side by side in the picture of a batch
 MOST_BYTES = 1_500_000
 """The most bytes of images and weights in one explorer. Of larger records, only the first batches
 are shown."""
@@ -40,19 +39,14 @@ EXPLORER_DETAILS = (
 
 @dataclass(frozen=True)
 class Explorer:
-    """What one explorer holds.
+    """What one explorer holds."""
 
-    Args:
-        arms: for each its name, seed, heads, classes and batches, as plain values for the script.
-        sprites: one picture of each batch as a data URI; arms that saw the same images share it.
-        batches: how many batches the runs have kept; those of ``arms`` may be fewer.
-        grouped: whether classes are of several shot groups, which are then named.
-    """
-
+    # For each its name, seed, heads, classes and batches, as plain values for the script
     arms: list[dict[str, Any]]
+    # One picture of each batch as a data URI; arms that saw the same images share it
     sprites: list[str]
-    batches: int
-    grouped: bool
+    batches: int  # how many batches the runs have kept; those of `arms` may be fewer
+    grouped: bool  # whether classes are of several shot groups, which are then named
 
 
 def explorer_section(group: NetworkGroup, prefix: str) -> Section | None:

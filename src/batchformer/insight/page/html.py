@@ -17,32 +17,21 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 
-COLUMN = 486
-"""Pixels of a figure in one of two columns."""
-ENDS_TOGETHER = 150.0
-"""Pixels by which columns may differ before figures change places."""
-EMPTY = 250.0
-"""Pixels by which they may differ before the last figure gets a row of its own."""
+COLUMN = 486  # pixels of a figure in one of two columns
+ENDS_TOGETHER = 150.0  # pixels by which columns may differ before figures change places
+EMPTY = 250.0  # pixels by which they may differ before the last figure gets a row of its own
 
 
 @dataclass(frozen=True)
 class Section:
-    """One figure of a page.
-
-    Args:
-        html: trusted markup without references to other files.
-        note: the caption.
-        details: further text, which is folded away.
-        tables: trusted markup, which is folded away with it.
-        wide: it stands below the others, as wide as the page.
-    """
+    """One figure of a page."""
 
     title: str
-    html: str
-    note: str
-    details: str = ""
-    tables: str = ""
-    wide: bool = False
+    html: str  # trusted markup without references to other files
+    note: str  # the caption
+    details: str = ""  # further text, which is folded away
+    tables: str = ""  # trusted markup, which is folded away with it
+    wide: bool = False  # it stands below the others, as wide as the page
 
 
 def section_of(figure: CaptionedFigure, ident: str) -> Section:

@@ -46,7 +46,7 @@ def network_sections(name: str, group: NetworkGroup, prefix: str) -> Iterator[Se
 
     The explorer of batches follows the attention. ``prefix`` keeps ids unique on the page.
     """
-    figure = NETWORK_FIGURES[name].load()(group)
+    figure = NETWORK_FIGURES[name].of(group)
     if figure is not None:
         yield section_of(figure, f"{prefix}-{name}")
     explorer = explorer_section(group, prefix) if name == "attention" else None

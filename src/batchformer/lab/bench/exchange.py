@@ -23,10 +23,8 @@ from batchformer.lab.bench.measure import BenchSettings
 from batchformer.lab.bench.table import Spread, Table
 from batchformer.nn.module import BatchFormer, two_streams
 
-#: Rounds of a measurement, and steps of a round.
-ROUNDS, STEPS = 15, 5
-#: Seconds after which ranks that wait for one another are killed.
-TIMEOUT_S = 300
+ROUNDS, STEPS = 15, 5  # rounds of a measurement, and steps of a round
+TIMEOUT_S = 300  # seconds after which ranks that wait for one another are killed
 MB = 1e6
 
 

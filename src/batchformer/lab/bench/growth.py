@@ -14,8 +14,7 @@ from batchformer.lab.bench.table import Table
 CHANNELS = 512
 SMALLEST, LARGEST, LARGEST_IN_FULL, LARGEST_ON_GPU = 64, 2048, 4096, 16384
 ROUNDS = 7
-#: Seconds for the rounds of one N.
-BUDGET = 0.8
+BUDGET = 0.8  # seconds for the rounds of one N
 
 
 def measure(
@@ -59,6 +58,8 @@ def fitted_exponent(points: Sequence[tuple[float, float]]) -> float:
 
     >>> round(fitted_exponent([(x, 3 * x**1.5) for x in (1.0, 2.0, 8.0)]), 6)
     1.5
+    >>> round(fitted_exponent([(1.0, 1.0), (2.0, 8.0), (4.0, 4.0)]), 6)
+    1.0
     """
     logs = torch.tensor(points, dtype=torch.float64).log()
     x, y = (logs - logs.mean(0)).unbind(1)

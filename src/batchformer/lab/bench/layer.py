@@ -34,11 +34,7 @@ MORE_GPU_SIZES: tuple[Size, ...] = (
 CPU_SIZES: tuple[Size, ...] = ((64, 512), (64, 2048), (256, 512), (256, 2048), (32, 64), (512, 64))
 MORE_CPU_SIZES: tuple[Size, ...] = ((2048, 64), (1024, 512), (32, 2048))
 #: By name, the type of autocast; None is float32 throughout.
-TYPES: dict[str, torch.dtype | None] = {
-    "bf16": torch.bfloat16,
-    "fp16": torch.float16,
-    "fp32": None,
-}
+TYPES: dict[str, torch.dtype | None] = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": None}
 ROUNDS, BUDGET = 20, 1.0
 STOCK, OURS = "torch's", "ours"
 

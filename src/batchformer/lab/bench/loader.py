@@ -27,8 +27,7 @@ from batchformer.lab.data.transforms import IMAGENET, Compose, RandomFlip
 
 WIDTH, HEIGHT = 500, 375  # the commonest size of a photograph in ImageNet
 REPEATS, FULL_REPEATS = 3, 5
-#: Batches in one timing.
-BATCHES, FULL_BATCHES = 10, 16
+BATCHES, FULL_BATCHES = 10, 16  # batches in one timing
 
 Batches = Generator[Any, None, None]
 

@@ -23,10 +23,8 @@ Timer = Callable[[], float]
 
 #: Seconds a timing should take: a shorter one measures mostly the clock and the kernel launch.
 MIN_SECONDS = 0.005
-#: A first call this long needs no second call to warm up.
-LONG_CALL = 0.2
-#: Rounds that are always measured, whatever the budget.
-MIN_ROUNDS = 3
+LONG_CALL = 0.2  # a first call this long needs no second call to warm up
+MIN_ROUNDS = 3  # rounds that are always measured, whatever the budget
 #: Limits on the calls in one timing, and on the calls captured in one CUDA graph.
 MAX_CALLS, MAX_CAPTURED_CALLS = 200, 20
 #: Calls before a capture, in which libraries choose their kernels and Triton compiles its own.
@@ -35,15 +33,11 @@ CALLS_BEFORE_CAPTURE = 3
 
 @dataclass(frozen=True)
 class BenchSettings:
-    """How and where to measure.
-
-    Args:
-        full: measure larger grids, and what takes long to prepare.
-        repeats: rounds of every measurement; None leaves the number to each part and its budget.
-    """
+    """How and where to measure."""
 
     device: torch.device
-    full: bool = False
+    full: bool = False  # measure larger grids, and what takes long to prepare
+    # Rounds of every measurement; None leaves the number to each part and its budget
     repeats: int | None = None
 
     @property

@@ -26,8 +26,7 @@ PARTS = {
     name: f"batchformer.lab.bench.{name}"
     for name in ("layer", "growth", "step", "exchange", "transforms", "loader")
 }
-#: The largest load, in processes, of a machine that counts as idle.
-IDLE_LOAD = 0.5
+IDLE_LOAD = 0.5  # the largest load, in processes, of a machine that counts as idle
 
 
 def run(

@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -36,11 +36,9 @@ from batchformer.nn.randomness import generator, seed_for
 OPTIM = OptimConfig(lr=0.01)
 #: Seconds of a timing on a GPU: many updates, because the host runs ahead of it.
 MIN_SECONDS_ON_GPU = 0.05
-#: Batches that a training cycles through.
-BATCHES = 4
+BATCHES = 4  # batches that a training cycles through
 ROUNDS = 10
-#: Seconds for the rounds of one network and batch size.
-CPU_BUDGET, GPU_BUDGET = 8.0, 6.0
+CPU_BUDGET, GPU_BUDGET = 8.0, 6.0  # seconds for the rounds of one network and batch size
 
 
 @dataclass(frozen=True)
@@ -51,6 +49,7 @@ class TimedNetwork:
     name: str
     classes: int
     side: int
+    optim: ClassVar[OptimConfig] = OPTIM
 
     def method(self, batchformer: bool, device: torch.device) -> Method:
         """Balanced Softmax with or without BatchFormer, on the device."""
@@ -86,16 +85,12 @@ RESNET50 = TimedNetwork("ResNet-50", "resnet50", classes=1000, side=224)
 
 @dataclass(frozen=True)
 class Mode:
-    """A way to run an update.
-
-    Args:
-        train: precision, memory format, and whether the step is compiled or the update captured.
-        kernels: whether our own kernels may be used.
-    """
+    """A way to run an update."""
 
     name: str
+    # Precision, memory format, and whether the step is compiled or the update captured
     train: TrainConfig
-    kernels: bool = True
+    kernels: bool = True  # whether our own kernels may be used
 
 
 _half = functools.partial(TrainConfig, precision="bf16", channels_last=True)
@@ -153,9 +148,7 @@ def measure(settings: BenchSettings, chosen: Sequence[Case] | None = None) -> Ta
 def _measure_case(
     table: Table, settings: BenchSettings, network: TimedNetwork, size: int, modes: Sequence[Mode]
 ) -> None:
-    for mode, timing, plain in with_and_without(
-        table, settings, network, size, modes, UpdateRunner
-    ):
+    for mode, timing, plain in with_and_without(table, settings, network, size, modes):
         table.add(
             network.title,
             size,
@@ -169,12 +162,7 @@ def _measure_case(
 
 
 def with_and_without(
-    table: Table,
-    settings: BenchSettings,
-    network: TimedNetwork,
-    size: int,
-    modes: Sequence[Mode],
-    runner: type[UpdateRunner],
+    table: Table, settings: BenchSettings, network: TimedNetwork, size: int, modes: Sequence[Mode]
 ) -> Iterator[tuple[Mode, Timing, Timing | None]]:
     """Time every mode with BatchFormer and, where that can be timed, without; all take turns."""
     device = settings.device
@@ -184,7 +172,7 @@ def with_and_without(
     for mode in modes:
         for batchformer in (True, False):
             own = batches[mode.train.channels_last]
-            build = functools.partial(runner, network, mode, batchformer, device, own)
+            build = functools.partial(UpdateRunner, network, mode, batchformer, device, own)
             timers[_key(mode, batchformer)] = UpdateStopwatch(build, device)
     found = time_interleaved(
         timers,
@@ -226,7 +214,7 @@ class UpdateRunner:
             self.method.to(memory_format=torch.channels_last)
         if mode.train.compile:
             self.method.compile_step()
-        self.optimizers = self.method.optimizers(OPTIM)
+        self.optimizers = self.method.optimizers(network.optim)
         self.optimizer_step = OptimizerStep(mode.train, device)
         self.batches = itertools.cycle(batches)
         self.updates = itertools.count()

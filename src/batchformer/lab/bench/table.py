@@ -16,8 +16,7 @@ from batchformer.insight.optional import extra
 if TYPE_CHECKING:
     from rich.console import Console
 
-#: Columns of a terminal that a table uses at most.
-MAX_WIDTH = 120
+MAX_WIDTH = 120  # columns of a terminal that a table uses at most
 
 
 @dataclass(frozen=True)
@@ -62,23 +61,15 @@ Cell = str | int | float | Spread | None
 
 @dataclass
 class Table:
-    """Rows of measurements, the environment they were measured in, and notes for a reader.
+    """Rows of measurements, the environment they were measured in, and notes for a reader."""
 
-    Args:
-        part: the part of the benchmark, as ``--only`` names it.
-        columns: names with units.
-        environment: machine, device, threads, torch, dtype.
-        notes: sentences under the table.
-        failed: whether the part measured nothing.
-    """
-
-    part: str
+    part: str  # the part of the benchmark, as `--only` names it
     title: str
-    columns: tuple[str, ...]
-    environment: dict[str, str]
+    columns: tuple[str, ...]  # names with units
+    environment: dict[str, str]  # machine, device, threads, torch, dtype
     rows: list[tuple[Cell, ...]] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    failed: bool = False
+    notes: list[str] = field(default_factory=list)  # sentences under the table
+    failed: bool = False  # whether the part measured nothing
 
     def add(self, *cells: Cell) -> None:
         if len(cells) != len(self.columns):

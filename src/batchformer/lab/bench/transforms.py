@@ -29,8 +29,7 @@ from batchformer.lab.data.transforms import Transform, cifar_train
 BATCH, SIDE = 512, 32
 #: Images on which torchvision is timed one by one: its time is proportional to their number.
 ONE_BY_ONE = 128
-#: As many images as CIFAR has for training.
-IMAGES = 50_000
+IMAGES = 50_000  # as many images as CIFAR has for training
 ROUNDS, BUDGET = 7, 0.4
 #: Deviations of a Gaussian blur, and a kernel of three deviations to each side, as ours has.
 BLUR, KERNEL = (0.1, 2.0), 13
@@ -38,19 +37,12 @@ BLUR, KERNEL = (0.1, 2.0), 13
 
 @dataclass(frozen=True)
 class Pair:
-    """Two ways to the same images.
+    """Two ways to the same images."""
 
-    Args:
-        name: as ours is called.
-        ours: for a whole batch.
-        theirs: of torchvision, for one image.
-        shape: (C, H, W) of the images.
-    """
-
-    name: str
-    ours: Transform
-    theirs: Callable[[Tensor], Tensor]
-    shape: tuple[int, int, int]
+    name: str  # as ours is called
+    ours: Transform  # for a whole batch
+    theirs: Callable[[Tensor], Tensor]  # of torchvision, for one image
+    shape: tuple[int, int, int]  # (C, H, W) of the images
 
 
 def measure(

@@ -23,14 +23,11 @@ from batchformer.lab.metrics.generalized import NaNScoreError
 
 World = Literal["closed", "open"]
 
-#: The bias at the end of the curve, at which every prediction is an unseen pair.
-LARGEST_BIAS = 1e3
+LARGEST_BIAS = 1e3  # the bias at the end of the curve, at which every prediction is an unseen pair
 #: Biases are set this far below the tie of an image's own pair with its best seen pair.
 BELOW_TIE = 1e-4
-#: Approximate number of quantiles of these ties that are used as biases.
-QUANTILES = 20
-#: Scores that are copied at a time.
-CHUNK = 2**24
+QUANTILES = 20  # approximate number of quantiles of these ties that are used as biases
+CHUNK = 2**24  # scores that are copied at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,28 +37,19 @@ class CompositionalResult:
     `attribute` and `object` are those of the released evaluation, which measures them at the
     largest bias, where every prediction is an unseen pair, also for images of seen pairs. Those
     with `_unbiased` use the scores without a bias. The paper does not say which its table shows.
-
-    Args:
-        auc: area under the curve of seen over unseen accuracy.
-        hm: best harmonic mean of the two.
-        seen: best accuracy on images of seen pairs.
-        unseen: best accuracy on images of unseen pairs.
-        biases: (B,) float64, ascending, the largest bias last.
-        seen_curve: (B,) float64, accuracy on seen pairs at each bias.
-        unseen_curve: (B,) float64, accuracy on unseen pairs at each bias.
     """
 
-    auc: float
-    hm: float
-    seen: float
-    unseen: float
+    auc: float  # area under the curve of seen over unseen accuracy
+    hm: float  # best harmonic mean of the two
+    seen: float  # best accuracy on images of seen pairs
+    unseen: float  # best accuracy on images of unseen pairs
     attribute: float
     object: float
     attribute_unbiased: float
     object_unbiased: float
-    biases: Tensor
-    seen_curve: Tensor
-    unseen_curve: Tensor
+    biases: Tensor  # (B,) float64, ascending, the largest bias last
+    seen_curve: Tensor  # (B,) float64, accuracy on seen pairs at each bias
+    unseen_curve: Tensor  # (B,) float64, accuracy on unseen pairs at each bias
 
     def metrics(self) -> dict[str, float]:
         """The numbers by name, the headline first."""
@@ -222,18 +210,13 @@ def _result(best: _Best, pair: Tensor, compositions: Compositions) -> Compositio
 
 @dataclass(frozen=True, eq=False)
 class _Best:
-    """The best seen and the best unseen pair of N images: float64 scores and numbers of pairs.
-
-    Args:
-        unseen: (N, T) by threshold, (N,) once one is taken.
-        own: (N,) score of the pair that the image shows.
-    """
+    """The best seen and the best unseen pair of N images: float64 scores and numbers of pairs."""
 
     seen: Tensor
     seen_pair: Tensor
-    unseen: Tensor
+    unseen: Tensor  # (N, T) by threshold, (N,) once one is taken
     unseen_pair: Tensor
-    own: Tensor
+    own: Tensor  # (N,) score of the pair that the image shows
 
     @classmethod
     def of(cls, scores: Tensor, pair: Tensor, seen: Tensor, levels: Sequence[Tensor]) -> _Best:

@@ -14,17 +14,12 @@ Boxes = Mapping[str, Tensor]
 
 @dataclass(frozen=True)
 class AveragePrecision:
-    """Average precision in percent, as means over classes and by class.
+    """Average precision in percent, as means over classes and by class."""
 
-    Args:
-        ap: mean over IoU thresholds .50, .55, ..., .95.
-        by_class: (K,) `ap` of each class; NaN for a class without objects.
-    """
-
-    ap: float
+    ap: float  # mean over IoU thresholds .50, .55, ..., .95
     ap50: float
     ap75: float
-    by_class: Tensor
+    by_class: Tensor  # (K,) `ap` of each class; NaN for a class without objects
 
 
 def average_precision(pairs: Iterable[tuple[Boxes, Boxes]], classes: int) -> AveragePrecision:

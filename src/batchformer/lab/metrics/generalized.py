@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-#: Points that are kept of a curve.
-POINTS = 201
+POINTS = 201  # points that are kept of a curve
 
 
 class NaNScoreError(ValueError):
@@ -18,17 +17,11 @@ class NaNScoreError(ValueError):
 
 @dataclass(frozen=True, eq=False)
 class SeenUnseenCurve:
-    """Accuracies in percent, from a bias where all predictions are seen classes to all unseen.
+    """Accuracies in percent, from a bias where all predictions are seen classes to all unseen."""
 
-    Args:
-        auc: area under the whole curve, in percent of that of a perfect classifier.
-        seen: (B,) float64, falling, mean over seen classes; at most POINTS, with both ends.
-        unseen: (B,) float64, rising, mean over unseen classes.
-    """
-
-    auc: float
-    seen: Tensor
-    unseen: Tensor
+    auc: float  # area under the whole curve, in percent of that of a perfect classifier
+    seen: Tensor  # (B,) float64, falling, mean over seen classes; at most POINTS, with both ends
+    unseen: Tensor  # (B,) float64, rising, mean over unseen classes
 
 
 def seen_unseen_curve(scores: Tensor, targets: Tensor, unseen: Tensor) -> SeenUnseenCurve:

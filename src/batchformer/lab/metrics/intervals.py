@@ -16,10 +16,8 @@ from batchformer.insight.intervals import FEWEST_SEEDS, LEVEL, finite_values, st
 # Intervals over seeds come from Student's t, never from a bootstrap: with 3 to 6 values a bootstrap
 # interval is far too short. A bootstrap is offered only over test images: there are thousands.
 
-#: Power of a test that :func:`seeds_needed` asks for.
-POWER = 0.8
-#: Draws of a bootstrap.
-RESAMPLES = 2000
+POWER = 0.8  # power of a test that `seeds_needed` asks for
+RESAMPLES = 2000  # draws of a bootstrap
 
 Outcome = Literal["gain", "loss", "not reliable", "too few seeds", "no spread"]
 
@@ -30,13 +28,10 @@ ROUNDING = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Paired:
-    """Mean of other - baseline over ``n`` paired seeds, with its 95% t interval.
-
-    ``sd`` is that of the differences. What cannot be known is None.
-    """
+    """Mean of other - baseline over ``n`` paired seeds, its 95% t interval; None if not known."""
 
     difference: float
-    sd: float | None
+    sd: float | None  # of the differences
     low: float | None
     high: float | None
     p_value: float | None
@@ -252,34 +247,25 @@ def _power(ratio: float, n: int) -> float:
 # of these set-ups, the second of others like them; a small number of either can be too small by
 # chance, so the wider interval is given.
 
-FEWEST_OF_A_SETUP = 2
-"""Paired seeds of a set-up: one has no spread."""
-
-Spread = Literal["seeds", "set-ups"]
+FEWEST_OF_A_SETUP = 2  # paired seeds of a set-up: one has no spread
 
 
 @dataclass(frozen=True, slots=True)
 class Pooled:
-    """Mean difference over ``setups``, each counted once, with the wider 95% t interval.
-
-    Args:
-        low, high: of the interval; None where the same difference is in every seed of every
-            set-up, which on small test sets is a coincidence and no certainty.
-        p_value: the larger of the two, which is below 0.05 where the interval excludes 0; or None.
-        spread: which of the two it comes from.
-        homogeneity: p-value of the hypothesis that the effect is the same in every set-up
-            (one-way analysis of variance); small where set-ups differ by more than their seeds do.
-        seeds: paired seeds in all.
-    """
+    """Mean difference over ``setups``, each counted once, with the wider 95% t interval."""
 
     difference: float
+    # low, high: of the interval; None where the same difference is in every seed of every set-up,
+    # which on small test sets is a coincidence and no certainty
     low: float | None
     high: float | None
+    # The larger of the two, which is below 0.05 where the interval excludes 0; or None
     p_value: float | None
-    spread: Spread
+    # P-value of the hypothesis that the effect is the same in every set-up (one-way analysis of
+    # variance); small where set-ups differ by more than their seeds do
     homogeneity: float
     setups: int
-    seeds: int
+    seeds: int  # paired seeds in all
 
 
 def pooled(differences: Sequence[Sequence[float]], scale: float = 0.0) -> Pooled:
@@ -294,8 +280,8 @@ def pooled(differences: Sequence[Sequence[float]], scale: float = 0.0) -> Pooled
         scale: the largest value that was subtracted, by which rounding is told from spread.
 
     >>> found = pooled([[0.1, 0.4, 0.3], [0.5, -0.1], [0.2, 0.6, 0.2]])
-    >>> f"{found.difference:+.2f} [{found.low:+.2f}, {found.high:+.2f}] by {found.spread}"
-    '+0.27 [-0.35, +0.89] by seeds'
+    >>> f"{found.difference:+.2f} [{found.low:+.2f}, {found.high:+.2f}]"
+    '+0.27 [-0.35, +0.89]'
     """
     if len(differences) < 2:
         raise ValueError(f"pooled needs two set-ups or more, got {len(differences)}")
@@ -308,39 +294,25 @@ def pooled(differences: Sequence[Sequence[float]], scale: float = 0.0) -> Pooled
     means = [statistics.mean(values) for values in differences]
     mean = statistics.mean(means)
     errors = [statistics.variance(values) / len(values) for values in differences]
-    sources = {
-        "seeds": (math.sqrt(sum(errors)) / len(means), _satterthwaite(errors, differences)),
-        "set-ups": (statistics.stdev(means) / math.sqrt(len(means)), len(means) - 1.0),
-    }
+    # The standard error of the mean and its degrees of freedom: from seeds, and from set-ups.
+    sources = [
+        (math.sqrt(sum(errors)) / len(means), _satterthwaite(errors, differences)),
+        (statistics.stdev(means) / math.sqrt(len(means)), len(means) - 1.0),
+    ]
     rounding = ROUNDING * scale
     homogeneity, count = _homogeneity(means, differences, rounding), sum(map(len, differences))
     flat = [value for values in differences for value in values]
     if max(flat) - min(flat) <= rounding:
         mean = 0.0 if abs(mean) <= rounding else mean
         limit, p_value = (0.0, 1.0) if mean == 0 else (None, None)
-        return Pooled(mean, limit, limit, p_value, "seeds", homogeneity, len(means), count)
-    stats = statistics_library()
-    reach = {
-        name: error * float(stats.t.ppf((1 + LEVEL) / 2, freedom))
-        for name, (error, freedom) in sources.items()
-    }
-    spread: Spread = "seeds" if reach["seeds"] >= reach["set-ups"] else "set-ups"
+        return Pooled(mean, limit, limit, p_value, homogeneity, len(means), count)
+    t = statistics_library().t
+    half = max(error * float(t.ppf((1 + LEVEL) / 2, freedom)) for error, freedom in sources)
     # Far from 5% the t of the narrower may have the heavier tails.
-    p_values = [
-        2 * float(stats.t.sf(abs(mean) / error, freedom))
-        for error, freedom in sources.values()
-        if error
-    ]
-    return Pooled(
-        mean,
-        mean - reach[spread],
-        mean + reach[spread],
-        max(p_values),
-        spread,
-        homogeneity,
-        len(means),
-        count,
+    p_value = max(
+        2 * float(t.sf(abs(mean) / error, freedom)) for error, freedom in sources if error
     )
+    return Pooled(mean, mean - half, mean + half, p_value, homogeneity, len(means), count)
 
 
 def _satterthwaite(errors: Sequence[float], differences: Sequence[Sequence[float]]) -> float:

@@ -8,10 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-#: Similarities that are held at a time; 0.5 GB in single precision.
-BLOCK = 2**27
-#: Distances that are held at a time.
-PAIR_BLOCK = 2**26
+BLOCK = 2**27  # similarities that are held at a time; 0.5 GB in single precision
+PAIR_BLOCK = 2**26  # distances that are held at a time
 
 
 def votes(

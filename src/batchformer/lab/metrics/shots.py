@@ -8,8 +8,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-#: Bins of the calibration error, of equal width.
-BINS = 15
+BINS = 15  # bins of the calibration error, of equal width
 
 
 def top1_calibration_error(confidences: Tensor, correct: Tensor) -> float:
@@ -44,10 +43,6 @@ def top1_calibration_error(confidences: Tensor, correct: Tensor) -> float:
     surplus = torch.zeros(BINS, dtype=torch.float64)
     surplus.index_add_(0, bin_of, correct.cpu().double() - confidences)
     return 100.0 * float(surplus.abs().sum()) / len(confidences)
-
-
-#: Results that no group may be named after.
-RESERVED_NAMES = ("all", "mean_class", "ece")
 
 
 def per_class_accuracy(confusion: Tensor) -> Tensor:
@@ -150,8 +145,6 @@ class LongTailedMetrics:
 
 def _check_groups(groups: Mapping[str, Tensor], num_classes: int) -> None:
     for name, mask in groups.items():
-        if name in RESERVED_NAMES:
-            raise ValueError(f"a group may not be called {name!r}: a result has that name")
         if mask.dtype != torch.bool or mask.shape != (num_classes,):
             raise ValueError(
                 f"group {name!r} must be a bool mask of shape ({num_classes},), got "

@@ -39,11 +39,11 @@ def test_the_mean_over_seeds_by_hand(curves: RunTree) -> None:
 def test_a_mean_ends_where_the_first_seed_does_and_says_so(curves: RunTree) -> None:
     with_curve(curves.write("baseline", 2), [0.0, 5.0], [10.0, 0.0])
     assert known(gather(curves.group())).mean("baseline")[0][-1] == 5.0
-    assert "as far as all of them reach" in known(make(curves.group())).caption.text
+    assert "as far as all of them reach" in make(known(gather(curves.group()))).caption.text
 
 
 def test_the_figure_has_every_seed_and_the_means(curves: RunTree) -> None:
-    made = known(make(curves.group()))
+    made = make(known(gather(curves.group())))
     (axes,) = made.draw().axes
     assert len(axes.lines) == 2 * (2 + 1)
     thick = [line for line in axes.lines if line.get_linewidth() > 1]
@@ -58,7 +58,7 @@ def test_words_say_what_is_seen_and_over_how_many_seeds(tree: RunTree, of: str) 
     with_curve(folder, [0.0, 10.0], [10.0, 0.0], of)
     if of == "pairs":
         change_arrays(folder, bias_of=None)  # as if not said
-    made = known(make(tree.group()))
+    made = make(known(gather(tree.group())))
     assert made.title == f"Seen and unseen {of}"
     assert f"unseen {of}" in made.caption.text and "over 1 seed" in made.caption.text
     assert ("pairs" in made.caption.text) == (of == "pairs")
@@ -72,4 +72,4 @@ def test_words_say_what_is_seen_and_over_how_many_seeds(tree: RunTree, of: str) 
 
 def test_runs_without_a_bias_have_no_curve(tree: RunTree) -> None:
     tree.write("baseline", 0)
-    assert make(tree.group()) is None
+    assert gather(tree.group()) is None

@@ -50,7 +50,7 @@ def test_the_figure_has_a_line_and_a_dot_for_every_choice(chosen: RunTree) -> No
 
 
 def test_numbers_and_words_say_what_was_chosen(chosen: RunTree) -> None:
-    made = known(make(chosen.group()))
+    made = make(known(gather(chosen.group())))
     assert "baseline 2, batchformer 1" in made.caption.text
     (table,) = made.terminal_tables
     assert table.rows == [
@@ -62,4 +62,4 @@ def test_numbers_and_words_say_what_was_chosen(chosen: RunTree) -> None:
 
 def test_other_runs_chose_nothing(tree: RunTree) -> None:
     tree.write("baseline", 0)
-    assert make(tree.group()) is None
+    assert gather(tree.group()) is None

@@ -94,7 +94,7 @@ def test_a_long_probe_keeps_every_epoch(tree: RunTree) -> None:
 
 
 def test_words_and_table_come_with_it(probes: RunTree) -> None:
-    made = known(make(probes.group()))
+    made = make(known(gather(probes.group())))
     assert made.title == "Convergence of the probe"
     assert made.caption.alternative == f"Line plot. {made.caption.text}"
     (table,) = made.terminal_tables

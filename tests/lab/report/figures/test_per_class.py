@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy import stats
 
+from batchformer.lab.metrics.intervals import paired
 from batchformer.lab.report.figures.per_class import MOST_POINTS, draw, gather, make
 from batchformer.lab.report.results.configuration import one_group
 from batchformer.lab.report.results.names import COLOURS
@@ -43,10 +43,8 @@ def test_classes_go_from_frequent_to_rare_with_their_paired_interval(
     }
     assert data.accuracy["batchformer"] == pytest.approx(values["batchformer"].mean(0))
     for i, found in enumerate(data.differences["batchformer"]):
-        test = stats.ttest_rel(values["batchformer"][:, i], values["baseline"][:, i])
-        interval = test.confidence_interval(0.95)
-        assert found is not None
-        assert (found.low, found.high) == pytest.approx((interval.low, interval.high))
+        sides = (values[arm][:, i].tolist() for arm in ("baseline", "batchformer"))
+        assert found == paired(*sides)
 
 
 def test_a_class_without_test_images_is_a_gap(pairs: dict[str, list[Path]], tree: RunTree) -> None:
@@ -57,7 +55,9 @@ def test_a_class_without_test_images_is_a_gap(pairs: dict[str, list[Path]], tree
     data = known(gather(tree.group()))
     assert [i for i, d in enumerate(data.differences["batchformer"]) if d is None] == [4]
     assert np.isnan(data.accuracy["baseline"]).nonzero()[0].tolist() == [4]
-    assert len(draw(known(gather(tree.group()))).axes) == 3
+    assert len(draw(data).axes) == 3
+    (table,) = make(data).terminal_tables
+    assert table.rows[4] == ("class 4", table.rows[4][1], "", "", "")
 
 
 @pytest.mark.parametrize(
@@ -88,8 +88,7 @@ def test_two_seeds_have_differences_without_bars(tree: RunTree) -> None:
 def test_the_figure_has_counts_accuracies_and_a_panel_for_every_other_arm(
     pairs: dict[str, list[Path]], tree: RunTree
 ) -> None:
-    for seed in range(3):
-        tree.write("batchformer_self", seed)
+    tree.write_pairs(3, "batchformer_self")
     figure = draw(known(gather(tree.group())))
     counts, accuracy, *differences = figure.axes
     assert counts.get_yscale() == "log"
@@ -121,7 +120,7 @@ def test_names_with_dollars_and_classes_without_images_are_drawn(tree: RunTree) 
 
 def test_runs_without_accuracies_by_class_have_no_figure(tree: RunTree) -> None:
     change_arrays(tree.write("baseline", 0), per_class=None)
-    assert make(tree.group()) is None
+    assert gather(tree.group()) is None
 
 
 def test_differences_and_hollow_markers_follow_the_reference(
@@ -149,15 +148,14 @@ def test_of_many_arms_only_the_reference_and_the_main_one_lie_upon_one_another(
     tree: RunTree,
 ) -> None:
     arms = ["baseline", "batchformer", "batchformer_self", "batchformer_frozen"]
-    for arm in arms:
-        tree.write(arm, 0)
+    tree.write_pairs(1, *arms)
     tree.write("baseline_loss3x", 1)  # without a seed of the baseline, and so without a difference
     figure = draw(known(gather(tree.group())))
     lines = [line.get_label() for line in figure.axes[1].lines]
     assert lines == ["baseline", "batchformer", "baseline_loss3x"]
     titles = [axes.get_title(loc="left").split()[0] for axes in figure.axes[2:]]
     assert titles == arms[1:]
-    shown = known(make(tree.group()))
+    shown = make(known(gather(tree.group())))
     drawn = "Accuracy is drawn of the baseline and batchformer and baseline_loss3x alone."
     assert drawn in shown.caption.text
     data = known(gather(one_group(run for run in tree.runs() if run.arm in arms[:3])))
@@ -166,7 +164,7 @@ def test_of_many_arms_only_the_reference_and_the_main_one_lie_upon_one_another(
 
 def test_classes_have_accuracy_and_difference(tree: RunTree) -> None:
     tree.write_pairs(1)
-    shown = known(make(tree.group()))
+    shown = make(known(gather(tree.group())))
     (table,) = shown.terminal_tables
     columns = ("class", "images", "baseline", "batchformer", "batchformer - baseline")
     assert table.columns == columns

@@ -50,7 +50,7 @@ def printed(name: str, *paths: Path, **options: Any) -> str:
 def test_numbers_are_printed_and_an_svg_has_a_title_and_words(
     root: Path, name: str, tmp_path: Path
 ) -> None:
-    shown = FIGURES[name].load()(RunTree(root).group())
+    shown = FIGURES[name].of(RunTree(root).group())
     if shown is None:  # its own test has runs that it is drawn from
         with pytest.raises(ValueError, match=f"^{name} is drawn from .* and no run of tail has"):
             printed(name, root)
@@ -89,7 +89,7 @@ def test_png_and_pdf_can_be_printed(root: Path, tmp_path: Path) -> None:
 def test_paper_has_darker_ink(root: Path) -> None:
     from matplotlib.colors import to_hex
 
-    shown = FIGURES["reliability"].load()(RunTree(root).group())
+    shown = FIGURES["reliability"].of(RunTree(root).group())
     assert shown is not None
     figure = shown.draw()
     in_ink(figure, PRINT_INK)

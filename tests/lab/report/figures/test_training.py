@@ -13,16 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
 
-from batchformer.insight.figures.captioned import CaptionedFigure
 from batchformer.insight.page.html import section_of
 from batchformer.lab.report.figures import training
 from batchformer.lab.report.figures.curves import MOST_POINTS, curve_over_seeds, evaluated_metric
 from batchformer.lab.report.figures.training import scales_of_losses, valley_table, valleys
-from batchformer.lab.report.results.configuration import one_group
+from batchformer.lab.report.results.configuration import RunGroup, one_group
 from batchformer.lab.report.results.names import COLOURS
 from batchformer.lab.report.results.runs import read_run
 from batchformer.nn.streams import stream_loss
-from helpers.run_folders import RunTree, recipe_of
+from helpers.run_folders import RunTree, change_json, recipe_of
 from helpers.simulated_networks import known
 
 
@@ -96,13 +95,14 @@ def test_what_was_logged_once_is_no_line(tree: RunTree) -> None:
     ]
     folder = tree.write("baseline", 0, recipe=recipe_of("probe", method="knn"))
 
-    def shown_with(records: list[dict[str, object]]) -> CaptionedFigure | None:
+    def with_records(*records: dict[str, object]) -> RunGroup:
         text = "".join(json.dumps(record) + "\n" for record in records)
         (folder / "metrics.jsonl").write_text(text)
-        return training.make(tree.group())
+        return tree.group()
 
-    assert shown_with(once) is None
-    again = known(shown_with([*once, {"kind": "eval", "epoch": 1, "step": 2, "all": 20.0}]))
+    assert training.gather(with_records(*once)) is None
+    second = {"kind": "eval", "epoch": 1, "step": 2, "all": 20.0}
+    again = training.make(known(training.gather(with_records(*once, second))))
     assert again.caption.text.startswith("Evaluated All by update. Lines")
     (axes,) = again.draw().axes
     assert axes.get_title(loc="left") == "All, %, by update"
@@ -113,7 +113,7 @@ def test_only_losses_with_batchformer_cover_two_streams(
     tree: RunTree, method: str, said: bool
 ) -> None:
     tree.write_pairs(1, recipe=recipe_of(method=method))
-    found = known(training.make(tree.group()))
+    found = training.make(tree.group())
     assert ("covers both streams" in found.caption.text) is said
 
 
@@ -124,7 +124,7 @@ def test_curves_with_swad_are_of_the_network_without_it(tree: RunTree, swad: boo
     runs = tree.runs()
     title = training.draw(one_group(runs)).axes[1].get_title(loc="left")
     assert ("All without SWAD" in title) == swad and title.startswith("All")
-    shown = known(training.make(one_group(runs)))
+    shown = training.make(one_group(runs))
     assert ("evaluated All without SWAD by update" in shown.caption.text) == swad
     labels = {row[1] for row in shown.terminal_tables[0].rows}
     assert labels == {"Training loss", "All without SWAD" if swad else "All"}
@@ -141,7 +141,7 @@ def test_losses_on_other_scales_are_named(tree: RunTree) -> None:
         "The loss of baseline_loss3x is shown before it is multiplied by 3, on the scale of the "
         "baseline's.",
     ]
-    shown = known(training.make(tree.group()))
+    shown = training.make(tree.group())
     assert all(sentence in shown.caption.text for sentence in said)
 
 
@@ -190,16 +190,15 @@ def test_where_a_method_changes_its_loss_is_said(
     tree: RunTree, method: str, hyper: dict[str, Any] | None, said: str | None
 ) -> None:
     tree.write("baseline", 0, recipe=recipe_of(method=method, hyper=hyper))
-    found = known(training.make(tree.group()))
+    found = training.make(tree.group())
     assert ("From epoch" in found.caption.text) == (said is not None)
     assert (said or "") in found.caption.text
 
 
 def test_training_has_the_ends_of_the_curves(tree: RunTree) -> None:
-    for seed in range(2):
-        tree.write("baseline", seed)
+    tree.write_pairs(2, "baseline")
     runs = tree.runs()
-    shown = known(training.make(one_group(runs)))
+    shown = training.make(one_group(runs))
     (table,) = shown.terminal_tables
     losses = [row for row in table.rows if row[1] == "Training loss"]
     assert len(losses) == 5 and losses[0][2] == "10" and losses[-1][2] == "400"
@@ -211,7 +210,7 @@ def test_training_has_the_ends_of_the_curves(tree: RunTree) -> None:
 
 def test_runs_without_records_have_no_figure(tree: RunTree) -> None:
     (tree.write("baseline", 0) / "metrics.jsonl").write_text("")
-    assert training.make(tree.group()) is None
+    assert training.gather(tree.group()) is None
 
 
 def valley(first: int, last: int, **more: Any) -> dict[str, Any]:
@@ -221,8 +220,7 @@ def valley(first: int, last: int, **more: Any) -> dict[str, Any]:
 
 
 def put_in_result(folder: Path, findings: Any) -> None:
-    path = folder / "result.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "findings": findings}))
+    change_json(folder / "result.json", findings=findings)
 
 
 def test_a_row_for_every_arm_over_its_seeds(tree: RunTree) -> None:
@@ -255,10 +253,10 @@ def test_a_row_for_every_target(tree: RunTree) -> None:
 
 def test_the_figure_has_it_below_the_curves(tree: RunTree) -> None:
     folder = tree.write("baseline", 0)
-    before = known(training.make(tree.group()))
+    before = training.make(tree.group())
     assert not before.tables and "SWAD" not in before.caption.text
     put_in_result(folder, {"swad": valley(1001, 2400)})
-    after = known(training.make(tree.group()))
+    after = training.make(tree.group())
     assert len(after.tables) == 1 and "SWAD averages" in after.caption.text
     html = section_of(after, "p").tables
     assert "first evaluation" in html and "<td>1,001</td>" in html and "target</th>" not in html

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import re
-from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
@@ -10,47 +9,8 @@ import pytest
 from batchformer.insight.page.html import Section
 from batchformer.lab.report.page.html import render, write_page
 from batchformer.lab.report.results.configuration import RunGroup
+from helpers.markup import Markup
 from helpers.run_folders import RunTree, change_arrays, recipe_of
-
-VOID = {"meta", "link", "br", "wbr", "img"}
-
-
-class Outline(HTMLParser):
-    """Tags that are opened and closed in order, ids, and the text between."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.ids: list[str] = []
-        self.links: list[str] = []
-        self.words: list[str] = []
-        self.feed(page)
-        self.close()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag not in VOID:
-            self.open.append(tag)
-        for key, value in attrs:
-            if key == "id":
-                self.ids.append(value or "")
-            if key in ("href", "src"):
-                self.links.append(value or "")
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.handle_starttag(tag, attrs)
-        if tag not in VOID:
-            self.handle_endtag(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if "style" not in self.open:
-            self.words.append(data)
-
-    @property
-    def text(self) -> str:
-        return " ".join("".join(self.words).split())
 
 
 @pytest.fixture(scope="module")
@@ -73,16 +33,16 @@ def page(several: RunTree) -> str:
 
 
 def test_the_page_is_well_formed_and_needs_nothing_else(page: str) -> None:
-    outline = Outline(page)
-    assert outline.open == []
-    assert len(outline.ids) == len(set(outline.ids))
-    for link in outline.links:
-        assert link == "data:," or link.removeprefix("#") in outline.ids, link
+    found = Markup(page)
+    ids = found.values("id")
+    assert len(ids) == len(set(ids))
+    for link in found.values("href", "src"):
+        assert link == "data:," or link.removeprefix("#") in ids, link
     assert not re.search(r"https?://|<script|@import|url\((?!#)", page)
 
 
 def test_it_shows_numbers_verdicts_the_paper_and_provenance(page: str) -> None:
-    text = Outline(page).text
+    text = Markup(page).text
     for words in (
         "A title",
         "batchformer − baseline",
@@ -105,7 +65,7 @@ def test_the_answer_comes_first_and_how_to_read_it_beside_it(
 ) -> None:
     tree.write_pairs(3)
     page = render(tree.runs())
-    text = Outline(page).text
+    text = Markup(page).text
     verdict = re.search(r'<p class="says">(.*?)</p>', page)
     assert verdict is not None
     assert page.count("<h1") == 1 and '<h1 id="recipe-1-title">tail</h1>' in page
@@ -135,7 +95,7 @@ def test_what_describes_is_shown_without_strip_and_verdict(
     page = render(tree.runs())
     near, far = (re.findall("<svg.*?</svg>", one, re.S) for one in (page, render(other.runs())))
     assert near[0] == far[0]
-    text = Outline(page).text
+    text = Markup(page).text
     assert "This page holds 1 comparison." in text
     assert "Uniformity<small>not tested</small>" in page
     assert "−0.510 [−0.535, −0.485]" in text
@@ -145,7 +105,7 @@ def test_what_describes_is_shown_without_strip_and_verdict(
 
 
 def test_what_is_not_included_is_named(page: str) -> None:
-    text = Outline(page).text
+    text = Markup(page).text
     part = text[text.index("Not included") :]
     assert "tail/baseline/seed5 has not finished" in part
     assert "tail/baseline/seed6 is damaged: config.json" in part
@@ -172,8 +132,7 @@ def test_names_from_files_cannot_inject_markup(tree: RunTree) -> None:
     (folder / "metrics.jsonl").write_text("")  # only the figure with names is drawn
     page = render(tree.runs(), title=bad)
     assert "<img" not in page
-    assert "&lt;img src=x" in page
-    assert Outline(page).open == []
+    assert "&lt;img src=x" in page and Markup(page).elements
 
 
 def test_equal_runs_give_equal_pages(several: RunTree, no_figures: None) -> None:
@@ -183,10 +142,10 @@ def test_equal_runs_give_equal_pages(several: RunTree, no_figures: None) -> None
 
 def test_no_finished_run_is_a_page_that_says_so(tree: RunTree) -> None:
     tree.write("baseline", 0, finished=False)
-    text = Outline(render(tree.runs())).text
+    text = Markup(render(tree.runs())).text
     assert "No run has finished" in text
     assert "tail/baseline/seed0 has not finished" in text
-    assert "nothing to compare" in Outline(render([])).text
+    assert "nothing to compare" in Markup(render([])).text
 
 
 def test_a_failure_leaves_the_old_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,7 +177,7 @@ def test_the_page_names_the_reference_everywhere(
 
     monkeypatch.setattr("batchformer.lab.report.page.html.sections_of", named)
     against_control = render(several.runs(), reference="batchformer_self")
-    text = Outline(against_control).text
+    text = Markup(against_control).text
     for words in (
         "to batchformer_self, same seeds",
         "A figure of tail against batchformer_self",
@@ -232,7 +191,7 @@ def test_the_page_names_the_reference_everywhere(
     assert "paper 51.7 (" not in text, "the paper has no difference to the control"
     tail = text[text.index("batchformer_self control: attention") :]
     assert tail.index("baseline the network") < tail.index("batchformer BatchFormer as in")
-    by_default = Outline(page).text
+    by_default = Markup(page).text
     assert "to the baseline, same seeds" in by_default
     assert "compared with" not in by_default
     swatches = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,11 @@ from batchformer.insight.intervals import summary as mean_and_interval
 from batchformer.lab.bench.table import Spread, Table
 from batchformer.lab.metrics.intervals import paired
 from batchformer.lab.report.page.results_page import make_page
-from batchformer.lab.report.results.records import Record, records_in, save
+from batchformer.lab.report.results.evidence import Contrast, Mean, load
+from batchformer.lab.report.results.records import Record, save
 
 ROOT = Path(__file__).parents[4]
+RESULTS = ROOT / "results"
 PAGES = [
     *(ROOT / name for name in ("RESULTS.md", "README.md", "docs/should-i-use-it.md")),
     *sorted((ROOT / "docs/results").glob("*.md")),
@@ -48,6 +51,9 @@ def of_all(by_seed: Mapping[int, float]) -> dict[int, dict[str, float | None]]:
     return {seed: {"all": value} for seed, value in by_seed.items()}
 
 
+BOTH = {"baseline": of_all(BASELINE), "batchformer": of_all(OTHER)}
+
+
 def table(root: Path, *lines: str) -> list[list[str]]:
     """The rows of one table."""
     text = "before\n<!-- table one\n" + "\n".join(lines) + "\n-->\nold\n<!-- /table -->\nafter\n"
@@ -61,7 +67,7 @@ def table(root: Path, *lines: str) -> list[list[str]]:
 
 
 def test_rows_have_means_and_the_paired_difference(tmp_path: Path) -> None:
-    put(tmp_path, "five", {"baseline": of_all(BASELINE), "batchformer": of_all(OTHER)})
+    put(tmp_path, "five", BOTH)
     header, row = table(
         tmp_path,
         "kind: rows",
@@ -71,16 +77,13 @@ def test_rows_have_means_and_the_paired_difference(tmp_path: Path) -> None:
         "row: my_folder/five = 5 images a class",
     )
     assert header[1:] == ["baseline", "+ BatchFormer", "difference", "p"]
-    differences = [OTHER[seed] - BASELINE[seed] for seed in BASELINE]
-    half = stats.t.ppf(0.975, 3) * statistics.stdev(differences) / 2
-    mean = statistics.mean(differences)
-    p = stats.ttest_rel([*OTHER.values()], [*BASELINE.values()]).pvalue
+    found = paired([*BASELINE.values()], [*OTHER.values()])
     assert row == [
         "5 images a class, 4 seeds",
         f"{statistics.mean(BASELINE.values()):.2f}",
         f"{statistics.mean(OTHER.values()):.2f}",
-        f"**{mean:+.2f} [{mean - half:+.2f}, {mean + half:+.2f}]**",
-        f"{p:.3f}",
+        f"**{found.difference:+.2f} [{found.low:+.2f}, {found.high:+.2f}]**",
+        f"{found.p_value:.3f}",
     ]
 
 
@@ -88,13 +91,11 @@ def test_means_of_rows_have_intervals_if_the_table_asks_for_them(tmp_path: Path)
     scores = {seed: {"rarity": -0.9 - value / 1000} for seed, value in enumerate((0, 20, 60, 99))}
     put(tmp_path, "five", {"batchformer": scores})
     lines = ("kind: rows", "columns: batchformer on rarity", "row: my_folder/five = five")
-    values = [one["rarity"] for one in scores.values()]
-    mean, half = statistics.mean(values), stats.t.ppf(0.975, 3) * statistics.stdev(values) / 2
-    assert table(tmp_path, *lines)[1] == ["five, 4 seeds", f"{mean:.2f}"]
-    low = max(mean - half, -1.0)
-    with_interval = f"{mean:.2f} [{low:.2f}, {mean + half:.2f}]"
+    found = mean_and_interval([one["rarity"] for one in scores.values()], within=(-1.0, 1.0))
+    assert table(tmp_path, *lines)[1] == ["five, 4 seeds", f"{found.mean:.2f}"]
+    with_interval = f"{found.mean:.2f} [{found.low:.2f}, {found.high:.2f}]"
     assert table(tmp_path, *lines, "intervals: yes")[1] == ["five, 4 seeds", with_interval]
-    assert low == -1.0, "no correlation is below -1"
+    assert found.low == -1.0, "no correlation is below -1"
 
 
 def test_holm_is_over_the_family_of_a_row_and_not_over_its_primary_test(tmp_path: Path) -> None:
@@ -133,7 +134,7 @@ def test_a_row_of_means_is_tested_first_and_the_rest_of_the_table_is_corrected(
     tmp_path: Path,
 ) -> None:
     more = {0: 53.0, 1: 52.1, 2: 53.4, 3: 52.2}
-    put(tmp_path, "five", {"baseline": of_all(BASELINE), "batchformer": of_all(OTHER)})
+    put(tmp_path, "five", BOTH)
     put(tmp_path, "ten", {"baseline": of_all(BASELINE), "batchformer": of_all(more)})
     _, *rows = table(
         tmp_path,
@@ -147,12 +148,10 @@ def test_a_row_of_means_is_tested_first_and_the_rest_of_the_table_is_corrected(
     )
     means = [(OTHER[s] + more[s]) / 2 for s in BASELINE]
     baseline = [*BASELINE.values()]
-    differences = [a - b for a, b in zip(means, baseline, strict=True)]
-    half = stats.t.ppf(0.975, 3) * statistics.stdev(differences) / 2
-    mean = statistics.mean(differences)
+    found = paired(baseline, means)
     assert rows[0][1:] == [
         f"{statistics.mean(means):.2f}",
-        f"**{mean:+.2f} [{mean - half:+.2f}, {mean + half:+.2f}]**",
+        f"**{found.difference:+.2f} [{found.low:+.2f}, {found.high:+.2f}]**",
     ], "the primary test is not corrected"
     p = [stats.ttest_rel([*v.values()], baseline).pvalue for v in (OTHER, more)]
     for row, value, other in zip(rows[1:], p, p[::-1], strict=True):
@@ -217,7 +216,7 @@ def test_the_means_of_a_row_are_over_the_seeds_that_its_arms_share(tmp_path: Pat
 
 
 def test_several_comparisons_are_pooled_each_counting_once(tmp_path: Path) -> None:
-    put(tmp_path, "five", {"baseline": of_all(BASELINE), "batchformer": of_all(OTHER)})
+    put(tmp_path, "five", BOTH)
     more = {seed: value + 0.1 for seed, value in BASELINE.items()}
     put(tmp_path, "ten", {"baseline": of_all(BASELINE), "batchformer": of_all({**more, 4: 99.0})})
     (_, row) = table(
@@ -256,7 +255,7 @@ def test_an_arm_is_compared_with_the_baseline_of_another_comparison(tmp_path: Pa
 
 def typed(root: Path) -> None:
     """The comparison of 5 images, and a summary with a metric that no record has."""
-    put(root, "five", {"baseline": of_all(BASELINE), "batchformer": of_all(OTHER)})
+    put(root, "five", BOTH)
     known = {"difference": -0.5, "low": -1.5, "high": 0.5, "p": 0.21, "holm": 0.42}
     summary: dict[str, Any] = {
         "source": "typed from RESULTS.md",
@@ -283,8 +282,8 @@ def typed(root: Path) -> None:
 
 
 def test_a_summary_of_several_comparisons_names_them(tmp_path: Path) -> None:
-    put(tmp_path, "five", {"baseline": of_all(BASELINE), "batchformer": of_all(OTHER)})
-    put(tmp_path, "ten", {"baseline": of_all(BASELINE), "batchformer": of_all(OTHER)})
+    put(tmp_path, "five", BOTH)
+    put(tmp_path, "ten", BOTH)
     few = {"difference": 0.7, "low": 0.1, "high": 1.3, "p": 0.02}
     contrast = {"arm": "batchformer", "against": "baseline", "seeds": 8, "metrics": {"few": few}}
     summary = {"recipe": "pooled", "contrasts": [contrast]}
@@ -314,8 +313,7 @@ def test_typed_numbers_fill_in_where_no_seed_was_kept(tmp_path: Path) -> None:
 
 
 def test_the_chance_to_find_the_papers_effect_has_a_range(tmp_path: Path) -> None:
-    scores = {"baseline": of_all(BASELINE), "batchformer": of_all(OTHER)}
-    put(tmp_path, "", scores, "cifar100_lt_balanced_softmax")
+    put(tmp_path, "", BOTH, "cifar100_lt_balanced_softmax")
     (_, row) = table(
         tmp_path,
         "kind: rows",
@@ -386,14 +384,14 @@ def test_the_command_makes_a_page_and_says_whether_it_changed(
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_published_tables_are_those_of_the_records(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
-    assert make_page(text, ROOT / "results", page.name) == text, (
+    assert make_page(text, RESULTS, page.name) == text, (
         f"the tables of {page.name} are not those of results/: make results"
     )
 
 
 def test_results_stay_short_and_every_record_is_small() -> None:
     assert (ROOT / "RESULTS.md").stat().st_size <= 25 * 1024
-    for path in (ROOT / "results").rglob("*.json"):
+    for path in RESULTS.rglob("*.json"):
         # A benchmark saves hundreds of timings with their quartiles in one file.
         assert path.stat().st_size < (60_000 if path.parent.name == "speed" else 10_000), path
 
@@ -419,33 +417,23 @@ def test_a_table_of_the_benchmark_shows_what_was_saved_of_it(tmp_path: Path) -> 
         table(tmp_path, "kind: bench", "records: other.json", "part: layer")
 
 
-def summaries() -> list[Path]:
-    return sorted((ROOT / "results").rglob("summary.json"))
-
-
-@pytest.mark.parametrize("path", summaries(), ids=lambda path: path.parent.name)
+@pytest.mark.parametrize(
+    "path", sorted(RESULTS.rglob("summary.json")), ids=lambda path: path.parent.name
+)
 def test_what_was_typed_of_all_seeds_is_what_the_seeds_say(path: Path) -> None:
-    typed = json.loads(path.read_text())
-    values: dict[tuple[str, str], dict[int, float]] = {}
-    for record in records_in(path.parent):
-        for metric, value in record.metrics.items():
-            assert value is not None
-            values.setdefault((record.arm, metric), {})[record.seed] = value
-    for arm, known in typed["arms"].items():
-        for metric, shown in known["metrics"].items():
-            by_seed = values.get((arm, metric), {})
-            if len(by_seed) == known["seeds"]:
-                found = mean_and_interval([*by_seed.values()])
-                assert (found.mean, found.low, found.high) == pytest.approx(
-                    (shown["mean"], shown["low"], shown["high"]), abs=0.016
-                ), f"{arm}, {metric}"
-    for contrast in typed["contrasts"]:
-        for metric, shown in contrast["metrics"].items():
-            other = values.get((contrast["arm"], metric), {})
-            reference = values.get((contrast["against"], metric), {})
-            shared = sorted(other.keys() & reference.keys())
-            if len(shared) == contrast["seeds"]:
-                result = paired([reference[s] for s in shared], [other[s] for s in shared])
-                assert (result.difference, result.low, result.high) == pytest.approx(
-                    (shown["difference"], shown["low"], shown["high"]), abs=0.016
-                ), f"{contrast['arm']}, {metric}"
+    found = load(RESULTS, path.parent.relative_to(RESULTS).as_posix())
+    seeds = replace(found, typed={}, pooled=())
+    compared: list[tuple[Mean | Contrast | None, int, str, dict[str, float]]] = [
+        (seeds.mean(arm, metric), known["seeds"], "mean", shown)
+        for arm, known in found.typed["arms"].items()
+        for metric, shown in known["metrics"].items()
+    ]
+    compared += [
+        (seeds.contrast(one["arm"], one["against"], metric), one["seeds"], "difference", shown)
+        for one in found.typed["contrasts"]
+        for metric, shown in one["metrics"].items()
+    ]
+    for own, count, middle, shown in compared:
+        if own is not None and own.n == count:
+            for name in (middle, "low", "high"):
+                assert getattr(own, name) == pytest.approx(shown[name], abs=0.016), (own, shown)

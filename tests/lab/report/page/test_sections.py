@@ -29,15 +29,13 @@ ORDER = [
 
 def notes(group: RunGroup, *names: str) -> list[str]:
     """The captions of these figures, which are not drawn."""
-    made = [FIGURES[name].load()(group) for name in names]
+    made = [FIGURES[name].of(group) for name in names]
     return [figure.caption.text for figure in made if figure is not None]
 
 
 def test_captions_say_what_is_plotted_and_over_how_many_seeds(tree: RunTree) -> None:
-    for seed in range(4):
-        tree.write("baseline", seed, classes=40)
-    for seed in range(3):
-        tree.write("batchformer", seed, classes=40)
+    tree.write_pairs(3, classes=40)
+    tree.write("baseline", 3, classes=40)
     curves, classes = notes(tree.group(), "training", "classes")
     assert "(baseline 4, batchformer 3)" in curves
     assert "lowest to the highest seed" in curves

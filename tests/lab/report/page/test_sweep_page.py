@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import pytest
 
 from batchformer.lab.report.page.html import render
 from batchformer.lab.report.results.runs import find_runs
-from helpers.run_folders import write_run, write_sweep
+from helpers.run_folders import RunTree, change_json, write_sweep
 
 PAPER = {"1": {"baseline": {"all": 41.0}, "batchformer": {"all": 43.2}}, "2": {}, "4": {}}
 
@@ -68,9 +67,7 @@ def test_it_has_a_table_a_figure_with_words_and_every_run(root: Path) -> None:
 def test_it_stands_beside_recipes_and_is_not_counted_among_them(
     root: Path, no_figures: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for arm in ("baseline", "batchformer"):
-        for seed in range(3):
-            write_run(root, arm, seed, scores={"all": 50.0 + seed + len(arm) * (1 + seed / 7)})
+    RunTree(root).write_scores({"baseline": (58.0, 60.1, 62.3), "batchformer": (61.0, 63.6, 66.1)})
     monkeypatch.setattr("batchformer.lab.report.page.html.sweep_section", lambda *_: None)
     text = text_of(render(find_runs(root)))
     assert "Beside its sweeps this page holds 1 comparison." in text
@@ -86,9 +83,8 @@ def test_nothing_finished_is_said(root: Path) -> None:
 
 
 def test_words_from_the_description_cannot_inject_markup(root: Path) -> None:
-    path, bad = root / "depth/sweep.json", "<img src=x onerror=alert(1)>"
-    content = json.loads(path.read_text()) | {"factor": bad, "table": bad, "name": bad}
-    path.write_text(json.dumps(content))
+    bad = "<img src=x onerror=alert(1)>"
+    change_json(root / "depth/sweep.json", factor=bad, table=bad, name=bad)
     page = render(find_runs(root))
     assert "<img" not in page and "&lt;img src=x" in page
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -14,15 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from batchformer.lab.report.results.comparison import (
-    ALPHA,
-    Comparison,
-    compare_runs,
-    over_images,
-)
+from batchformer.insight.intervals import summary
+from batchformer.lab.metrics.intervals import holm, paired
+from batchformer.lab.report.results.comparison import ALPHA, Comparison, compare_runs, over_images
 from batchformer.lab.report.results.configuration import one_group
-from batchformer.lab.report.results.runs import RecordedRun
-from helpers.run_folders import RunTree, recipe_of
+from batchformer.lab.report.results.runs import RecordedRun, read_run
+from helpers.run_folders import RunTree, change_json, recipe_of
 from helpers.simulated_networks import known
 
 BASELINE = [61.0, 62.5, 60.2, 61.8, 62.0]
@@ -30,69 +26,42 @@ BETTER = [62.4, 63.1, 61.9, 62.6, 63.8]
 CONTROL = [61.3, 62.2, 60.9, 61.5, 62.3]
 
 
-def write_arm(tree: RunTree, arm: str, values: list[float], **options: Any) -> None:
-    for seed, value in enumerate(values):
-        tree.write(arm, seed, scores={"all": value}, **options)
-
-
-def holm_by_hand(p_values: list[float]) -> list[float]:
-    """Each p by its definition: the largest of the scaled p-values up to its own rank."""
-    ranked = sorted(p_values)
-    n = len(ranked)
-    return [
-        min(1.0, max((n - i) * ranked[i] for i in range(n) if ranked[i] <= p)) for p in p_values
-    ]
-
-
 @pytest.mark.parametrize("reference", ["baseline", "batchformer_self"])
-def test_summaries_and_differences_are_those_of_scipy(tree: RunTree, reference: str) -> None:
+def test_every_arm_is_summed_up_and_compared(tree: RunTree, reference: str) -> None:
     values = {"baseline": BASELINE, "batchformer": BETTER, "batchformer_self": CONTROL}
-    for arm, each in values.items():
-        write_arm(tree, arm, each)
+    tree.write_scores(values)
     recipe = tree.compared(reference)
     others = tuple(arm for arm in values if arm != reference)
     assert (recipe.reference, recipe.arms) == (reference, (reference, *others))
     assert (recipe.others, recipe.main_arm) == (others, "batchformer")
     assert recipe.over_images.keys() == set(others)
     score = recipe.scores["batchformer", "all"]
-    low, high = stats.t.interval(0.95, 4, sum(BETTER) / 5, stats.sem(BETTER))
-    assert (score.summary.low, score.summary.high) == pytest.approx((low, high))
+    assert score.summary == summary(BETTER, within=(0.0, 100.0))
     assert (score.seeds, score.paper) == ((0, 1, 2, 3, 4), 51.7)
     for arm in others:
         difference = recipe.differences[arm, "all"]
-        test = stats.ttest_rel(values[arm], values[reference])
-        interval = test.confidence_interval(0.95)
-        assert difference.paired.p_value == pytest.approx(test.pvalue)
-        assert difference.paired.low == pytest.approx(interval.low)
-        assert difference.paired.high == pytest.approx(interval.high)
-        assert difference.paired.baseline == tuple(values[reference])
+        assert difference.paired == paired(values[reference], values[arm])
         gain = arm == "batchformer"
         assert difference.outcome == ("gain" if gain else "not reliable")
         assert difference.significant == gain
 
 
 def test_every_comparison_of_every_recipe_is_corrected_for(tree: RunTree) -> None:
-    other = {"recipe": recipe_of("other", paper={})}
-    write_arm(tree, "baseline", BASELINE)
-    write_arm(tree, "batchformer", BETTER)
-    write_arm(tree, "batchformer_self", CONTROL)
-    write_arm(tree, "baseline", BASELINE, **other)
-    write_arm(tree, "batchformer", [61.9, 63.0, 60.1, 62.9, 62.4], **other)
-    write_arm(tree, "batchformer_self", [61.3, 62.2], **other)
+    values = {"baseline": BASELINE, "batchformer": BETTER, "batchformer_self": CONTROL}
+    tree.write_scores(values)
+    values |= {"batchformer": [61.9, 63.0, 60.1, 62.9, 62.4], "batchformer_self": [61.3, 62.2]}
+    tree.write_scores(values, recipe=recipe_of("other", paper={}))
     comparison = compare_runs(tree.runs())
     found = [d for recipe in comparison.recipes for d in recipe.differences.values()]
     assert (comparison.comparisons, comparison.tested) == (4, 3)
-    tested = [d for d in found if d.paired.p_value is not None]
-    expected = holm_by_hand([d.paired.p_value or 0.0 for d in tested])
-    assert [d.adjusted for d in tested] == pytest.approx(expected)
-    assert [d.adjusted for d in found if d.paired.p_value is None] == [None]
+    assert [d.adjusted for d in found] == holm([d.paired.p_value for d in found])
+    assert sum(d.adjusted is None for d in found) == 1
 
 
 def test_a_gain_that_the_correction_undoes_does_not_stand(tree: RunTree) -> None:
-    values = [61.6, 62.9, 61.0, 62.0, 62.2]
-    write_arm(tree, "baseline", BASELINE)
-    for arm in ("batchformer", "batchformer_self", "batchformer_frozen", "x", "y", "z", "w"):
-        write_arm(tree, arm, values if arm == "batchformer" else BASELINE[::-1])
+    tree.write_scores({"baseline": BASELINE, "batchformer": [61.6, 62.9, 61.0, 62.0, 62.2]})
+    others = ("batchformer_self", "batchformer_frozen", "x", "y", "z", "w")
+    tree.write_scores(dict.fromkeys(others, BASELINE[::-1]))
     recipe = tree.compared()
     difference = recipe.differences["batchformer", "all"]
     assert difference.outcome == "gain"
@@ -104,7 +73,7 @@ def test_a_gain_that_the_correction_undoes_does_not_stand(tree: RunTree) -> None
 
 
 def test_pairs_are_the_seeds_both_have(tree: RunTree) -> None:
-    write_arm(tree, "baseline", BASELINE)
+    tree.write_scores({"baseline": BASELINE})
     for seed, value in [(9, 99.0), (3, 62.6), (1, 63.1), (4, 63.8)]:
         tree.write("batchformer", seed, scores={"all": value})
     recipe = tree.compared()
@@ -118,8 +87,7 @@ def test_pairs_are_the_seeds_both_have(tree: RunTree) -> None:
 
 @pytest.mark.parametrize("n", [1, 2])
 def test_too_few_seeds_have_values_and_no_verdict(tree: RunTree, n: int) -> None:
-    write_arm(tree, "baseline", BASELINE[:n])
-    write_arm(tree, "batchformer", BETTER[:n])
+    tree.write_scores({"baseline": BASELINE[:n], "batchformer": BETTER[:n]})
     comparison = compare_runs(tree.runs())
     (recipe,) = comparison.recipes
     difference = recipe.differences["batchformer", "all"]
@@ -155,21 +123,16 @@ def test_what_describes_features_has_an_interval_and_no_verdict(tree: RunTree) -
 
 @pytest.mark.parametrize("value", [math.nan, None])
 def test_a_seed_that_was_not_measured_is_named(tree: RunTree, value: float | None) -> None:
-    write_arm(tree, "baseline", BASELINE[:4])
-    write_arm(tree, "batchformer", BETTER[:4])
+    tree.write_scores({"baseline": BASELINE[:4], "batchformer": BETTER[:4]})
     tree.write("batchformer", 2, scores={"all": value})
     recipe = tree.compared()
     assert recipe.differences["batchformer", "all"].seeds == (0, 1, 3)
     assert any("tail/batchformer/seed2: 'all' is" in warning for warning in recipe.warnings)
 
 
-def test_a_metric_no_run_measured_is_not_compared(tree: RunTree) -> None:
+def test_a_metric_that_no_run_measured_is_not_compared(tree: RunTree) -> None:
     tree.write_pairs(1, scores={"all": 50.0, "few": math.nan})
-    recipe = tree.compared()
-    assert recipe.metrics == ("all",)
-
-
-def test_nothing_measured_at_all_is_no_error(tree: RunTree) -> None:
+    assert tree.compared().metrics == ("all",)
     tree.write_pairs(1, scores={"all": math.nan})
     comparison = compare_runs(tree.runs())
     (recipe,) = comparison.recipes
@@ -201,12 +164,10 @@ def test_thirds_are_not_taken_for_the_limits_of_the_paper(tree: RunTree) -> None
 
 def test_remarks_on_data_are_notes_and_split_no_comparison(tree: RunTree) -> None:
     """Runs of an earlier version have no remarks on the same data."""
-    for seed in range(3):
-        config = tree.write("baseline", seed) / "config.json"
-        content = json.loads(config.read_text())
-        if seed:
-            content["data"]["remarks"] = ["1 of 3 classes have no test image: ant"]
-        config.write_text(json.dumps(content))
+    folders = [tree.write("baseline", seed) for seed in range(3)]
+    data = read_run(folders[0]).data | {"remarks": ["1 of 3 classes have no test image: ant"]}
+    for folder in folders[1:]:
+        change_json(folder / "config.json", data=data)
     recipe = tree.compared()
     assert recipe.scores["baseline", "all"].seeds == (0, 1, 2)
     assert [line for line in recipe.warnings if "no test image" in line] == [
@@ -237,14 +198,13 @@ def test_the_effect_of_the_paper_needs_its_numbers_of_both_arms(tree: RunTree) -
         ("baseline", "few"): None,
     }
     assert effects["batchformer_self"] == nothing
-    (recipe,) = compare_runs(runs, "batchformer_self").recipes
+    recipe = tree.compared("batchformer_self")
     assert all(difference.needed is None for difference in recipe.differences.values())
     assert recipe.scores["batchformer", "all"].paper == 51.7
 
 
 def test_seeds_shared_with_another_reference_are_named(tree: RunTree) -> None:
-    write_arm(tree, "batchformer_self", BASELINE[:3])
-    write_arm(tree, "batchformer_frozen", BETTER)
+    tree.write_scores({"batchformer_self": BASELINE[:3], "batchformer_frozen": BETTER})
     recipe = tree.compared()
     assert recipe.differences["batchformer_frozen", "all"].seeds == (0, 1, 2)
     assert recipe.main_arm == "batchformer_frozen"
@@ -300,20 +260,15 @@ def test_swapping_the_arms_turns_the_verdict(values: tuple[list[float], list[flo
 
 
 def test_an_arm_that_the_paper_lacks_is_said(tree: RunTree) -> None:
-    recipe = recipe_of("ride", paper={"baseline": {"all": 48.0}})
-    write_arm(tree, "baseline", BASELINE, recipe=recipe)
-    write_arm(tree, "batchformer", BETTER, recipe=recipe)
-    write_arm(tree, "baseline", BASELINE)
-    write_arm(tree, "batchformer", BETTER)
+    tree.write_pairs(1, recipe=recipe_of("ride", paper={"baseline": {"all": 48.0}}))
+    tree.write_pairs(1)
     said = {r.name: r.warnings for r in compare_runs(tree.runs()).recipes}
     words = "The paper has no numbers of this recipe with BatchFormer"
     assert words in said["ride"] and words not in said["tail"]
 
 
 def test_it_is_a_bootstrap_over_images_of_the_difference_averaged_over_seeds(tree: RunTree) -> None:
-    for seed in (0, 1, 2):
-        tree.write("baseline", seed)
-        tree.write("batchformer", seed, gain=0.1)
+    tree.write_pairs(3, gain=0.1)
     tree.write("batchformer", 7, gain=0.9)
     group = tree.group()
     found = known(over_images(group, "batchformer"))
@@ -336,27 +291,22 @@ def test_it_is_a_bootstrap_over_images_of_the_difference_averaged_over_seeds(tre
 
 @pytest.mark.parametrize("images", [30, 40])
 def test_test_sets_of_several_sizes_are_not_mixed(tree: RunTree, images: int) -> None:
-    for seed in range(3):
-        for arm in ("baseline", "batchformer"):
-            tree.write(arm, seed, per_class_images=images if seed == 2 else 40)
+    tree.write_pairs(3)
+    for arm in ("baseline", "batchformer"):
+        tree.write(arm, 2, per_class_images=images)
     found = over_images(tree.group(), "batchformer")
     assert (found is None) == (images != 40)
 
 
 def test_runs_without_answers_are_passed_over(tree: RunTree) -> None:
-    for seed in range(4):
-        tree.write("baseline", seed)
-        folder = tree.write("batchformer", seed)
-        if seed == 3:
-            (folder / "figures.npz").write_bytes(b"broken")
-    found = known(over_images(tree.group(), "batchformer"))
-    assert found.images == 400
+    tree.write_pairs(4)
+    (tree.root / "tail/batchformer/seed3/figures.npz").write_bytes(b"broken")
+    assert known(over_images(tree.group(), "batchformer")).images == 400
 
 
 def test_images_are_compared_with_the_reference_of_the_group(tree: RunTree) -> None:
-    for seed in range(3):
-        for arm in ("baseline", "batchformer", "batchformer_self"):
-            tree.write(arm, seed, gain=0.1 if arm == "batchformer" else 0.02)
+    tree.write_pairs(3, gain=0.1)
+    tree.write_pairs(3, "batchformer_self", gain=0.02)
     runs = tree.runs()
     accuracy = {
         arm: np.mean([run.figures["correct"].mean() for run in runs if run.arm == arm])

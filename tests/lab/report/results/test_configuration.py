@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +17,7 @@ from batchformer.lab.report.results.configuration import (
 )
 from batchformer.lab.report.results.runs import read_run
 from batchformer.lab.runs.folder import recipe_to_json
-from helpers.run_folders import RunTree, recipe_of
+from helpers.run_folders import RunTree, change_json, recipe_of
 
 
 def test_settings_without_effect_on_the_recipe_are_left_out(tree: RunTree) -> None:
@@ -101,9 +100,7 @@ def test_runs_that_began_with_other_weights_are_kept_apart(tree: RunTree) -> Non
 
     def began_with(hashes: tuple[str, str]) -> list[RunGroup]:
         for folder, sha256 in zip(folders, hashes, strict=True):
-            path = folder / "config.json"
-            config = {**json.loads(path.read_text()), "weights": {"sha256": sha256}}
-            path.write_text(json.dumps(config))
+            change_json(folder / "config.json", weights={"sha256": sha256})
         return comparable(tree.runs())
 
     (group,) = began_with(("0a", "0a"))
@@ -243,8 +240,7 @@ def test_an_unfinished_baseline_is_no_reference(tree: RunTree) -> None:
 
 
 def test_a_reference_asked_for_comes_first_and_is_not_remarked_on(tree: RunTree) -> None:
-    for arm in ("zeta", "baseline", "batchformer", "batchformer_self"):
-        tree.write(arm, 0)
+    tree.write_pairs(1, "zeta", "baseline", "batchformer", "batchformer_self")
     for reference, arms in {
         None: ["baseline", "batchformer", "batchformer_self", "zeta"],
         "batchformer_self": ["batchformer_self", "baseline", "batchformer", "zeta"],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import torch
 
 from batchformer.lab.report.page.html import render
 from batchformer.lab.report.results.comparison import compare_runs
-from batchformer.lab.report.results.configuration import comparable, one_group
+from batchformer.lab.report.results.configuration import comparable
 from batchformer.lab.report.results.notes import (
     arms_note,
     decay_of_encoder,
@@ -22,15 +21,15 @@ from batchformer.lab.report.results.notes import (
     remarks_on,
     reweighting_note,
 )
-from helpers.run_folders import RunTree, compared_sweep, recipe_of, write_sweep
+from batchformer.lab.report.results.runs import read_run
+from helpers.run_folders import RunTree, change_json, compared_sweep, recipe_of, write_sweep
 
 
 def test_what_all_runs_of_a_recipe_lack_is_one_line(tree: RunTree, no_figures: None) -> None:
     for name in ("tail", "other"):
-        for arm in ("baseline", "batchformer"):
-            for seed in range(3):
-                folder = tree.write(arm, seed, recipe=recipe_of(name))
-                (folder / "figures.npz").unlink()
+        tree.write_pairs(3, recipe=recipe_of(name))
+    for path in tree.root.rglob("figures.npz"):
+        path.unlink()
     tree.write("baseline", 9, finished=False)
     runs = tree.runs()
     expected = (
@@ -54,12 +53,9 @@ def test_other_runs_are_counted_and_other_remarks_stay_apart(tree: RunTree) -> N
 
 
 def test_a_metric_that_several_runs_lack_is_one_line(tree: RunTree) -> None:
-    for arm in ("baseline", "batchformer"):
-        for seed in range(3):
-            few = 30.0 if arm == "baseline" else math.nan
-            tree.write(arm, seed, scores={"all": 60.0 + seed, "few": few})
-    recipe = tree.compared()
-    (line,) = [line for line in recipe.warnings if "'few'" in line]
+    for arm, few in (("baseline", 30.0), ("batchformer", math.nan)):
+        tree.write_scores({arm: [{"all": 60.0 + seed, "few": few} for seed in range(3)]})
+    (line,) = [line for line in tree.compared().warnings if "'few'" in line]
     assert line.startswith(
         "tail: 'few' was not measured in 3 of 6 runs (batchformer seed0, batchformer seed1, "
         "batchformer seed2), so these seeds are not in the means"
@@ -111,10 +107,8 @@ def test_a_re_weighting_that_never_began_is_said(tree: RunTree) -> None:
     assert reweighting_note(late, runs) == [
         "The re-weighting of ldam begins with epoch 160, which no run reached"
     ]
-    assert (
-        reweighting_note(recipe_of("in_time", method="ldam", hyper={"reweight_epoch": 8}), runs)
-        == []
-    )
+    in_time = recipe_of("in_time", method="ldam", hyper={"reweight_epoch": 8})
+    assert reweighting_note(in_time, runs) == []
     # An evaluation after ten epochs counts as of epoch 10, and the last update is of epoch 9.
     ends = (("train", 9), ("eval", 10))
     records = tuple({"kind": kind, "step": 400, "epoch": epoch} for kind, epoch in ends)
@@ -147,13 +141,11 @@ def test_an_encoder_that_decayed_away_is_said(tree: RunTree) -> None:
         looked_at(tree.write("batchformer_frozen", seed, recipe=recipe), 0.2)
         # The control: as it should be.
         looked_at(tree.write("batchformer_self", seed, recipe=recipe), 0.0)
-    runs = tree.runs()
-    (note,) = inactive_encoder_notes(one_group(runs))
+    (note,) = inactive_encoder_notes(tree.group())
     assert "in batchformer of tail: " in note and "no more than about 0.00004, on average" in note
     assert "optim.module-weight-decay" in note
     for reference in ("baseline", "batchformer"):
-        (compared,) = compare_runs(runs, reference).recipes
-        assert note in compared.warnings
+        assert note in tree.compared(reference).warnings
 
 
 def test_small_gradients_without_decay_have_other_reasons(tree: RunTree) -> None:
@@ -181,9 +173,7 @@ def test_the_exponent_of_decay_by_hand(tree: RunTree) -> None:
 def test_a_sweep_says_it_of_the_level(tmp_path: Path) -> None:
     root = write_sweep(tmp_path, {("batchformer", v): {0: {"all": 50.0}} for v in ("1", "2")})
     for path in root.rglob("config.json"):
-        config = json.loads(path.read_text())
-        config["recipe"]["optim"] = config["trained"]["optim"] = DECAYING
-        path.write_text(json.dumps(config))
+        change_json(path, trained=read_run(path.parent).trained | {"optim": DECAYING})
         looked_at(path.parent, 2e-5 if "/2/" in str(path) else 0.2)
     (note,) = [line for line in compared_sweep(root).warnings if "hardly influence" in line]
     assert "in batchformer of level 2:" in note

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,7 +22,7 @@ from batchformer.lab.report.results.tables import (
     print_pooled,
     recipe_rows,
 )
-from helpers.run_folders import RunTree, recipe_of, write_run
+from helpers.run_folders import RunTree, change_json, recipe_of
 from helpers.simulated_networks import known
 
 #: All and ECE of the baseline and of BatchFormer, by recipe and seed.
@@ -37,9 +36,9 @@ VALUES = {
 def write_recipe(
     tree: RunTree, recipe: dict[str, Any], baseline: list[Any], other: list[Any]
 ) -> None:
-    for arm, values in (("baseline", baseline), ("batchformer", other)):
-        for seed, (accuracy, ece) in enumerate(values):
-            tree.write(arm, seed, recipe=recipe, scores={"all": accuracy, "ece": ece})
+    values = {"baseline": baseline, "batchformer": other}
+    scores = {arm: [{"all": a, "ece": e} for a, e in each] for arm, each in values.items()}
+    tree.write_scores(scores, recipe=recipe)
 
 
 @pytest.fixture
@@ -77,10 +76,9 @@ def test_a_lower_calibration_error_is_a_gain(together: PooledEffects) -> None:
 
 def test_what_only_describes_is_not_pooled(tree: RunTree) -> None:
     for name in ("first", "second"):
-        for arm in ("baseline", "batchformer"):
-            for seed in range(3):
-                scores = {"knn": 20.0 + seed * (arm == "baseline"), "uniformity": -2.0 - seed}
-                tree.write(arm, seed, recipe=recipe_of(name), scores=scores)
+        for arm, step in (("baseline", 1), ("batchformer", 0)):
+            scores = [{"knn": 20.0 + step * seed, "uniformity": -2.0 - seed} for seed in range(3)]
+            tree.write_scores({arm: scores}, recipe=recipe_of(name))
     found = pool_recipes(compare_runs(tree.runs()))
     assert [metric for _, _, metric in found.effects] == ["knn"]
 
@@ -90,9 +88,8 @@ def test_recipes_that_share_runs_are_not_pooled_as_two(tree: RunTree) -> None:
     for name, values in list(VALUES.items())[:2]:
         write_recipe(tree, recipe_of(name), *values)
     wide = recipe_of("first", module__heads=8)
-    for seed, (accuracy, ece) in enumerate(VALUES["first"][1]):
-        scores = {"all": accuracy, "ece": ece}
-        write_run(tree.root / "wide", "batchformer", seed, recipe=wide, scores=scores)
+    scores = [{"all": accuracy, "ece": ece} for accuracy, ece in VALUES["first"][1]]
+    RunTree(tree.root / "wide").write_scores({"batchformer": scores}, recipe=wide)
     comparison = compare_runs(tree.runs())
     assert len(comparison.recipes) == 3
     found = pool_recipes(comparison)
@@ -118,10 +115,8 @@ def test_copies_and_networks_of_one_training_count_once(tree: RunTree) -> None:
     for name in ("first", "copy", "knn", "probe"):
         start = "" if name in ("first", "copy") else "pretraining"
         write_recipe(tree, recipe_of(name, start=start), *VALUES["first"])
-    for path in tree.root.glob("copy/*/seed*/config.json"):
-        config = json.loads(path.read_text())
-        origin = f"first/{config['arm']}/seed{config['seed']}"
-        path.write_text(json.dumps(config | {"taken_from": origin}))
+    for folder in tree.root.glob("copy/*/seed*"):
+        change_json(folder / "config.json", taken_from=f"first/{folder.parent.name}/{folder.name}")
     found = pool_recipes(compare_runs(tree.runs()))
     assert len(found.effects["batchformer", "baseline", "all"].recipes) == 2
     said = "; ".join(found.left_out)

@@ -1,12 +1,11 @@
 from __future__ import annotations
 
 from batchformer.lab.report.results.provenance import provenance, version_notes
-from helpers.run_folders import RunTree
+from helpers.run_folders import RunTree, change_json
 
 
 def test_what_runs_agree_on_is_said_once(tree: RunTree) -> None:
-    for seed in range(3):
-        tree.write("baseline", seed, provenance={"git": None, "driver": "555"})
+    tree.write_pairs(3, "baseline", provenance={"git": None, "driver": "555"})
     facts = provenance(tree.runs())
     assert facts["torch"] == ["2.6.0"]
     assert facts["Hardware"] == ["Example CPU, 2 cores, 8 GB"]
@@ -22,6 +21,12 @@ def test_what_differs_is_listed(tree: RunTree) -> None:
     tree.write("baseline", 0)
     tree.write("baseline", 1, provenance={"torch": "2.7.0"})
     assert provenance(tree.runs())["torch"] == ["2.6.0", "2.7.0"]
+
+
+def test_minutes_of_long_runs_are_written_in_full(tree: RunTree) -> None:
+    tree.write("baseline", 0)
+    change_json(tree.write("baseline", 1) / "result.json", minutes=1304.2)
+    assert provenance(tree.runs())["Minutes a run"] == ["0.2 to 1,304"]
 
 
 def test_no_run_has_no_provenance() -> None:

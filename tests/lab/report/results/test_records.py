@@ -24,7 +24,7 @@ from batchformer.lab.report.results.records import (
 )
 from batchformer.lab.report.results.runs import read_run
 from batchformer.lab.runs.folder import recipe_to_json
-from helpers.run_folders import RunTree
+from helpers.run_folders import RunTree, change_json
 
 
 def my_folder(**changes: Any) -> dict[str, Any]:
@@ -84,19 +84,18 @@ def test_a_network_that_was_looked_at_has_its_influence_in_the_record(tree: RunT
 
 def test_every_sitting_is_kept_where_the_run_lists_them(tree: RunTree) -> None:
     folder = tree.write("baseline", 0, recipe=my_folder())
-    config = json.loads((folder / "config.json").read_text())
-    one = {**config["provenance"], "from_update": 0, "stage": ""}
+    one = {**read_run(folder).provenance, "from_update": 0, "stage": ""}
     two = {**one, "git": "def5678", "from_update": 900}
-    (folder / "config.json").write_text(json.dumps({**config, "sittings": [one, two]}))
+    change_json(folder / "config.json", sittings=[one, two])
     sittings = record_of(read_run(folder)).sittings
     assert [(s["git"], s["from_update"]) for s in sittings] == [("abc1234", 0), ("def5678", 900)]
 
 
 def test_a_run_that_lists_its_parts_does_not_have_them_twice(tree: RunTree) -> None:
     folder = tree.write("baseline", 0, recipe=my_folder())
-    config = json.loads((folder / "config.json").read_text())
-    sittings = [{**config["provenance"], "from_update": 0, "stage": "train", "part": "sketch"}]
-    (folder / "config.json").write_text(json.dumps({**config, "sittings": sittings}))
+    part = {"from_update": 0, "stage": "train", "part": "sketch"}
+    sittings = [{**read_run(folder).provenance, **part}]
+    change_json(folder / "config.json", sittings=sittings)
     (folder / "sketch").mkdir()
     (folder / "sketch/config.json").write_text(json.dumps({"sittings": sittings}))
     assert [sitting["part"] for sitting in record_of(read_run(folder)).sittings] == ["sketch"]
@@ -180,22 +179,17 @@ def test_a_damaged_record_is_named(tmp_path: Path) -> None:
 def test_the_command_records_a_folder_of_runs(
     tree: RunTree, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for seed in (100, 101):
-        for arm in ("baseline", "batchformer"):
-            tree.write(arm, seed, recipe=my_folder())
-    tree.write("batchformer_self", 100, recipe=my_folder(), finished=False)
+    tree.write_pairs(2, recipe=my_folder())
+    tree.write("batchformer_self", 0, recipe=my_folder(), finished=False)
     call = ["record", str(tree.root), "--to", str(tmp_path / "results"), "--variant", "caltech 5"]
     main(call)
     said = capsys.readouterr().out
-    assert "Not recorded: my_folder/batchformer_self/seed100 has not finished" in said
+    assert "Not recorded: my_folder/batchformer_self/seed0 has not finished" in said
     assert "4 records written." in said
-    found = sorted((tmp_path / "results").rglob("*.json"))
-    assert [
-        path.relative_to(tmp_path / "results/my_folder/caltech-5").as_posix() for path in found
-    ] == [
-        *("baseline/seed100.json", "baseline/seed101.json"),
-        *("batchformer/seed100.json", "batchformer/seed101.json"),
-    ]
+    written = tmp_path / "results/my_folder/caltech-5"
+    assert {path.relative_to(written).as_posix() for path in written.rglob("*.json")} == {
+        f"{arm}/seed{seed}.json" for arm in ("baseline", "batchformer") for seed in (0, 1)
+    }
     main(call)
     assert "0 records written, 4 were there already." in capsys.readouterr().out
     with pytest.raises(SystemExit):

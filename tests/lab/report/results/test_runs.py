@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -195,25 +194,9 @@ def test_a_file_cut_anywhere_never_raises(tree: RunTree, file: str, share: float
         assert whole or file == "metrics.jsonl" or run.remarks
 
 
-def test_arrays_are_those_of_the_file(tmp_path: Path) -> None:
-    kept: dict[str, Any] = {"counts": np.arange(5), "names": np.array(["a", "é"])}
-    np.savez_compressed(tmp_path / "figures.npz", **kept)
-    arrays = Arrays(tmp_path / "figures.npz")
-    assert arrays.problem() is None
-    assert (len(arrays), sorted(arrays)) == (2, ["counts", "names"])
-    assert all(np.array_equal(arrays[name], kept[name]) for name in kept)
-    assert arrays.get("confusion") is None
-
-
 def test_objects_are_never_unpickled(tmp_path: Path) -> None:
     np.savez(tmp_path / "figures.npz", trap=np.array([{"a": 1}], dtype=object), allow_pickle=True)
     assert Arrays(tmp_path / "figures.npz").get("trap") is None
-
-
-def test_a_missing_file_is_empty(tmp_path: Path) -> None:
-    arrays = Arrays(tmp_path / "figures.npz")
-    assert (len(arrays), arrays.get("per_class")) == (0, None)
-    assert arrays.problem() == "figures.npz is missing"
 
 
 @settings(

@@ -7,24 +7,25 @@ import pytest
 from rich.console import Console
 
 from batchformer.lab.report.results.comparison import Comparison, compare_runs
-from batchformer.lab.report.results.runs import RecordedRun, find_runs
-from batchformer.lab.report.results.tables import difference_rows, print_table, score_rows
-from helpers.run_folders import RunTree, recipe_of, write_run
+from batchformer.lab.report.results.runs import RecordedRun
+from batchformer.lab.report.results.tables import (
+    Terminal,
+    difference_rows,
+    print_table,
+    score_rows,
+)
+from helpers.run_folders import RunTree, recipe_of
 
 ARMS = ("baseline", "batchformer", "batchformer_self", "batchformer_official_loss")
 
 
 @pytest.fixture(scope="module")
 def many_runs(tmp_path_factory: pytest.TempPathFactory) -> list[RecordedRun]:
-    root = tmp_path_factory.mktemp("tables")
-    for arm in ARMS:
-        for seed in range(3):
-            write_run(root, arm, seed, gain=0.05)
-    for arm in ("baseline", "batchformer"):
-        for seed in range(2):
-            write_run(root, arm, seed, recipe=recipe_of("[red]two"))
-    (write_run(root, "baseline", 8) / "result.json").write_text("{")
-    return find_runs(root)
+    tree = RunTree(tmp_path_factory.mktemp("tables"))
+    tree.write_pairs(3, *ARMS)
+    tree.write_pairs(2, recipe=recipe_of("[red]two"))
+    (tree.write("baseline", 8) / "result.json").write_text("{")
+    return tree.runs()
 
 
 @pytest.fixture(scope="module")
@@ -54,9 +55,12 @@ def test_it_fits_and_no_number_is_broken(full: Comparison, width: int) -> None:
 @pytest.fixture
 def described(tree: RunTree) -> Comparison:
     values = {"baseline": (0.164, 0.168, 0.160), "batchformer": (0.022, 0.025, 0.018)}
-    for arm, each in values.items():
-        for seed, value in enumerate(each):
-            tree.write(arm, seed, scores={"knn": 20.0 + seed, "alignment": value})
+    tree.write_scores(
+        {
+            arm: [{"knn": 20.0 + seed, "alignment": value} for seed, value in enumerate(each)]
+            for arm, each in values.items()
+        }
+    )
     return compare_runs(tree.runs())
 
 
@@ -76,12 +80,9 @@ def test_a_description_has_three_decimals_and_no_verdict(described: Comparison) 
 def test_intervals_end_where_a_score_can_not_go_on(tree: RunTree) -> None:
     """Differences can be negative; an accuracy, a calibration error and a loss can not."""
     scores = {"all": (97.0, 99.5, 99.9), "ece": (0.2, 1.0, 3.0), "val_loss": (0.1, 0.2, 0.9)}
-    for seed in range(3):
-        own = {name: each[seed] for name, each in scores.items()}
-        for arm in ("baseline", "batchformer"):
-            tree.write(arm, seed, scores=own)
-    recipe = tree.compared()
-    cells = {row[0]: row[5] for row in score_rows(recipe) if row[0]}
+    by_seed = [dict(zip(scores, each, strict=True)) for each in zip(*scores.values(), strict=True)]
+    tree.write_scores({"baseline": by_seed, "batchformer": by_seed})
+    cells = {row[0]: row[5] for row in score_rows(tree.compared()) if row[0]}
     assert cells["All"].endswith(", 100.00]")
     assert cells["ECE"].startswith("[0.00, ") and not cells["ECE"].endswith(" 100.00]")
     assert cells["val loss"].startswith("[0.00, ")
@@ -94,6 +95,9 @@ def test_a_pipe_gets_plain_text(full: Comparison) -> None:
 
 def test_names_are_not_taken_for_markup(full: Comparison) -> None:
     assert "[red]two" in printed(full, 80)
+    file = io.StringIO()
+    Terminal(Console(file=file)).show("", ("arm", "[red]domain"), [("baseline", "[b]")])
+    assert "[red]domain" in file.getvalue() and "[b]" in file.getvalue()
 
 
 def test_an_ascii_terminal_can_show_it(full: Comparison) -> None:

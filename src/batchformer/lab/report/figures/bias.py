@@ -17,19 +17,15 @@ from batchformer.lab.report.results.names import arm_colours, sorted_arms
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-POINTS = 101
-"""At which the curves of several seeds are averaged."""
+POINTS = 101  # places at which the curves of several seeds are averaged
 
 
 @dataclass(frozen=True)
 class BiasCurves:
-    """For each arm the curve of every seed, as (unseen, seen) accuracies in percent, (B,) each.
-
-    ``of`` says what is seen or unseen, pairs or classes.
-    """
+    """For each arm the curve of every seed, as (unseen, seen) accuracies in percent, (B,) each."""
 
     by_arm: dict[str, list[tuple[NDArray[Any], NDArray[Any]]]]
-    of: str = "pairs"
+    of: str = "pairs"  # what is seen or unseen: pairs or classes
 
     def mean(self, arm: str) -> tuple[NDArray[Any], NDArray[Any]]:
         """The mean accuracy on seen ones over seeds, where every seed has one, (POINTS,) each."""
@@ -41,10 +37,7 @@ class BiasCurves:
         return unseen, np.mean([np.interp(unseen, x, y) for x, y in rising], 0)
 
 
-def make(group: RunGroup) -> CaptionedFigure | None:
-    data = gather(group)
-    if data is None:
-        return None
+def make(data: BiasCurves) -> CaptionedFigure:
     over = over_seeds({arm: len(each) for arm, each in data.by_arm.items()})
     several = max(map(len, data.by_arm.values())) > 1
     reach = ", as far as all of them reach" if several else ""

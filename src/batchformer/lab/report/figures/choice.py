@@ -26,10 +26,7 @@ class Choices:
     chosen: dict[str, dict[int, tuple[int, float]]]
 
 
-def make(group: RunGroup) -> CaptionedFigure | None:
-    data = gather(group)
-    if data is None:
-        return None
+def make(data: Choices) -> CaptionedFigure:
     over = over_seeds({arm: len(each) for arm, each in data.chosen.items()})
     note = (
         f"Score of a first training on the classes of validation, which it leaves out. Lines are "

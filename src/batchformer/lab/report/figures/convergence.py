@@ -20,7 +20,6 @@ from batchformer.lab.report.figures.curves import (
 )
 from batchformer.lab.report.results.configuration import RunGroup
 from batchformer.lab.report.results.names import arm_colours, in_words, metric_label
-from batchformer.lab.report.results.runs import RecordedRun
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -32,29 +31,18 @@ MoCo-v3 alone has after all 90."""
 
 @dataclass(frozen=True)
 class Convergence:
-    """Scores of probes by epoch, of all arms of a group.
-
-    Args:
-        reference: the arm whose final score is to be reached.
-        curves: mean, least and greatest over seeds by epoch, for each arm.
-        seeds: runs behind each curve.
-        final: the mean over seeds of the reference's last score; None where it has none.
-        reached: for each other arm the first epoch at which its mean is at least that; None where
-            no epoch is.
-    """
+    """Scores of probes by epoch, of all arms of a group."""
 
     metric: str
-    reference: str
-    curves: Mapping[str, Curve]
-    seeds: Mapping[str, int]
-    final: float | None
+    reference: str  # the arm whose final score is to be reached
+    curves: Mapping[str, Curve]  # mean, least and greatest over seeds by epoch, for each arm
+    seeds: Mapping[str, int]  # runs behind each curve
+    final: float | None  # the mean over seeds of the reference's last score; None where it has none
+    # For each other arm the first epoch at which its mean is at least that, if there is one
     reached: Mapping[str, int | None]
 
 
-def make(group: RunGroup) -> CaptionedFigure | None:
-    data = gather(group)
-    if data is None:
-        return None
+def make(data: Convergence) -> CaptionedFigure:
     rows = [
         (arm, f"{epoch:.0f}", number(mean))
         for arm, curve in data.curves.items()
@@ -78,7 +66,8 @@ def gather(group: RunGroup) -> Convergence | None:
         return None
     curves, seeds = {}, {}
     for arm in group.arms:
-        series = [each for run in group.of(arm) if (each := by_epoch(run, metric))]
+        series = [run.series("eval", metric, by="epoch") for run in group.of(arm)]
+        series = [each for each in series if each]
         # Every epoch by itself: a mean over several would hide when a score is reached.
         curve = curve_over_seeds(series, most=None)
         if curve.steps:
@@ -93,15 +82,6 @@ def gather(group: RunGroup) -> Convergence | None:
         if arm != group.reference
     }
     return Convergence(metric, group.reference, curves, seeds, final, reached)
-
-
-def by_epoch(run: RecordedRun, metric: str) -> dict[int, float]:
-    """One score by the passes over the training images that a run had done."""
-    return {
-        int(record["epoch"]): float(record[metric])
-        for record in run.metrics
-        if record["kind"] == "eval" and isinstance(record.get(metric), (int, float))
-    }
 
 
 def first_at_least(epochs: Sequence[float], scores: Sequence[float], wanted: float) -> int | None:

@@ -14,8 +14,7 @@ from batchformer.lab.report.results.runs import RecordedRun, headline
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-MOST_POINTS = 120
-"""Points of a line; longer records are averaged over windows of equal length."""
+MOST_POINTS = 120  # points of a line; longer records are averaged over windows of equal length
 
 
 class Curve(NamedTuple):

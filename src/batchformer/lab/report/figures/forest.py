@@ -16,12 +16,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-ROW = 0.36
-"""Inches: a name, and below it its interval."""
-LIFT = 0.2
-"""From an interval up to the foot of its name, in rows."""
-THICKNESS = 0.2
-"""Half the height of the diamond, in rows."""
+ROW = 0.36  # inches: a name, and below it its interval
+LIFT = 0.2  # from an interval up to the foot of its name, in rows
+THICKNESS = 0.2  # half the height of the diamond, in rows
 
 
 def make(arm: str, reference: str, metric: str, effect: Effect) -> CaptionedFigure:

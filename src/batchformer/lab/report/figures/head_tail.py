@@ -31,8 +31,7 @@ from batchformer.lab.report.results.words import with_interval
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-LEAST_REACH = 5.0
-"""Colours of a difference reach at least this many percentage points."""
+LEAST_REACH = 5.0  # colours of a difference reach at least this many percentage points
 PALE = 2.0
 """Colours reach this many times as far as the differences do: no cell is corrected for the others,
 so none has a full colour."""
@@ -40,17 +39,11 @@ so none has a full colour."""
 
 @dataclass(frozen=True)
 class HeadTailOfArm:
-    """One arm over its seeds.
+    """One arm over its seeds."""
 
-    Args:
-        rates: (G, G) percent of a group's test images that are taken for each group.
-        right: (G,) percent of a group's test images that are taken for their own class.
-        differences: (G, G) to the reference on the same seeds; None for the reference itself, or
-            without pair.
-    """
-
-    rates: NDArray[Any]
-    right: NDArray[Any]
+    rates: NDArray[Any]  # (G, G) percent of a group's test images that are taken for each group
+    right: NDArray[Any]  # (G,) percent of a group's test images that are taken for their own class
+    # (G, G) to the reference on the same seeds; None for the reference itself, or without pair
     differences: list[list[Paired]] | None
     seeds: int
 
@@ -64,10 +57,7 @@ class HeadTail:
     reference: str
 
 
-def make(group: RunGroup) -> CaptionedFigure | None:
-    data = gather(group)
-    if data is None:
-        return None
+def make(data: HeadTail) -> CaptionedFigure:
     return CaptionedFigure("From head to tail", caption(data), lambda: draw(data), (), tables(data))
 
 
@@ -92,13 +82,14 @@ def gather(group: RunGroup) -> HeadTail | None:
         both = sorted(runs.keys() & start.keys()) if arm != group.reference else []
         differences = None
         if both:
-            left, right = (np.stack([side[s][0][cut] for s in both]) for side in (start, runs))
+            # Lists of seeds in the cells of lists of lists.
+            left, right = (
+                np.stack([side[s][0][cut] for s in both], axis=-1).tolist()
+                for side in (start, runs)
+            )
             differences = [
-                [
-                    paired(left[:, i, j].tolist(), right[:, i, j].tolist())
-                    for j in range(len(cut[0]))
-                ]
-                for i in range(len(cut[0]))
+                [paired(a, b) for a, b in zip(*rows, strict=True)]
+                for rows in zip(left, right, strict=True)
             ]
         by_arm[arm] = HeadTailOfArm(
             np.mean([rates[cut] for rates, _ in runs.values()], 0),

@@ -31,43 +31,27 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-MOST_POINTS = 100
-"""More classes than this are averaged over neighbours in frequency."""
-
-MOST_LINES = 3
-"""Arms whose accuracies are drawn upon one another; more cover each other."""
-
-MOST_NAMES = 20
-"""Classes that are named along the axis; more would not be legible."""
-
-SHORT_NAMES = 40
-"""Letters that fit along the axis; longer names are turned."""
+MOST_POINTS = 100  # more classes than this are averaged over neighbours in frequency
+MOST_LINES = 3  # arms whose accuracies are drawn upon one another; more cover each other
+MOST_NAMES = 20  # classes that are named along the axis; more would not be legible
+SHORT_NAMES = 40  # letters that fit along the axis; longer names are turned
 
 
 @dataclass(frozen=True)
 class ByClass:
-    """P points from the most to the least frequent class, or group of classes.
+    """P points from the most to the least frequent class, or group of classes."""
 
-    Args:
-        names: of the points; empty where they are too many to be read.
-        places: rank in frequency of a point, from 1; the middle of a group.
-        counts: training images of a class, (P,).
-        accuracy: by arm, percent, mean over seeds, (P,); NaN without test images.
-        differences: by arm other than the reference, None without test images or without pair.
-        seeds, paired_seeds: how many seeds each arm has, and each difference.
-        classes: K.
-        classes_per_point: the largest number of classes in one point.
-    """
-
-    names: list[str]
-    places: list[float]
-    counts: list[float]
+    names: list[str]  # of the points; empty where they are too many to be read
+    places: list[float]  # rank in frequency of a point, from 1; the middle of a group
+    counts: list[float]  # training images of a class, (P,)
+    # By arm, percent, mean over seeds, (P,); NaN without test images
     accuracy: dict[str, NDArray[Any]]
+    # By arm other than the reference, None without test images or without pair
     differences: dict[str, list[Paired | None]]
-    seeds: dict[str, int]
-    paired_seeds: dict[str, int]
-    classes: int
-    classes_per_point: int
+    seeds: dict[str, int]  # how many each arm has
+    paired_seeds: dict[str, int]  # how many each difference has
+    classes: int  # K
+    classes_per_point: int  # the largest number of classes in one point
     reference: str
 
     @property
@@ -82,10 +66,7 @@ class ByClass:
         return [arm for arm in self.accuracy if arm == main or arm not in self.differences]
 
 
-def make(group: RunGroup) -> CaptionedFigure | None:
-    data = gather(group)
-    if data is None:
-        return None
+def make(data: ByClass) -> CaptionedFigure:
     table = _by_class_table(data)
     return CaptionedFigure("Accuracy by class", caption(data), lambda: draw(data), (), [table])
 

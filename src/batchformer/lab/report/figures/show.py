@@ -28,8 +28,6 @@ FORMATS = ("svg", "png", "pdf")
 PRINT_INK = "#3f444b"
 """Text and axes on paper."""
 
-Compute = Callable[[Path], object]
-
 
 def show(
     name: str,
@@ -37,7 +35,7 @@ def show(
     *,
     to: Path | None = None,
     against: str | None = None,
-    compute: Compute | None = None,
+    compute: Callable[[Path], object] | None = None,
     options: dict[str, Any] | None = None,
     console: Console | None = None,
 ) -> None:
@@ -67,11 +65,14 @@ def show(
                 f"{option} {arm}: no such run has finished here; arms: {', '.join(sorted(here))}."
             )
     if compute is not None and entry.needs == FILE:
-        fill_in(group, compute)
+        for run in group.runs:
+            if not len(run.insight):
+                print(f"Looking at {run.folder} ...", file=sys.stderr)
+                compute(run.folder)
     if "cam_layer" in given:
         of_folder = given["cam_layer"]
         given = {**given, "cam_layer": lambda run: of_folder(run.folder / run.insight_part)}
-    made = entry.load()(group, **given)
+    made = entry.of(group, **given)
     if made is None:
         raise ValueError(missing(name, entry, group, paths, tried=compute is not None))
     out = Terminal(console)
@@ -82,14 +83,6 @@ def show(
     else:
         write_figure(made, to)
         out.say(f"Figure: {to}")
-
-
-def fill_in(group: RunGroup, compute: Compute) -> None:
-    """Make the arrays of every run that has none."""
-    for run in group.runs:
-        if not len(run.insight):
-            print(f"Looking at {run.folder} ...", file=sys.stderr)
-            compute(run.folder)
 
 
 def missing(

@@ -17,12 +17,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-SPREAD = 0.16
-"""Distance of arms at one level, where levels are 1 apart."""
+SPREAD = 0.16  # distance of arms at one level, where levels are 1 apart
 SEEDS: Any = {"linestyle": "", "marker": ".", "markersize": 4}
 DOTTED: Any = (0, (1, 1.5))
-SECOND = "few"
-"""The metric of the second panel: where the paper sees most of BatchFormer's gain."""
+SECOND = "few"  # the metric of the second panel: where the paper sees most of BatchFormer's gain
 
 
 def make(found: SweepComparison) -> CaptionedFigure | None:

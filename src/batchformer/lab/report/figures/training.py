@@ -43,11 +43,13 @@ class Line(NamedTuple):
     label: str
 
 
-def make(group: RunGroup) -> CaptionedFigure | None:
-    lines = lines_of(group)
-    if not lines:
-        return None
-    averaged = valley_table(group)
+def gather(group: RunGroup) -> RunGroup | None:
+    """The runs themselves, if one has logged a line."""
+    return group if lines_of(group) else None
+
+
+def make(group: RunGroup) -> CaptionedFigure:
+    lines, averaged = lines_of(group), valley_table(group)
     return CaptionedFigure(
         "Training",
         caption(group, lines, averaged=averaged is not None),
@@ -64,7 +66,9 @@ def lines_of(group: RunGroup) -> list[Line]:
         found.append(Line("train", "loss", "Training loss"))
     metric = evaluated_metric(group.runs, fewest=2)
     if metric is not None:
-        found.append(Line("eval", metric, f"{metric_label(metric)}{swad_suffix(group)}"))
+        # With SWAD, scores by update are not those of the averaged network, which is reported.
+        swad = " without SWAD" if (group.recipe.get("hyper") or {}).get("swad") else ""
+        found.append(Line("eval", metric, f"{metric_label(metric)}{swad}"))
     return found
 
 
@@ -176,11 +180,6 @@ def change_of_loss(group: RunGroup) -> list[str]:
     ]
 
 
-def swad_suffix(group: RunGroup) -> str:
-    """With SWAD, scores by update are not those of the averaged network, which is reported."""
-    return " without SWAD" if (group.recipe.get("hyper") or {}).get("swad") else ""
-
-
 def valleys(run: RecordedRun) -> dict[str, Mapping[str, Any]]:
     """Where SWAD's valley was, for every training of a run.
 
@@ -211,4 +210,4 @@ def valley_table(group: RunGroup) -> FigureTable | None:
 
 def _span(values: Iterable[Any]) -> str:
     known = [value for value in values if isinstance(value, (int, float))]
-    return value_range(known, ",.0f") if known else ""
+    return value_range(known, "{:,.0f}".format) if known else ""

@@ -16,11 +16,7 @@ from batchformer.insight.page.html import environment as shared_environment
 from batchformer.lab.config.recipe import NOT_IN_THE_PAPER
 from batchformer.lab.report.page.sections import pooled_parts, sections_of, sweep_section
 from batchformer.lab.report.results import words
-from batchformer.lab.report.results.comparison import (
-    Difference,
-    RecipeComparison,
-    compare_runs,
-)
+from batchformer.lab.report.results.comparison import Difference, RecipeComparison, compare_runs
 from batchformer.lab.report.results.configuration import RunGroup, settings
 from batchformer.lab.report.results.names import (
     ARMS,
@@ -64,14 +60,11 @@ class Strip:
 
 @dataclass(frozen=True)
 class Part:
-    """One recipe or one sweep on the page.
-
-    Strips of a recipe go by arm and metric, those of a sweep by ``reference`` or ``baseline`` and
-    then by arm and level.
-    """
+    """One recipe or one sweep on the page."""
 
     anchor: str
     comparison: RecipeComparison | SweepComparison
+    # Of a recipe by (arm, metric), of a sweep by `reference` or `baseline` and then (arm, level)
     strips: Mapping[Any, Any]
     sections: list[Section]
     settings: dict[str, str]

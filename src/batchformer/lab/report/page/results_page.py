@@ -66,20 +66,16 @@ ROW = re.compile(
     rf"(?P<folders>{FOLDERS})(?: on (?P<metric>\w+))?(?: with (?P<arm>{ARM}))?"
     rf"(?: against (?P<others>{FOLDERS}))?"
 )
-Family = Sequence[Test]
-"""Tests that are corrected together."""
-Adjusted = Mapping[Test, P | None]
-"""Holm's p-value of each test in the family."""
+Family = Sequence[Test]  # tests that are corrected together
+Adjusted = Mapping[Test, P | None]  # Holm's p-value of each test in the family
 
 
 @dataclass(frozen=True)
 class Item:
-    """What a column shows: an arm's mean, or the difference of two arms, on one metric.
+    """What a column shows: an arm's mean, or the difference of two arms, on one metric."""
 
-    ``what`` is ``paper`` for the paper's number, ``p`` for the p-value, ``chance`` for the power to
-    detect the paper's difference, or empty.
-    """
-
+    # `paper`: the paper's number, `p`: the p-value, `chance`: the power to detect the paper's
+    # difference, empty: the number itself
     what: str
     arm: str
     against: str
@@ -152,7 +148,8 @@ def _arms_table(lines: Mapping[str, Sequence[str]], root: Path) -> list[list[str
     """One comparison: a row for each arm, then two for each difference and its p-values."""
     found = load(root, _one(lines, "records"))
     metrics = _one(lines, "metrics", "").split() or sorted_metrics(found.metrics)
-    arms = _labelled(_one(lines, "arms", "")) or {arm: arm for arm in sorted_arms(found.arms)}
+    items = [_item(part) for part in _parts(_one(lines, "arms", ""))]
+    arms = {item.arm: item.label for item in items} or {a: a for a in sorted_arms(found.arms)}
     contrasts = [_item(text) for text in _parts(_one(lines, "contrasts", ""))]
     found.require([*arms, *(arm for item in contrasts for arm in (item.arm, item.against))])
     with_intervals = _one(lines, "intervals", "yes") == "yes"
@@ -189,22 +186,21 @@ def _rows_table(lines: Mapping[str, Sequence[str]], root: Path) -> list[list[str
     texts = _parts(_one(lines, "columns"))
     rows = [["", *(item.label for text in texts for item in _items(text, metric or "?"))]]
     read = [_read_row(row, texts, metric, root) for row in lines.get("row", ())]
+    each: list[Adjusted]
     if first_is_primary := _one(lines, "primary", "") == "first":
         tests = [(row.found, test) for row in read for test in row.tests]
         corrected = iter(holm_but_first(tests))
         # The primary test has no entry, so it keeps its own p-value.
-        table_wide = [
+        each = [
             {test: p for test in row.tests if (p := next(corrected)) is not None} for row in read
         ]
-    for index, row in enumerate(read):
-        if first_is_primary:
-            adjusted: Adjusted = table_wide[index]
-        else:
-            adjusted = holm_over(row.found, _family(lines, row.tests, row.metric))
+    else:
+        each = [holm_over(row.found, _family(lines, row.tests, row.metric)) for row in read]
+    with_p = "family" in lines or first_is_primary
+    spread = _one(lines, "intervals", "no") == "yes"
+    for row, adjusted in zip(read, each, strict=True):
         items = row.items
         means = row.found.on_shared_seeds([i.arm for i in items if not i.against and not i.what])
-        with_p = "family" in lines or first_is_primary
-        spread = _one(lines, "intervals", "no") == "yes"
         cells = [_cell(item, row.found, means, adjusted, with_p, spread) for item in items]
         label = row.label
         if _one(lines, "seeds", "yes") == "yes":
@@ -373,11 +369,9 @@ def _items(text: str, metric: str) -> list[Item]:
     metrics = item.metric.split() or [metric]
     if not all(metrics):
         raise ValueError(f"{text!r} names no metric: add ` on METRIC`, or a line `metric: METRIC`")
-    several = len(metrics) > 1
-    return [
-        Item(item.what, item.arm, item.against, m, metric_label(m) if several else item.label)
-        for m in metrics
-    ]
+    if len(metrics) == 1:
+        return [replace(item, metric=metrics[0])]
+    return [replace(item, metric=name, label=metric_label(name)) for name in metrics]
 
 
 def _item(text: str) -> Item:
@@ -390,11 +384,6 @@ def _item(text: str) -> Item:
         )
     what, arm, against = (match["what"] or "").strip(), match["arm"], match["against"] or ""
     return Item(what, arm, against, match["metrics"] or "", label or body)
-
-
-def _labelled(text: str) -> dict[str, str]:
-    """Each arm of ``arm = label; arm`` with its label."""
-    return {_item(part).arm: _item(part).label for part in _parts(text)}
 
 
 def _parts(text: str) -> list[str]:

@@ -21,8 +21,7 @@ from batchformer.lab.report.results.runs import RecordedRun
 from batchformer.lab.report.results.sweeps import SweepComparison
 from batchformer.lab.report.results.tables import COLUMNS, effect_rows, pooled_headline
 
-BENCH = "bench.json"
-"""The file that ``batchformer bench`` writes beside runs."""
+BENCH = "bench.json"  # the file that `batchformer bench` writes beside runs
 
 
 def sections_of(group: RunGroup, prefix: str) -> list[Section]:
@@ -32,7 +31,7 @@ def sections_of(group: RunGroup, prefix: str) -> list[Section]:
         if name in NETWORK_FIGURES:
             seen = network_sections(name, group, prefix)
             found += [_naming_sub_runs(section, group) for section in seen]
-        elif (figure := entry.load()(group)) is not None:
+        elif (figure := entry.of(group)) is not None:
             found.append(section_of(figure, f"{prefix}-{name}"))
     speed = speed_section(group)
     return found if speed is None else [*found, speed]
@@ -85,23 +84,18 @@ def bench_beside(runs: Iterable[RecordedRun]) -> Path | None:
 
 def tables_html(tables: Sequence[Table]) -> str:
     """A closed ``<details>`` element for each table."""
-    return "\n".join(_fold(table) for table in tables)
-
-
-def _fold(table: Table) -> str:
-    inside = ""
-    if table.rows:
-        body = [
-            "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>"
-            for row in table.texts()
-        ]
-        inside = scrolling_table(table.title, table.columns, body) + "\n"
-    notes = "".join(f"<li>{escape(note)}.</li>" for note in table.notes)
-    return (
-        f"<details>\n<summary>{escape(table.title)}</summary>\n"
-        f"<p><small>{escape(table.environment_line)}</small></p>\n{inside}"
-        f'<ul class="notes">{notes}</ul>\n</details>'
-    )
+    folds = []
+    for table in tables:
+        cells = ("".join(f"<td>{escape(cell)}</td>" for cell in row) for row in table.texts())
+        rows = [f"<tr>{row}</tr>" for row in cells]
+        inside = scrolling_table(table.title, table.columns, rows) + "\n" if rows else ""
+        notes = "".join(f"<li>{escape(note)}.</li>" for note in table.notes)
+        folds.append(
+            f"<details>\n<summary>{escape(table.title)}</summary>\n"
+            f"<p><small>{escape(table.environment_line)}</small></p>\n{inside}"
+            f'<ul class="notes">{notes}</ul>\n</details>'
+        )
+    return "\n".join(folds)
 
 
 # Effects that are pooled over recipes.

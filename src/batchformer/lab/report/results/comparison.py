@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from batchformer.insight.figures.networks import main_arm
 from batchformer.insight.intervals import FEWEST_SEEDS, Summary, summary
 from batchformer.lab.config.arms import MAIN
@@ -34,11 +36,8 @@ from batchformer.lab.report.results.names import (
 )
 from batchformer.lab.report.results.runs import RecordedRun, headline
 
-ALPHA = 0.05
-"""A difference is significant if its p-value after Holm's correction is below this."""
-
-Values = Mapping[int, float]
-"""One score for each seed."""
+ALPHA = 0.05  # a difference is significant if its p-value after Holm's correction is below this
+Values = Mapping[int, float]  # one score for each seed
 
 
 @dataclass(frozen=True)
@@ -53,22 +52,17 @@ class Score:
 
 @dataclass(frozen=True)
 class Difference:
-    """One arm against the reference on one metric, over the seeds that both have finished.
-
-    Args:
-        outcome: of this comparison alone, before correction. None for a descriptive metric, which
-            is not tested.
-        adjusted: Holm's p-value over every comparison of the table.
-        paper_effect: the paper's difference in percentage points; None unless it has both numbers.
-        needed: seeds needed to detect the paper's effect, given the spread here.
-    """
+    """One arm against the reference on one metric, over the seeds that both have finished."""
 
     paired: Paired
     seeds: tuple[int, ...]
+    # Of this comparison alone, before correction. None for a descriptive metric, which is not
+    # tested.
     outcome: Outcome | None
-    adjusted: float | None
+    adjusted: float | None  # Holm's p-value over every comparison of the table
+    # The paper's difference in percentage points; None unless it has both numbers
     paper_effect: float | None
-    needed: int | None
+    needed: int | None  # seeds needed to detect the paper's effect, given the spread here
     decimals: int = 2
 
     @property
@@ -79,18 +73,14 @@ class Difference:
 
 @dataclass(frozen=True)
 class RecipeComparison:
-    """Every arm of one recipe; ``scores`` and ``differences`` go by (arm, metric).
-
-    ``over_images`` has, for each arm, the difference of the accuracy over all test images with its
-    bootstrap interval over those images.
-    """
+    """Every arm of one recipe; ``scores`` and ``differences`` go by (arm, metric)."""
 
     group: RunGroup
     arms: tuple[str, ...]
     metrics: tuple[str, ...]
     scores: Mapping[tuple[str, str], Score]
     differences: Mapping[tuple[str, str], Difference]
-    over_images: Mapping[str, ImageInterval]
+    over_images: Mapping[str, ImageInterval]  # by arm, of the difference of the accuracy
     warnings: tuple[str, ...]
 
     @property
@@ -164,25 +154,18 @@ def over_images(group: RunGroup, arm: str) -> ImageInterval | None:
     The difference of each image is averaged over the seeds that both arms have. None if fewer than
     three pairs of runs recorded ``correct`` of shape (M,), or if their test sets differ in size.
     """
-    import numpy as np
-
-    reference = {run.seed: run for run in group.of(group.reference)}
-    total, pairs = np.zeros(0, dtype=np.int64), 0
-    for run in group.of(arm):
-        if run.seed not in reference:
-            continue
-        right, left = run.figures.get("correct"), reference[run.seed].figures.get("correct")
-        if right is None or left is None or right.ndim != 1 or right.shape != left.shape:
-            continue
-        # Integer sums give images with equal answers exactly equal values.
-        difference = right.astype(np.int64) - left.astype(np.int64)
-        if pairs and difference.shape != total.shape:
-            return None
-        total = difference + (total if pairs else 0)
-        pairs += 1
-    if pairs < FEWEST_SEEDS or not total.size:
+    reference = {run.seed: run.figures.get("correct") for run in group.of(group.reference)}
+    pairs = ((run.figures.get("correct"), reference.get(run.seed)) for run in group.of(arm))
+    # Integer sums give images with equal answers exactly equal values.
+    differences = [
+        right.astype(np.int64) - left.astype(np.int64)
+        for right, left in pairs
+        if right is not None and left is not None and right.ndim == 1 and right.shape == left.shape
+    ]
+    sizes = {one.size for one in differences}
+    if len(differences) < FEWEST_SEEDS or len(sizes) > 1 or 0 in sizes:
         return None
-    return bootstrap_interval((total / pairs).tolist())
+    return bootstrap_interval((np.sum(differences, 0) / len(differences)).tolist())
 
 
 # Shared with sweeps: scores of runs, and the difference of two sides.

@@ -27,15 +27,12 @@ OF_THE_ARM = frozenset({"module", "optim.module_weight_decay", "train.loss_multi
 
 @dataclass(frozen=True, eq=False)
 class RunGroup:
-    """Runs that may be compared: one recipe, and one configuration in every arm.
-
-    ``reference`` is the arm that the others are compared with; its runs need not be there.
-    """
+    """Runs that may be compared: one recipe, and one configuration in every arm."""
 
     name: str
     runs: tuple[RecordedRun, ...]
     warnings: tuple[str, ...] = ()
-    reference: str = BASELINE
+    reference: str = BASELINE  # the others are compared with this arm; its runs may be missing
 
     @property
     def recipe(self) -> Mapping[str, Any]:

@@ -19,10 +19,8 @@ from batchformer.lab.recipes import RECIPES
 from batchformer.lab.report.results.names import bounds, decimals
 from batchformer.lab.report.results.records import SUMMARY, records_in, require_one_configuration
 
-Test = tuple[str, str, str]
-"""An arm, the arm it is compared with, and a metric."""
-P = float | str
-"""A p-value; a typed one may be ``"<0.001"``."""
+Test = tuple[str, str, str]  # an arm, the arm it is compared with, and a metric
+P = float | str  # a p-value; a typed one may be `"<0.001"`
 
 
 @dataclass(frozen=True)
@@ -38,44 +36,33 @@ class Mean:
 
 @dataclass(frozen=True)
 class Contrast:
-    """One arm against another on one metric, paired by seed.
-
-    Args:
-        low, high: 95% interval, None with fewer than three seeds.
-        p: p-value of this difference alone.
-        sd: standard deviation of the paired differences, if it is known.
-        adjusted: Holm's p-value as it was typed; None for a computed difference.
-        computed: whether it was computed from the values of the seeds.
-    """
+    """One arm against another on one metric, paired by seed."""
 
     difference: float
+    # low, high: 95% interval, None with fewer than three seeds
     low: float | None
     high: float | None
-    p: P | None
+    p: P | None  # p-value of this difference alone
     n: int
-    sd: float | None = None
-    adjusted: P | None = None
-    computed: bool = True
+    sd: float | None = None  # standard deviation of the paired differences, if it is known
+    adjusted: P | None = None  # Holm's p-value as it was typed; None for a computed difference
+    computed: bool = True  # whether it was computed from the values of the seeds
     decimals: int = 2
 
 
 @dataclass(frozen=True)
 class ComparisonEvidence:
-    """One comparison, or several that are pooled.
+    """One comparison, or several that are pooled."""
 
-    Args:
-        recipe: the recipe that has the paper's numbers.
-        values: the score of every seed, by arm and metric.
-        typed: the content of ``summary.json``, or empty.
-        pooled: the comparisons that it consists of, if there are several. ``summary.json`` names
-            them as ``pools``.
-        places: by metric, the decimals of single values that were typed with fewer than usual.
-    """
-
-    recipe: str
+    recipe: str  # the recipe that has the paper's numbers
+    # The score of every seed, by arm and metric
     values: Mapping[tuple[str, str], Mapping[int, float]]
+    # The content of `summary.json`, or empty
     typed: Mapping[str, Any] = field(default_factory=dict)
+    # The comparisons that it consists of, if there are several. `summary.json` names them as
+    # `pools`.
     pooled: Sequence[ComparisonEvidence] = ()
+    # By metric, the decimals of single values that were typed with fewer than usual
     places: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -114,7 +101,7 @@ class ComparisonEvidence:
         """The paired difference; None if it was not measured."""
         if self.pooled and (found := self._pooled_contrast(arm, against, metric)):
             return found
-        typed = self._typed(arm, against, metric)
+        typed = self.typed_contrast(arm, against, metric)
         other = self.values.get((arm, metric), {})
         reference = self.values.get((against, metric), {})
         shared = sorted(other.keys() & reference.keys())
@@ -131,7 +118,7 @@ class ComparisonEvidence:
             decimals=decimals(metric),
         )
 
-    def _typed(self, arm: str, against: str, metric: str) -> Contrast | None:
+    def typed_contrast(self, arm: str, against: str, metric: str) -> Contrast | None:
         """The difference as it was typed."""
         for typed in self.typed.get("contrasts", ()):
             if (typed["arm"], typed["against"]) == (arm, against) and metric in typed["metrics"]:
@@ -181,11 +168,6 @@ class ComparisonEvidence:
             return own
         other = numbers.get(against, {}).get(metric)
         return None if own is None or other is None else own - other
-
-    def typed_holm(self, test: Test) -> P | None:
-        """Holm's p-value as it was typed."""
-        typed = self._typed(*test)
-        return None if typed is None else typed.adjusted
 
     def _pooled_contrast(self, arm: str, against: str, metric: str) -> Contrast | None:
         """The mean difference of the pooled comparisons; each counts once."""
@@ -281,4 +263,5 @@ def holm_over(found: ComparisonEvidence, family: Sequence[Test]) -> dict[Test, P
     if all(c is None or c.computed for c in contrasts.values()):
         p_values = [None if c is None or c.p is None else float(c.p) for c in contrasts.values()]
         return dict(zip(contrasts, holm(p_values), strict=True))
-    return {test: found.typed_holm(test) for test in contrasts}
+    typed = {test: found.typed_contrast(*test) for test in contrasts}
+    return {test: None if one is None else one.adjusted for test, one in typed.items()}

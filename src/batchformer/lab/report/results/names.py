@@ -67,8 +67,7 @@ MEANINGS = {
 
 LOWER_IS_BETTER = frozenset({"ece", "loss", "nll", "val_loss", "without_swad_val_loss"})
 
-CORRELATIONS = frozenset({"rarity", "rarity_at_accuracy"})
-"""Rank correlations over classes."""
+CORRELATIONS = frozenset({"rarity", "rarity_at_accuracy"})  # rank correlations over classes
 
 DESCRIPTIVE = frozenset({"alignment", "uniformity", "feature_std", "influence", *CORRELATIONS})
 """Metrics that describe features or influence, where neither more nor less is better: shown with

@@ -15,10 +15,8 @@ from batchformer.lab.report.results.names import DESCRIPTIVE, metric_label
 from batchformer.lab.report.results.runs import RecordedRun
 from batchformer.plug.findings import NEXT_TO_NOTHING
 
-MOST_NAMED = 3
-"""Runs that a note names before it counts the others."""
-SHRUNK = 1.0
-"""Weight decay explains small gradients if it can have left less than 1/e of a weight."""
+MOST_NAMED = 3  # runs that a note names before it counts the others
+SHRUNK = 1.0  # weight decay explains small gradients if it can have left less than 1/e of a weight
 
 
 # Runs that are missing or lack something.
@@ -63,28 +61,21 @@ def unmeasured_notes(
 
     ``name`` is that of the recipe or sweep; its ``side``, "arm" or "level", has the mean.
     """
-    missing = {metric: [run for run in runs if run.measured(metric) is None] for metric in metrics}
-    return [
-        _unmeasured(metric, found, len(runs), name, side)
-        for metric, found in missing.items()
-        if found
-    ]
-
-
-def _unmeasured(
-    metric: str, missing: Sequence[RecordedRun], count: int, name: str, side: str
-) -> str:
-    if len(missing) == 1:
-        run = missing[0]
-        return (
-            f"{run.name}: {metric!r} is {run.scores.get(metric)}, so this seed is not in the "
-            f"mean; if it diverged, the mean flatters the {side}"
-        )
-    return (
-        f"{name}: {metric!r} was not measured in {len(missing)} of {count} runs "
-        f"({_named(missing, name)}), so these seeds are not in the means; if they diverged, the "
-        f"means flatter the {side}s"
-    )
+    lines = []
+    for metric in metrics:
+        missing = [run for run in runs if run.measured(metric) is None]
+        if len(missing) == 1:
+            lines.append(
+                f"{missing[0].name}: {metric!r} is {missing[0].scores.get(metric)}, so this seed "
+                f"is not in the mean; if it diverged, the mean flatters the {side}"
+            )
+        elif missing:
+            lines.append(
+                f"{name}: {metric!r} was not measured in {len(missing)} of {len(runs)} runs "
+                f"({_named(missing, name)}), so these seeds are not in the means; if they "
+                f"diverged, the means flatter the {side}s"
+            )
+    return lines
 
 
 def _named(runs: Sequence[RecordedRun], name: str) -> str:

@@ -26,28 +26,19 @@ from batchformer.lab.report.results.names import (
     sorted_metrics,
 )
 
-Key = tuple[str, str, str]
-"""An arm, the arm it is compared with, and a metric."""
+Key = tuple[str, str, str]  # an arm, the arm it is compared with, and a metric
 
 
 @dataclass(frozen=True)
 class Effect:
-    """One arm against another on one metric, over several recipes.
-
-    Args:
-        recipes: the comparison that each contributes, by name.
-        outcome: of this effect alone, before correction.
-        adjusted: Holm's p-value over all effects.
-        paper: mean of the paper's differences, if it has any.
-        printed: number of recipes for which the paper has a difference.
-    """
+    """One arm against another on one metric, over several recipes."""
 
     pooled: Pooled
-    recipes: Mapping[str, Difference]
-    outcome: Outcome
-    adjusted: float | None
-    paper: float | None
-    printed: int
+    recipes: Mapping[str, Difference]  # the comparison that each contributes, by name
+    outcome: Outcome  # of this effect alone, before correction
+    adjusted: float | None  # Holm's p-value over all effects
+    paper: float | None  # mean of the paper's differences, if it has any
+    printed: int  # number of recipes for which the paper has a difference
 
     @property
     def significant(self) -> bool:
@@ -57,13 +48,10 @@ class Effect:
 
 @dataclass(frozen=True)
 class PooledEffects:
-    """Every effect that at least two recipes have, in the order they are shown.
-
-    ``left_out`` says what was not pooled, and why.
-    """
+    """Every effect that at least two recipes have, in the order they are shown."""
 
     effects: Mapping[Key, Effect]
-    left_out: tuple[str, ...]
+    left_out: tuple[str, ...]  # what was not pooled, and why
 
     @property
     def pairs(self) -> list[tuple[str, str]]:

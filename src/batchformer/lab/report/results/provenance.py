@@ -45,8 +45,12 @@ def provenance(runs: Sequence[RecordedRun]) -> dict[str, list[str]]:
         facts["Resumed"] = resumed
     minutes = [run.result["minutes"] for run in runs if run.result and run.result.get("minutes")]
     if minutes:
-        facts["Minutes a run"] = [value_range(minutes, ".2g")]
+        facts["Minutes a run"] = [value_range(minutes, _minutes)]
     return facts
+
+
+def _minutes(count: float) -> str:
+    return f"{count:.2g}" if count < 99.5 else f"{count:,.0f}"
 
 
 def version_notes(

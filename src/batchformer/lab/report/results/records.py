@@ -16,71 +16,50 @@ import json
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
 from batchformer.insight.figures import influence
 from batchformer.insight.figures.networks import SingleNetwork
-from batchformer.lab.config.recipe import (
-    NO_EFFECT_ON_SAME_DATA,
-    Recipe,
-    changed_settings,
-    flatten,
-)
+from batchformer.lab.config.recipe import NO_EFFECT_ON_SAME_DATA, Recipe, changed_settings, flatten
 from batchformer.lab.recipes import RECIPES
 from batchformer.lab.recipes.sweeps import SWEEPS
 from batchformer.lab.report.results.runs import RecordedRun
 from batchformer.lab.runs.folder import SIZES, recipe_from_json, write_json
 
 FORMAT = 1
-RUN = "run"
-"""The ``source`` of a record that was made from a run folder."""
+RUN = "run"  # the `source` of a record that was made from a run folder
 SUMMARY = "summary.json"
-LONGEST_NAME = 60
-"""Characters of a variant's name that is made from its settings."""
+LONGEST_NAME = 60  # characters of a variant's name that is made from its settings
 
 Settings = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Record:
-    """What is kept of one run.
+    """What is kept of one run."""
 
-    Args:
-        recipe: its name; ``SWEEP/LEVEL`` for a run of a sweep.
-        variant: names the settings that differ from the recipe; empty if none does.
-        seed: pairs it with the runs of other arms.
-        settings: those that differ from the recipe, by dotted name.
-        data: facts about the data, such as the hash of its split.
-        sittings: versions, hardware and command of each start and resumption.
-        metrics: the final scores, None if one could not be measured, and :func:`influence_of`.
-        source: ``"run"``, or where the numbers were typed from.
-        more: other facts, such as the number of updates.
-    """
-
-    recipe: str
-    variant: str
+    recipe: str  # its name; `SWEEP/LEVEL` for a run of a sweep
+    variant: str  # names the settings that differ from the recipe; empty if none does
     arm: str
-    seed: int
-    settings: Settings
-    data: Mapping[str, Any]
+    seed: int  # pairs it with the runs of other arms
+    settings: Settings  # those that differ from the recipe, by dotted name
+    data: Mapping[str, Any]  # facts about the data, such as the hash of its split
+    # Versions, hardware and command of each start and resumption
     sittings: Sequence[Mapping[str, Any]]
+    # The final scores, None if one could not be measured, and those of `influence_of`
     metrics: Mapping[str, float | None]
     minutes: float | None = None
-    source: str = RUN
-    more: Mapping[str, Any] | None = None
-
-    @property
-    def comparison(self) -> str:
-        """The folder of its comparison below that of all records."""
-        return f"{self.recipe}/{self.variant}" if self.variant else self.recipe
+    source: str = RUN  # `"run"`, or where the numbers were typed from
+    more: Mapping[str, Any] | None = None  # other facts, such as the number of updates
 
     @property
     def path(self) -> str:
         """Where it lies below the folder of all records."""
-        return f"{self.comparison}/{self.arm}/seed{self.seed}.json"
+        comparison = f"{self.recipe}/{self.variant}" if self.variant else self.recipe
+        return f"{comparison}/{self.arm}/seed{self.seed}.json"
 
     @property
     def deciding(self) -> dict[str, Any]:
@@ -88,21 +67,10 @@ class Record:
         return {k: v for k, v in self.settings.items() if k not in NO_EFFECT_ON_SAME_DATA}
 
     def as_plain(self) -> dict[str, Any]:
-        """The record as JSON."""
-        plain = {
-            "format": FORMAT,
-            "source": self.source,
-            "recipe": self.recipe,
-            "variant": self.variant,
-            "arm": self.arm,
-            "seed": self.seed,
-            "settings": dict(self.settings),
-            "data": dict(self.data),
-            "sittings": [dict(sitting) for sitting in self.sittings],
-            "minutes": self.minutes,
-            **(self.more or {}),
-            "metrics": dict(self.metrics),
-        }
+        """The record as JSON, with its metrics last."""
+        plain = {"format": FORMAT, "source": self.source, **vars(self)}
+        plain |= plain.pop("more") or {}
+        plain["metrics"] = plain.pop("metrics")
         made: dict[str, Any] = json.loads(json.dumps(plain))
         return made
 
@@ -141,7 +109,7 @@ def record_of(run: RecordedRun, variant: str = "") -> Record:
         more=more,
     )
     named = _folder_name(variant) if variant else variant_name(record.deciding)
-    return Record(**{**vars(record), "variant": named})
+    return replace(record, variant=named)
 
 
 def influence_of(run: RecordedRun) -> dict[str, float]:
@@ -156,12 +124,8 @@ def influence_of(run: RecordedRun) -> dict[str, float]:
     if found is None:
         return {}
     own = found.by_arm[run.arm]
-    partial = own.controlled.partial.rho if own.controlled else None
-    scores = {
-        "influence": own.change,
-        "rarity": own.correlation.rho,
-        "rarity_at_accuracy": partial,
-    }
+    scores = {"influence": own.change, "rarity": own.correlation.rho}
+    scores["rarity_at_accuracy"] = own.controlled.partial.rho if own.controlled else None
     return {name: score for name, score in scores.items() if score is not None}
 
 

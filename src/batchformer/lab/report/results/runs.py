@@ -72,43 +72,28 @@ class Arrays(Mapping[str, "NDArray[Any]"]):
 
 
 State = Literal["finished", "unfinished", "damaged"]
-Json = Mapping[str, Any]
-"""A JSON object, such as a recipe or a line of ``metrics.jsonl``."""
+Json = Mapping[str, Any]  # a JSON object, such as a recipe or a line of `metrics.jsonl`
 
 
 @dataclass(frozen=True, eq=False)
 class RecordedRun:
-    """One recipe x arm x seed, as its folder holds it.
-
-    Args:
-        recipe: the complete configuration, the same in every arm; empty if it cannot be read.
-        seed: pairs it with the runs of other arms.
-        provenance: versions, hardware, command and code hash when the run was started.
-        metrics: records of training and evaluation by step.
-        result: final scores, None until the run has finished.
-        damage: why the run cannot be used, or None.
-        remarks: what a usable run lacks.
-        data: facts about the data: sizes, hash of the split.
-        taken_from: the run that it is a copy of, by recipe, arm and seed; else empty.
-        sittings: the provenance of each start and resumption, with the update it began at.
-        trained: the recipe as this arm trained it.
-        weights: SHA-256 of the file of weights that it began with; else empty.
-    """
+    """One recipe x arm x seed, as its folder holds it."""
 
     folder: Path
-    recipe: Json
+    recipe: Json  # the complete configuration, the same in every arm; empty if it cannot be read
     arm: str
-    seed: int
-    provenance: Json
-    metrics: tuple[Json, ...]
-    result: Json | None
-    damage: str | None = None
-    remarks: tuple[str, ...] = ()
-    data: Json = field(default_factory=dict)
-    taken_from: str = ""
+    seed: int  # pairs it with the runs of other arms
+    provenance: Json  # versions, hardware, command and code hash when the run was started
+    metrics: tuple[Json, ...]  # records of training and evaluation by step
+    result: Json | None  # final scores, None until the run has finished
+    damage: str | None = None  # why the run cannot be used, or None
+    remarks: tuple[str, ...] = ()  # what a usable run lacks
+    data: Json = field(default_factory=dict)  # facts about the data: sizes, hash of the split
+    taken_from: str = ""  # the run that it is a copy of, by recipe, arm and seed; else empty
+    # The provenance of each start and resumption, with the update it began at
     sittings: tuple[Json, ...] = ()
-    trained: Json = field(default_factory=dict)
-    weights: str = ""
+    trained: Json = field(default_factory=dict)  # the recipe as this arm trained it
+    weights: str = ""  # SHA-256 of the file of weights that it began with; else empty
 
     @property
     def trainings(self) -> frozenset[str]:
@@ -175,10 +160,10 @@ class RecordedRun:
         """The arrays of ``figures.npz`` of the training that was looked at."""
         return Arrays(self.folder / self.insight_part / "figures.npz")
 
-    def series(self, kind: str, value: str) -> dict[int, float]:
-        """One value by step from the records of one kind."""
+    def series(self, kind: str, value: str, by: str = "step") -> dict[int, float]:
+        """One value by step, or by epoch, from the records of one kind."""
         return {
-            int(record["step"]): float(record[value])
+            int(record[by]): float(record[value])
             for record in self.metrics
             if record["kind"] == kind and isinstance(record.get(value), (int, float))
         }

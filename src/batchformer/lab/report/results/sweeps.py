@@ -28,35 +28,24 @@ from batchformer.lab.report.results.names import (
 from batchformer.lab.report.results.provenance import version_notes
 from batchformer.lab.report.results.runs import RecordedRun, headline
 
-NAME = "sweep.json"
-"""The file above the runs of a sweep that describes it."""
+NAME = "sweep.json"  # the file above the runs of a sweep that describes it
 UNTESTED = frozenset({"many", "medium", "few", "ece"}) | DESCRIPTIVE
 """Metrics that a sweep shows beside the one that is tested."""
-Paper = Mapping[str, Mapping[str, float]]
-"""The paper's numbers by arm and metric."""
-Cell = tuple[str, str]
-"""An arm and a level."""
+Paper = Mapping[str, Mapping[str, float]]  # the paper's numbers by arm and metric
+Cell = tuple[str, str]  # an arm and a level
 
 
 @dataclass(frozen=True, eq=False)
 class SweepRuns:
-    """Runs of one recipe with one setting at several levels.
-
-    Args:
-        factor: what is varied, in words.
-        reference: the level that the others are compared with.
-        shared_baseline: whether all levels share one baseline, which lies with the reference.
-        paper: the paper's numbers of every level, in order.
-        runs: all that were found, finished or not.
-    """
+    """Runs of one recipe with one setting at several levels."""
 
     name: str
-    factor: str
+    factor: str  # what is varied, in words
     table: str
-    reference: str
-    shared_baseline: bool
-    paper: Mapping[str, Paper]
-    runs: tuple[RecordedRun, ...]
+    reference: str  # the level that the others are compared with
+    shared_baseline: bool  # whether all levels share one baseline, which lies with the reference
+    paper: Mapping[str, Paper]  # the paper's numbers of every level, in order
+    runs: tuple[RecordedRun, ...]  # all that were found, finished or not
 
     @property
     def finished(self) -> tuple[RecordedRun, ...]:
@@ -138,24 +127,18 @@ def _read(path: Path, runs: Iterable[RecordedRun]) -> SweepRuns | None:
 
 @dataclass(frozen=True)
 class SweepComparison:
-    """Every level against the reference level, and against the baseline.
-
-    Args:
-        metrics: the tested one, and those shown beside it without a test.
-        to_reference: each level against the reference level of the same arm.
-        to_baseline: each arm against the baseline, of the same level where levels have their own.
-        warnings: what a reader should know before trusting a number.
-        left_out: runs that are damaged or unfinished.
-    """
+    """Every level against the reference level, and against the baseline."""
 
     sweep: SweepRuns
     metric: str
-    metrics: tuple[str, ...]
+    metrics: tuple[str, ...]  # the tested one, and those shown beside it without a test
     scores: Mapping[tuple[Cell, str], Score]
+    # Each level against the reference level of the same arm
     to_reference: Mapping[Cell, Difference]
+    # Each arm against the baseline, of the same level where levels have their own
     to_baseline: Mapping[Cell, Difference]
-    warnings: tuple[str, ...]
-    left_out: tuple[str, ...]
+    warnings: tuple[str, ...]  # what a reader should know before trusting a number
+    left_out: tuple[str, ...]  # runs that are damaged or unfinished
 
     @property
     def cells(self) -> list[Cell]:

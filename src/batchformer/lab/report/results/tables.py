@@ -25,8 +25,7 @@ from batchformer.lab.report.results.sweeps import Cell, SweepComparison
 if TYPE_CHECKING:
     from rich.console import Console
 
-WIDEST = 120
-"""Columns; 80 are enough for every cell to stay on one line."""
+WIDEST = 120  # columns; 80 are enough for every cell to stay on one line
 LEFT = frozenset({"metric", "level", "arm", "recipe", "verdict"})
 Columns = tuple[str, ...]
 Rows = list[tuple[str, ...]]
@@ -59,7 +58,7 @@ class Terminal:
         table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
         columns, rows = without_empty(columns, rows)
         for column in columns:
-            table.add_column(column, justify="left" if column in LEFT else "right")
+            table.add_column(Text(column), justify="left" if column in LEFT else "right")
         for row in rows:
             table.add_row(*map(Text, row))
         self.console.print(table, width=self.width)
@@ -183,28 +182,24 @@ def print_pooled(found: PooledEffects, console: Console | None = None) -> None:
 def effect_rows(effects: Mapping[str, Effect]) -> Rows:
     """One row per metric, in the order of ``COLUMNS``."""
     counts = {effect.pooled.setups for effect in effects.values()}
-    return [
-        (
-            metric_label(metric),
-            "" if effect.pooled.setups == max(counts) else str(effect.pooled.setups),
-            *effect_cells(effect, with_same=len(counts) == 1),
+    rows: Rows = []
+    for metric, effect in effects.items():
+        found = effect.pooled
+        rows.append(
+            (
+                metric_label(metric),
+                "" if found.setups == max(counts) else str(found.setups),
+                signed(found.difference),
+                interval(found.low, found.high, sign=True),
+                words.p_value(found.p_value),
+                words.p_value(effect.adjusted),
+                # A table with `of` has no `same`.
+                words.p_value(found.homogeneity) if len(counts) == 1 else "",
+                "" if effect.paper is None else signed(effect.paper, 1),
+                words.short_verdict(effect),
+            )
         )
-        for metric, effect in effects.items()
-    ]
-
-
-def effect_cells(effect: Effect, with_same: bool) -> tuple[str, ...]:
-    """Cells from ``diff.`` to ``verdict`` of ``COLUMNS``; a table with ``of`` has no ``same``."""
-    found = effect.pooled
-    return (
-        signed(found.difference),
-        interval(found.low, found.high, sign=True),
-        words.p_value(found.p_value),
-        words.p_value(effect.adjusted),
-        words.p_value(found.homogeneity) if with_same else "",
-        "" if effect.paper is None else signed(effect.paper, 1),
-        words.short_verdict(effect),
-    )
+    return rows
 
 
 def by_recipe(effects: Mapping[str, Effect], width: int) -> tuple[Columns, Rows]:
@@ -273,16 +268,13 @@ def pooled_notes(found: PooledEffects) -> list[str]:
         if tested > 1:
             lines.append(f"Holm's p-values are corrected over all {tested} pooled effects.")
         lines += READING
-        lines.append(OF if _counts_differ(found) else SAME)
+        counts = {effect.pooled.setups for effect in found.effects.values()}
+        lines.append(OF if len(counts) > 1 else SAME)
         printed = {effect.printed for effect in found.effects.values() if effect.printed}
         if printed:
             count = " or ".join(map(str, sorted(printed)))
             lines.append(f"The paper's is its mean over the recipes it has numbers for ({count}).")
     return lines + [f"Not pooled: {line}." for line in found.left_out]
-
-
-def _counts_differ(found: PooledEffects) -> bool:
-    return len({effect.pooled.setups for effect in found.effects.values()}) > 1
 
 
 def _listed(effects: Mapping[str, Effect]) -> str:
@@ -295,8 +287,7 @@ def _listed(effects: Mapping[str, Effect]) -> str:
 
 # Sweeps.
 
-ANY_LEVEL = "any"
-"""The level that a shared baseline is shown with."""
+ANY_LEVEL = "any"  # the level that a shared baseline is shown with
 
 
 def print_sweep(comparison: SweepComparison, console: Console | None = None) -> None:

@@ -9,12 +9,7 @@ from batchformer.insight.intervals import FEWEST_SEEDS
 from batchformer.lab.config.arms import BASELINE
 from batchformer.lab.metrics.intervals import Paired, Pooled
 from batchformer.lab.report.results.comparison import Difference, RecipeComparison, Score
-from batchformer.lab.report.results.names import (
-    LOWER_IS_BETTER,
-    MEANINGS,
-    in_words,
-    metric_label,
-)
+from batchformer.lab.report.results.names import LOWER_IS_BETTER, MEANINGS, in_words, metric_label
 from batchformer.lab.report.results.pooling import Effect
 
 INTERVAL = (
