@@ -313,6 +313,34 @@ def test_against_numpy_and_its_symmetries(setups: Setups) -> None:
     assert turned.p_value == pytest.approx(found.p_value, abs=1e-9)
 
 
+def test_seeds_that_set_ups_share_are_taken_together() -> None:
+    """Equal seeds in all set-ups: the interval of their means by seed, where that is the widest."""
+    draw = np.random.default_rng(3)
+    shared = draw.normal(size=6)
+    setups = [list(shared + 0.1 * draw.normal(size=6)) for _ in range(3)]
+    alike = [[4, 5, 6, 7, 8, 9]] * 3
+    found = pooled(setups, seeds=alike)
+    test = stats.ttest_1samp(np.mean(setups, axis=0), 0.0)
+    interval = test.confidence_interval(0.95)
+    assert (found.low, found.high) == pytest.approx((interval.low, interval.high))
+    assert found.p_value == pytest.approx(test.pvalue)
+    apart = pooled(setups, seeds=[[6 * k + i for i in range(6)] for k in range(3)])
+    assert apart == pooled(setups)
+
+
+def test_the_interval_covers_the_effect_where_set_ups_share_seeds() -> None:
+    """Five set-ups, effects of 0, a common part of each seed: 95% of intervals contain 0."""
+    draw, covered, trials = np.random.default_rng(6), 0, 400
+    seeds = [[0, 1, 2], [0, 1, 2, 3], [0, 1, 2, 3], [2, 3], [0, 1, 2, 3, 4, 5]]
+    for _ in range(trials):
+        common = draw.normal(size=6)
+        setups = [[common[s] + 0.3 * draw.normal() for s in own] for own in seeds]
+        found = pooled(setups, seeds=seeds)
+        assert found.low is not None and found.high is not None
+        covered += found.low <= 0 <= found.high
+    assert covered / trials > 0.93
+
+
 def test_the_p_value_holds_at_small_levels_too() -> None:
     """With two set-ups t has one degree of freedom, whose tails are heavy: p is the larger."""
     draw, below, trials = np.random.default_rng(5), 0, 1000

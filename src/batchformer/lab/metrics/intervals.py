@@ -252,14 +252,14 @@ FEWEST_OF_A_SETUP = 2  # paired seeds of a set-up: one has no spread
 
 @dataclass(frozen=True, slots=True)
 class Pooled:
-    """Mean difference over ``setups``, each counted once, with the wider 95% t interval."""
+    """Mean difference over ``setups``, each counted once, with the widest 95% t interval."""
 
     difference: float
     # low, high: of the interval; None where the same difference is in every seed of every set-up,
     # which on small test sets is a coincidence and no certainty
     low: float | None
     high: float | None
-    # The larger of the two, which is below 0.05 where the interval excludes 0; or None
+    # The largest of theirs, which is below 0.05 where the interval excludes 0; or None
     p_value: float | None
     # P-value of the hypothesis that the effect is the same in every set-up (one-way analysis of
     # variance); small where set-ups differ by more than their seeds do
@@ -268,16 +268,24 @@ class Pooled:
     seeds: int  # paired seeds in all
 
 
-def pooled(differences: Sequence[Sequence[float]], scale: float = 0.0) -> Pooled:
-    """The mean effect over independent set-ups.
+def pooled(
+    differences: Sequence[Sequence[float]],
+    scale: float = 0.0,
+    *,
+    seeds: Sequence[Sequence[int]] | None = None,
+) -> Pooled:
+    """The mean effect over set-ups.
 
     Over seeds, the mean of the set-ups' means has the variance ``sum(s_i^2 / n_i) / K^2``, with
     Satterthwaite's degrees of freedom, since set-ups need not be equally noisy. Over set-ups it is
-    one value each, and Student's t has K - 1 degrees of freedom.
+    one value each, and Student's t has K - 1 degrees of freedom. Runs of one seed begin alike in
+    all set-ups, so the first variance is too small where set-ups share seeds. Then a third one has
+    one value for each seed: its mean over set-ups.
 
     Args:
         differences: for each set-up, other - baseline of each of its paired seeds.
         scale: the largest value that was subtracted, by which rounding is told from spread.
+        seeds: of these differences. None: no two set-ups share one.
 
     >>> found = pooled([[0.1, 0.4, 0.3], [0.5, -0.1], [0.2, 0.6, 0.2]])
     >>> f"{found.difference:+.2f} [{found.low:+.2f}, {found.high:+.2f}]"
@@ -294,11 +302,14 @@ def pooled(differences: Sequence[Sequence[float]], scale: float = 0.0) -> Pooled
     means = [statistics.mean(values) for values in differences]
     mean = statistics.mean(means)
     errors = [statistics.variance(values) / len(values) for values in differences]
-    # The standard error of the mean and its degrees of freedom: from seeds, and from set-ups.
+    # The standard error of the mean and its degrees of freedom: from seeds, from set-ups, and from
+    # seeds that set-ups share.
     sources = [
         (math.sqrt(sum(errors)) / len(means), _satterthwaite(errors, differences)),
         (statistics.stdev(means) / math.sqrt(len(means)), len(means) - 1.0),
     ]
+    if seeds is not None and len(set().union(*seeds)) < sum(map(len, seeds)):
+        sources.append(_by_seed(differences, mean, seeds))
     rounding = ROUNDING * scale
     homogeneity, count = _homogeneity(means, differences, rounding), sum(map(len, differences))
     flat = [value for values in differences for value in values]
@@ -308,11 +319,31 @@ def pooled(differences: Sequence[Sequence[float]], scale: float = 0.0) -> Pooled
         return Pooled(mean, limit, limit, p_value, homogeneity, len(means), count)
     t = statistics_library().t
     half = max(error * float(t.ppf((1 + LEVEL) / 2, freedom)) for error, freedom in sources)
-    # Far from 5% the t of the narrower may have the heavier tails.
+    # Far from 5% the t of a narrower one may have the heavier tails.
     p_value = max(
         2 * float(t.sf(abs(mean) / error, freedom)) for error, freedom in sources if error
     )
     return Pooled(mean, mean - half, mean + half, p_value, homogeneity, len(means), count)
+
+
+def _by_seed(
+    differences: Sequence[Sequence[float]], mean: float, seeds: Sequence[Sequence[int]]
+) -> tuple[float, float]:
+    """Standard error of the mean of means, and its degrees of freedom, from one value a seed.
+
+    A seed's value is the mean of its differences, each weighted as in the mean of means. The
+    degrees of freedom are the effective number of seeds, less one.
+    """
+    weights: dict[int, float] = {}
+    sums: dict[int, float] = {}
+    for values, own in zip(differences, seeds, strict=True):
+        weight = 1 / len(values) / len(differences)
+        for value, seed in zip(values, own, strict=True):
+            weights[seed] = weights.get(seed, 0.0) + weight
+            sums[seed] = sums.get(seed, 0.0) + weight * value
+    squares = sum(w**2 for w in weights.values())
+    spread = sum(w * (sums[seed] / w - mean) ** 2 for seed, w in weights.items())
+    return math.sqrt(spread / (1 - squares) * squares), 1 / squares - 1
 
 
 def _satterthwaite(errors: Sequence[float], differences: Sequence[Sequence[float]]) -> float:

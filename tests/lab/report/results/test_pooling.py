@@ -156,7 +156,8 @@ def effect_of(metric: str, values: Mapping[str, list[float]], p: float | None) -
         )
         for name, each in values.items()
     }
-    found = pooled(list(values.values()))
+    seeds = [range(len(each)) for each in values.values()]
+    found = pooled(list(values.values()), seeds=seeds)
     word = outcome_of(found.low, found.high, higher_is_better=metric not in LOWER_IS_BETTER)
     return Effect(found, recipes, word, p, 1.0, len(recipes))
 

@@ -171,17 +171,18 @@ class ComparisonEvidence:
 
     def _pooled_contrast(self, arm: str, against: str, metric: str) -> Contrast | None:
         """The mean difference of the pooled comparisons; each counts once."""
-        differences = []
+        differences, seeds = [], []
         for one in self.pooled:
             other, reference = one.values.get((arm, metric)), one.values.get((against, metric))
             if not other or not reference:
                 return None
             shared = sorted(other.keys() & reference.keys())
             differences.append([other[seed] - reference[seed] for seed in shared])
+            seeds.append(shared)
         scale = max(
             abs(v) for one in self.pooled for by in one.values.values() for v in by.values()
         )
-        found = pooled(differences, scale)
+        found = pooled(differences, scale, seeds=seeds)
         return Contrast(found.difference, found.low, found.high, found.p_value, found.seeds)
 
 

@@ -116,6 +116,7 @@ def _effect(metric: str, recipes: Mapping[str, Difference]) -> Effect:
             for d in recipes.values()
         ],
         scale=max(abs(v) for d in recipes.values() for v in d.paired.baseline + d.paired.other),
+        seeds=[d.seeds for d in recipes.values()],
     )
     word = outcome_of(result.low, result.high, higher_is_better=metric not in LOWER_IS_BETTER)
     papers = [d.paper_effect for d in recipes.values() if d.paper_effect is not None]

@@ -151,11 +151,10 @@ def _closing(comparison: Comparison) -> list[str]:
 COLUMNS = ("metric", "of", "diff.", "95% interval", "p", "Holm", "same", "paper", "verdict")
 
 READING = (
-    "Each recipe counts once, however many seeds it has. The 95% interval is the wider of two, one "
-    "from the spread of seeds inside the recipes, one from that of the recipes' effects.",
-    "Seeds of different recipes are taken as independent. Runs of one seed begin alike, though; "
-    "where they stay alike, the interval is too narrow. What all recipes share, such as the "
-    "images of one data set, is in no interval.",
+    "Each recipe counts once, however many seeds it has. The 95% interval is the widest of three: "
+    "from the spread of seeds inside the recipes, from that of the recipes' effects, and, because "
+    "runs of one seed begin alike in all recipes, from that of the means by seed. What all recipes "
+    "share, such as the images of one data set, is in no interval.",
 )
 SAME = (
     "same is the p-value of the hypothesis that all recipes have the same effect: it is small "
