@@ -19,8 +19,10 @@ from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainConfig
 from batchformer.lab.data.feeds.memory import close
 from batchformer.lab.engine.checkpoint import load_newest
-from batchformer.lab.engine.log import read_records
-from batchformer.lab.engine.stage import Plan
+from batchformer.lab.engine.log import DivergedError, read_records
+from batchformer.lab.engine.loop import Job, train_interleaved, training
+from batchformer.lab.engine.method import Batches, Method
+from batchformer.lab.engine.stage import Evaluate, Evaluation, Plan
 from batchformer.lab.methods import build_method
 from batchformer.lab.models.build import build_model
 from batchformer.lab.recipes import RECIPES, find_recipe
@@ -56,6 +58,15 @@ def quiet_plan(
     """A plan with these settings of the training; `train` are fields of ``TrainConfig``."""
     where = torch.device(device)
     return Plan(optim, schedule, TrainConfig(**train), seed, folder, where, quiet=True)
+
+
+def fit(method: Method, batches: Batches, evaluate: Evaluate, plan: Plan) -> Evaluation:
+    """Train one method to the end, as a run does."""
+    job = Job(plan.title, lambda request: training(method, batches, evaluate, plan, request))
+    ((_, ended),) = train_interleaved([job], plan.device)
+    if isinstance(ended, DivergedError):
+        raise ended
+    return ended
 
 
 def digits_method(

@@ -1,9 +1,8 @@
-"""Checkpoints are complete or absent, and a stage restored from one continues bit by bit."""
+"""Checkpoints are complete or absent, and a training restored from one continues bit by bit."""
 
 from __future__ import annotations
 
 import os
-from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -39,12 +38,12 @@ def test_the_newest_comes_back_and_two_are_kept(tmp_path: Path) -> None:
 
 def test_the_newest_is_the_furthest_in_the_training_whatever_the_times(tmp_path: Path) -> None:
     """A copy may give all files one time, or the times of the copying, in any order."""
-    for stage, update in ((0, 90), (0, 100), (1, 2), (1, 10)):
-        path = checkpoint.save(tmp_path, update, {"at": [stage, update]}, stage)
+    for update in (90, 100, 2_000_000_000):
+        path = checkpoint.save(tmp_path, update, {"at": update})
         os.utime(path, ns=(10**18 - update, 10**18 - update))
-    assert checkpoint.load_newest(tmp_path) == {"at": [1, 10]}
+    assert checkpoint.load_newest(tmp_path) == {"at": 2_000_000_000}, "one digit more"
     path.write_bytes(b"damaged")
-    assert checkpoint.load_newest(tmp_path, lambda _: None) == {"at": [1, 2]}
+    assert checkpoint.load_newest(tmp_path, lambda _: None) == {"at": 100}
 
 
 def test_an_update_that_is_saved_again_replaces_itself(tmp_path: Path) -> None:
@@ -57,20 +56,22 @@ def test_an_update_that_is_saved_again_replaces_itself(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("resumed", "update", "left"),
-    [(True, 4, [(0, 100), (1, 4)]), (False, 4, [(0, 100)]), (True, 3, [(0, 100)])],
+    [(True, 4, ["000000003", "000000004"]), (False, 4, ["000000003"]), (True, 3, ["000000003"])],
 )
 def test_what_is_trained_again_is_removed(
-    tmp_path: Path, resumed: bool, update: int, left: list[tuple[int, int]]
+    tmp_path: Path, resumed: bool, update: int, left: list[str]
 ) -> None:
     """From every folder of a run; only the checkpoint that is resumed from stays."""
-    for folder, (stage, at) in product(("checkpoints", "best"), ((0, 100), (1, 4))):
-        checkpoint.save(tmp_path / folder, at, {}, stage)
+    for folder in ("checkpoints", "best"):
+        for at in (3, 4):
+            checkpoint.save(tmp_path / folder, at, {})
     (tmp_path / "best/notes.pt").write_bytes(b"somebody's")
-    checkpoint.remove_outdated(tmp_path, 1, update, resumed)
+    checkpoint.remove_outdated(tmp_path, update, resumed)
     found = {folder: sorted((tmp_path / folder).glob("*.pt")) for folder in ("checkpoints", "best")}
-    assert [checkpoint._position(path) for path in found["checkpoints"]] == left
-    assert [path.name[:9] for path in found["best"]] == ["000000100", "notes.pt"]
-    checkpoint.remove_outdated(tmp_path, 0, 0, resumed=False)
+    assert [path.name[:9] for path in found["checkpoints"]] == left
+    before = [] if update == 3 else ["000000003"]
+    assert [path.name[:9] for path in found["best"]] == [*before, "notes.pt"]
+    checkpoint.remove_outdated(tmp_path, 0, resumed=False)
     assert [path.name for path in tmp_path.glob("*/*")] == ["notes.pt"]
 
 
@@ -108,7 +109,7 @@ def test_code_in_a_checkpoint_is_not_run(tmp_path: Path) -> None:
         checkpoint.load(path)
 
 
-# The state of a stage.
+# The state of a training.
 
 UPDATES = 6
 
@@ -132,7 +133,7 @@ def stage_of(seed: int, optim: str = "sgd", ema: float = 0.0, precision: str = "
         },
         optimizer_step=OptimizerStep(TrainConfig(precision=precision), torch.device("cpu")),  # type: ignore[arg-type]
         average=WeightEMA(method, ema) if ema else None,
-        counters={"stage": 1, "update": 0, "seconds": 0.0},
+        counters={"update": 0, "seconds": 0.0},
         best={},
         window=LossWindow(),
     )
@@ -187,7 +188,7 @@ def test_restored_it_goes_on_bit_by_bit(
     state = checkpoint.load_newest(tmp_path)
     assert state is not None
     restore_stage(resumed, state)
-    assert resumed.counters["update"] == stop_at and resumed.counters["stage"] == 1
+    assert resumed.counters["update"] == stop_at
     train(resumed, range(stop_at, UPDATES))
     assert equal(state_of_stage(resumed), state_of_stage(whole))
 

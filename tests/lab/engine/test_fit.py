@@ -1,9 +1,8 @@
-"""Whole trainings: resumed equals uninterrupted, divergence stops one, stages follow on."""
+"""Whole trainings: resumed equals uninterrupted, a finished one is only scored."""
 
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,11 +22,10 @@ from batchformer.lab.data.transforms import digits_train
 from batchformer.lab.engine import checkpoint
 from batchformer.lab.engine.interrupt import Interrupted, StopRequest
 from batchformer.lab.engine.log import read_records
-from batchformer.lab.engine.loop import fit, training
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep
 from batchformer.lab.engine.stage import BEST, Evaluation, Plan
-from helpers.lab_runs import quiet_plan
+from helpers.lab_runs import fit, quiet_plan
 
 
 class Net(Method):
@@ -165,7 +163,6 @@ def test_the_seconds_of_all_sittings_are_added_up(
     assert sitting("one", Net(), 8, 2.0) == pytest.approx(16.0)
     now[0] = 7e6
     assert sitting("one", Net(), 20, 3.0) == pytest.approx(16.0 + 12 * 3.0)
-    assert sitting("two stages", TwoStages(), 4, 1.0) == pytest.approx(8.0)
 
 
 def test_a_finished_run_is_only_evaluated_again(unbroken: Unbroken) -> None:
@@ -173,36 +170,6 @@ def test_a_finished_run_is_only_evaluated_again(unbroken: Unbroken) -> None:
     before = records(folder)
     net, got = run(folder)
     assert net.steps == 0 and got.metrics == expected.metrics and records(folder) == before
-
-
-class TwoStages(Net):
-    stages = ("features", "classifier")
-
-    def begin_stage(self, stage: str) -> None:
-        self.stage = stage
-        self.layers.requires_grad_(stage == "features")
-
-
-def test_a_second_stage_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
-    """Although its updates count from 0 again, and a copy has lost the times of its files."""
-    options: dict[str, Any] = {"updates": 8, "eval_every": 0, "checkpoint_every": 2}
-    whole = TwoStages()
-    fit(whole, feed(), evaluate, plan(tmp_path / "whole", **options))
-    assert whole.steps == 16
-    request = StopRequest()
-    begun = training(TwoStages(), feed(), evaluate, plan(tmp_path / "a", **options), request)
-    for _ in range(8 + 3):
-        next(begun)
-    request.signal_number = 15
-    with pytest.raises(Interrupted, match="update 3"):
-        next(begun)
-    for number, path in enumerate(sorted((tmp_path / "a/checkpoints").iterdir(), reverse=True)):
-        os.utime(path, (10**9 + number, 10**9 + number))
-    for steps in (5, 0):  # the second time it is finished
-        rest = TwoStages()
-        fit(rest, feed(), evaluate, plan(tmp_path / "a", **options))
-        assert rest.steps == steps and rest.stage == "classifier"
-        assert torch.equal(rest.head.weight, whole.head.weight)
 
 
 def test_a_training_that_falls_back_leaves_no_network_of_what_was_lost(tmp_path: Path) -> None:

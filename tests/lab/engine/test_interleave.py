@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from batchformer.lab.config.training import OptimConfig, ScheduleConfig
 from batchformer.lab.engine.interrupt import Interrupted, StopRequest
 from batchformer.lab.engine.log import DivergedError
-from batchformer.lab.engine.loop import Job, fit, train_interleaved, training
+from batchformer.lab.engine.loop import Job, train_interleaved, training
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.stage import Evaluation, Plan
-from helpers.lab_runs import quiet_plan
+from helpers.lab_runs import fit, quiet_plan
 
 CPU = torch.device("cpu")
 

@@ -1,4 +1,4 @@
-"""One stage, update by update, against the same arithmetic in plain numbers."""
+"""A training, update by update, against the same arithmetic in plain numbers."""
 
 from __future__ import annotations
 
@@ -51,9 +51,6 @@ class Point(Method):
     def predict(self, x: Tensor) -> Tensor:
         self.told.append(("predict", x.dtype))
         return self.w.expand(len(x))
-
-    def begin_stage(self, stage: str) -> None:
-        self.told.append(("stage", stage))
 
     def begin_training(self, updates: int) -> None:
         self.told.append(("training", updates, self.epochs))
@@ -140,7 +137,6 @@ def staged(
     evaluate: Any = where,
     batches: Batches | None = None,
     *,
-    index: int = 0,
     resumed: bool = False,
     restart: int = 0,
     **train: Any,
@@ -150,9 +146,7 @@ def staged(
     schedule = ScheduleConfig(kind="constant", warmup=2, warmup_from=0.5, restart=restart)
     plan = quiet_plan(folder, optim, schedule, SEED, **options)
     found = checkpoint.load_newest(folder / "checkpoints") if resumed else None
-    return Stage(
-        method or Point(), batches or Targets(), evaluate, plan, Log(folder), Bar(), index, found
-    )
+    return Stage(method or Point(), batches or Targets(), evaluate, plan, Log(folder), Bar(), found)
 
 
 def to_the_end(stage: Stage) -> Evaluation:
@@ -238,10 +232,9 @@ def test_by_default_it_is_evaluated_and_saved_at_the_end(tmp_path: Path) -> None
     assert not stage.bar.notes, "on a CPU nobody expects a CUDA graph"  # type: ignore[attr-defined]
 
 
-def test_a_method_is_told_of_stages_epochs_and_evaluations(tmp_path: Path) -> None:
+def test_a_method_is_told_of_epochs_and_evaluations(tmp_path: Path) -> None:
     method = Point()
-    method.stages = ("first", "second")
-    stage = staged(tmp_path, method, updates=5, eval_every=4, index=1, compile=True)
+    stage = staged(tmp_path, method, updates=5, eval_every=4, compile=True)
     end = to_the_end(stage)
     places, _ = by_hand(5)
     evaluations = [
@@ -249,13 +242,11 @@ def test_a_method_is_told_of_stages_epochs_and_evaluations(tmp_path: Path) -> No
         for n in (4, 5)
     ]
     assert method.told == [
-        *(("stage", "second"), ("training", 5, 5 / PER_EPOCH), ("epoch", 0), "compiled"),
+        *(("training", 5, 5 / PER_EPOCH), ("epoch", 0), "compiled"),
         *(("epoch", 0), *evaluations[0]),
         ("epoch", 1),
         *(*evaluations[1], "released"),
     ]
-    kept = checkpoint.load_newest(tmp_path / "checkpoints")
-    assert kept is not None and kept["counters"]["stage"] == 1
     assert end.metrics == {"all": pytest.approx(places[4])}
 
 

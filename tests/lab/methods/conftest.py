@@ -20,7 +20,7 @@ from batchformer.lab.data.sets.pairs import Compositions
 from batchformer.lab.data.transforms import digits_train
 from batchformer.lab.engine.cuda_graph import Captured, Eager
 from batchformer.lab.engine.interrupt import Interrupted, StopRequest
-from batchformer.lab.engine.loop import fit, training
+from batchformer.lab.engine.loop import training
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.engine.stage import Evaluation, Plan
@@ -30,6 +30,7 @@ from batchformer.lab.models.build import build_model
 from batchformer.lab.models.ride import ride_resnet32
 from batchformer.nn.randomness import drawing
 from batchformer.torch_private import BatchNorm
+from helpers.lab_runs import fit
 
 COUNTS = torch.tensor([50, 20, 10, 5, 1])
 #: Of lfme: two, two and one class.

@@ -17,7 +17,6 @@ from batchformer.lab.config.data import LongTailConfig
 from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.config.training import OptimConfig, TrainConfig
 from batchformer.lab.data.feeds.samplers import ReversedClasses
-from batchformer.lab.engine.loop import fit
 from batchformer.lab.engine.optim import lr_factor
 from batchformer.lab.engine.stage import Plan
 from batchformer.lab.losses.bbn import bilateral_loss, cumulative_alpha, mixed_branches
@@ -28,6 +27,7 @@ from batchformer.lab.models.networks import resnet32
 from batchformer.lab.models.ride import ride_resnet32
 from batchformer.lab.recipes import find_recipe
 from batchformer.lab.tasks.base import load
+from helpers.lab_runs import fit
 
 CPU = torch.device("cpu")
 COUNTS = torch.tensor([50, 20, 10, 5, 1])

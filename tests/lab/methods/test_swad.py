@@ -19,7 +19,7 @@ from batchformer import BatchFormer, match, two_streams
 from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainConfig
 from batchformer.lab.engine.cuda_graph import Captured, CapturedUpdate
 from batchformer.lab.engine.interrupt import Interrupted, StopRequest
-from batchformer.lab.engine.loop import fit, training
+from batchformer.lab.engine.loop import training
 from batchformer.lab.engine.method import Method, TrainingFinding
 from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep
 from batchformer.lab.engine.stage import Evaluation, Plan
@@ -31,6 +31,7 @@ from batchformer.lab.methods.swad import (
     recalibrate_batch_norm,
     weights_of,
 )
+from helpers.lab_runs import fit
 
 CPU = torch.device("cpu")
 HIGH, LOW = 9.0, 1.0
@@ -200,7 +201,7 @@ def test_updates_are_added_in_place_and_ask_nothing_of_the_device() -> None:
     places = [buffer.data_ptr() for buffer in swad.segment.buffers()]
     train(swad, [2, 2, 2], [LOW] * 3)
     swad.load_state_dict(swad.state_dict())
-    swad.begin_stage("train")
+    swad.begin_training(6)
     assert places == [buffer.data_ptr() for buffer in swad.segment.buffers()]
     # A tensor on "meta" has no values: to read one back is an error.
     nowhere = Swad(Net(), 1, 2, 0.3).to("meta")
@@ -255,8 +256,6 @@ def test_frozen_and_unused_normalisation_keeps_its_statistics(live: bool) -> Non
 class Watched(Net):
     """Says what was asked of it."""
 
-    stages = ("features", "classifier")
-
     def optimizers(self, optim: OptimConfig) -> Any:
         return {"first": super().optimizers(optim)["main"]}
 
@@ -271,8 +270,8 @@ class Watched(Net):
     def phase(self) -> str:
         return "dusk"
 
-    def begin_stage(self, stage: str) -> None:
-        self.calls.append(f"begin_stage {stage}")
+    def begin_training(self, updates: int) -> None:
+        self.calls.append(f"begin_training {updates}, {self.epochs} epochs")
 
     def begin_epoch(self, epoch: int) -> None:
         self.calls.append(f"begin_epoch {epoch}")
@@ -291,13 +290,14 @@ def test_all_else_is_the_inner_methods() -> None:
     inner = Watched()
     swad = Swad(inner, 2, 2, 0.3)
     batch = Batches().batch(0)
-    assert swad.stages == inner.stages and swad.module_lr_factor == 0.1
+    assert swad.module_lr_factor == 0.1
     assert swad.why_eager() == "of its own" and swad.phase() == "dusk"
     assert swad.further_scores() == {"remarkable": 1.0}
     groups = [group["lr"] for group in swad.parameter_groups(OptimConfig(lr=1.0))]
     assert groups == pytest.approx([1.0, 0.1])
     optimizers = swad.optimizers(OptimConfig(lr=1.0))
-    swad.begin_stage("features")
+    swad.epochs = 2.5
+    swad.begin_training(10)
     swad.begin_epoch(4)
     before = weights(inner)
     assert set(swad.update(batch, optimizers, OptimizerStep(TrainConfig(), CPU))) == {"loss"}
@@ -305,7 +305,7 @@ def test_all_else_is_the_inner_methods() -> None:
     swad.after_update()
     swad.after_evaluation({"val_loss": LOW})
     assert inner.calls == [
-        "begin_stage features",
+        "begin_training 10, 2.5 epochs",
         "begin_epoch 4",
         "after_update",
         "after_evaluation 1.0",
@@ -319,11 +319,11 @@ def test_all_else_is_the_inner_methods() -> None:
     assert torch.equal(swad.eval().predict(batch["x"]), inner.predict(batch["x"]))
 
 
-def test_a_stage_has_a_valley_of_its_own() -> None:
+def test_a_training_has_a_valley_of_its_own() -> None:
     swad = Swad(Net(), 1, 1, 0.3)
     train(swad, [2, 2], [LOW, LOW])
     swad.after_update()
-    swad.begin_stage("classifier")
+    swad.begin_training(9)
     assert swad.mean is None and swad.valley.told == 0 and int(swad.segment.updates) == 0
 
 

@@ -53,11 +53,8 @@ class Method(nn.Module):
     module_lr_factor: float = 1.0
     """BatchFormer's learning rate as a multiple of the network's."""
 
-    stages: tuple[str, ...] = ("train",)
-    """Names of the stages, run one after the other, each with its own optimizers and schedule."""
-
     epochs: float = 0.0
-    """Epochs of the stage that is trained, for schedules of a method's own; the loop sets it."""
+    """Epochs of the training, for schedules of a method's own; the loop sets it."""
 
     def step(self, batch: Batch) -> dict[str, Tensor]:
         """The losses of a batch: ``{"loss": ..., and parts worth logging}``."""
@@ -120,11 +117,8 @@ class Method(nn.Module):
         """What an update depends on besides its batch and the values of tensors."""
         return None
 
-    def begin_stage(self, stage: str) -> None:
-        """Called before the first update of a stage, also when resuming inside it."""
-
     def begin_training(self, updates: int) -> None:
-        """Called before the first update, also when resuming, with the stage's total updates."""
+        """Called before the first update, also when resuming, with the number of updates."""
 
     def begin_epoch(self, epoch: int) -> None:
         """Called before the first update of an epoch, also when resuming inside it."""

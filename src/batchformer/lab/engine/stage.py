@@ -1,4 +1,4 @@
-"""One stage of a training: its updates, evaluations, checkpoints, and the best score."""
+"""The state of a training: its updates, evaluations, checkpoints, and the best score."""
 
 from __future__ import annotations
 
@@ -72,9 +72,6 @@ class Evaluation:
 
 Evaluate = Callable[[Method, OptimizerStep], Evaluation]
 
-#: Number of the stage, and update in it, of a training.
-Position = tuple[int, int]
-
 #: Folder of the reported network, if that is not the last one.
 BEST = "best"
 
@@ -84,8 +81,8 @@ class Plan:
     """The settings of a training, its device and its folder.
 
     Args:
-        on_start: called on every rank before the first update, with the stage and the update that
-            the training starts at or resumes from.
+        on_start: called on every rank before the first update, with the update that the training
+            starts at or resumes from.
     """
 
     optim: OptimConfig
@@ -97,7 +94,7 @@ class Plan:
     title: str = "run"
     quiet: bool = False
     wandb_project: str | None = None
-    on_start: Callable[[str, int], None] | None = None
+    on_start: Callable[[int], None] | None = None
 
 
 class WeightEMA(AveragedModel):
@@ -173,11 +170,10 @@ def _decisive(metrics: Mapping[str, float], select_on: str) -> str:
 
 
 class Stage:
-    """One stage of a training.
+    """The state of a training, and what changes it.
 
     Args:
-        found: a checkpoint of this stage to resume from.
-        seconds: what earlier stages took.
+        found: a checkpoint to resume from.
     """
 
     def __init__(
@@ -188,14 +184,11 @@ class Stage:
         plan: Plan,
         log: RunLog,
         bar: Progress,
-        index: int,
         found: dict[str, Any] | None,
-        seconds: float = 0.0,
     ) -> None:
         self.method, self.batches, self.evaluator, self.plan = method, batches, evaluate, plan
         self.log, self.bar = log, bar
         method.epochs = plan.train.updates / batches.per_epoch
-        method.begin_stage(method.stages[index])
         method.begin_training(plan.train.updates)
         self.optimizers: dict[str, Optimizer] = method.optimizers(plan.optim)
         self.optimizer_step = OptimizerStep(plan.train, plan.device)
@@ -203,7 +196,7 @@ class Stage:
             sharded = plan.train.parallel == "fsdp"
             self.optimizer_step.parallel = Parallel(self.optimizers.values(), sharded)
         self.average = WeightEMA(method, plan.train.ema) if plan.train.ema else None
-        self.counters: dict[str, Any] = {"stage": index, "update": 0, "seconds": seconds}
+        self.counters: dict[str, Any] = {"update": 0, "seconds": 0.0}
         self.best: dict[str, float] = {}
         self.window = LossWindow()
         if found is not None:
@@ -230,15 +223,11 @@ class Stage:
         return int(self.counters["update"])
 
     @property
-    def number(self) -> int:
-        return int(self.counters["stage"])
-
-    @property
     def seconds(self) -> float:
         """Training time, resumed parts included, without work that a kill lost."""
         return time.perf_counter() - self.began
 
-    def train(self, request: StopRequest) -> Generator[Position, None, Evaluation]:
+    def train(self, request: StopRequest) -> Generator[int, None, Evaluation]:
         """Train to the end; however it ends, the device has finished its work.
 
         Raises:
@@ -260,7 +249,7 @@ class Stage:
         if isinstance(self.updater, Captured):
             self.updater.release()
 
-    def _train(self, request: StopRequest) -> Generator[Position, None, Evaluation]:
+    def _train(self, request: StopRequest) -> Generator[int, None, Evaluation]:
         train, evaluation = self.plan.train, Evaluation({})
         eval_every = train.eval_every or train.updates
         save_every = train.checkpoint_every or eval_every
@@ -285,7 +274,7 @@ class Stage:
             if finished:
                 break
             self.one_update()
-            yield self.number, self.update
+            yield self.update
         self.method.release_step()
         others, findings = self.conclude(), self.tell_findings()
         if train.select_on != "last":
@@ -406,4 +395,4 @@ class Stage:
     def write(self, folder: str, state: dict[str, Any]) -> None:
         """Write a state of this update below the run's folder."""
         if is_rank_zero():
-            save(self.plan.folder / folder, self.update, state, self.number)
+            save(self.plan.folder / folder, self.update, state)

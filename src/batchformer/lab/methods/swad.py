@@ -43,7 +43,7 @@ class Swad(Method):
     def __init__(self, inner: Method, converge: int, tolerance: int, ratio: float) -> None:
         super().__init__()
         self.inner = inner
-        self.stages, self.module_lr_factor = inner.stages, inner.module_lr_factor
+        self.module_lr_factor = inner.module_lr_factor
         self.settings = (converge, tolerance, ratio)
         self.segment = WeightSums(weights_of(inner))
         self._begin()
@@ -91,11 +91,8 @@ class Swad(Method):
         return self.inner.phase()
 
     def begin_training(self, updates: int) -> None:
-        self.inner.begin_training(updates)
-
-    def begin_stage(self, stage: str) -> None:
         self.inner.epochs = self.epochs
-        self.inner.begin_stage(stage)
+        self.inner.begin_training(updates)
         self._begin()
 
     def begin_epoch(self, epoch: int) -> None:

@@ -176,12 +176,12 @@ class Run:
         refuse_other_data(self.folder, before, more)
         write_json(self.folder / "config.json", {**config, **more})
 
-    def record_sitting(self, stage: str, update: int) -> None:
+    def record_sitting(self, update: int) -> None:
         """Record that this process trains from here; a part also records it in its run."""
-        on_rank_zero(lambda: self._record_sitting(stage, update))
+        on_rank_zero(lambda: self._record_sitting(update))
 
-    def _record_sitting(self, stage: str, update: int) -> None:
-        sitting = {**provenance(self.device), "from_update": update, "stage": stage}
+    def _record_sitting(self, update: int) -> None:
+        sitting = {**provenance(self.device), "from_update": update, "stage": "train"}
         folders = {self.folder: sitting}
         if self.part:
             folders[self.folder.parent] = {**sitting, "part": self.part}
