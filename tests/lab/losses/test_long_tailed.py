@@ -87,12 +87,6 @@ def test_an_empty_class_has_no_weight(beta: float) -> None:
     torch.testing.assert_close(weights[[0, 2]], effective_number_weights([9, 2], beta))
 
 
-@pytest.mark.parametrize("beta", [1.0, -0.1, math.nan])
-def test_a_beta_out_of_bounds_is_refused(beta: float) -> None:
-    with pytest.raises(ValueError, match="beta"):
-        effective_number_weights([9, 1], beta)
-
-
 # Balanced Softmax.
 
 
@@ -196,12 +190,6 @@ def test_module_equals_function_and_keeps_counts_out_of_the_state() -> None:
 def test_wrong_shapes_are_refused(targets: tuple[int, ...], counts: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="balanced_softmax needs"):
         balanced_softmax(torch.zeros(6, 4), torch.zeros(targets).long(), torch.ones(counts))
-
-
-@pytest.mark.parametrize("targets", [torch.zeros(2).long(), torch.full((2, 2), 0.5)])
-def test_unknown_reduction_is_refused(targets: Tensor) -> None:
-    with pytest.raises(ValueError, match="average"):
-        balanced_softmax(torch.zeros(2, 2), targets, torch.ones(2), reduction="average")  # type: ignore[arg-type]
 
 
 # LDAM.
