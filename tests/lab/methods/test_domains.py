@@ -9,8 +9,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from batchformer.lab.config.training import OptimConfig, TrainConfig
-from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.losses.domains import coral
 from batchformer.lab.methods.domains import by_domain
 from batchformer.lab.models.domains import MixStyle
@@ -31,14 +29,6 @@ def test_batches_without_blocks_are_refused(make: Any, batch: Any, name: str) ->
         make(name, AFTER)
     with pytest.raises(ValueError, match=r"equal blocks.*data\.sampler domains"):
         make(name, AFTER, {"groups": 3}).step(batch)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_accumulation_would_part_the_domains(make: Any, batch: Any, name: str) -> None:
-    method = make(name, AFTER, {"groups": 2})
-    optimizer_step = OptimizerStep(TrainConfig(batch_size=10, accumulate=2), torch.device("cpu"))
-    with pytest.raises(ValueError, match=r"train\.accumulate 1"):
-        method.update(batch, method.optimizers(OptimConfig()), optimizer_step)
 
 
 def variance(features: Tensor, logits: Tensor, targets: Tensor) -> Tensor:

@@ -108,8 +108,6 @@ def test_as_a_method_it_is_the_closed_form() -> None:
     expected = torch.nn.functional.cross_entropy(method.predict(features), labels)
     torch.testing.assert_close(losses["loss"], expected.float())
     assert torch.equal(method.matrix, before)
-    with pytest.raises(ValueError, match="--arms baseline"):
-        Eszsl(features, labels, attributes, seen, unseen, ModuleConfig(), 0)
 
 
 def test_units_and_origins_of_channels_change_nothing() -> None:

@@ -81,11 +81,6 @@ def test_half_precision_and_accumulation(
             assert not torch.equal(value, before[key]), key
 
 
-def test_settings_without_sense_are_refused_by_name(make: Any) -> None:
-    with pytest.raises(ValueError, match="never released"):
-        make("paco", loss_scale="official")
-
-
 @pytest.mark.parametrize("name", OF_IMAGES)
 def test_arms_begin_alike_and_predict_alike(make: Any, batch: Any, name: str) -> None:
     """BatchFormer adds weights of its own, changes no other, and has no part in predictions."""

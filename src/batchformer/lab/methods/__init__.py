@@ -5,8 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from batchformer.lab.config.consistency import require_sense
-from batchformer.lab.config.methods import MethodConfig, ModuleConfig, find_method
+from batchformer.lab.config.methods import MethodConfig, find_method
 
 if TYPE_CHECKING:
     from batchformer.lab.engine.method import Method
@@ -15,8 +14,6 @@ if TYPE_CHECKING:
 def build_method(name: str, **options: Any) -> Method:
     """The method of this name; its file is imported when it is asked for."""
     file, _, kind = find_method(name).path.partition(":")
-    if isinstance(options.get("module"), ModuleConfig):
-        require_sense(name, options["module"])
     method: Method = getattr(importlib.import_module(f"{__name__}.{file}"), kind)(**options)
     hyper = options.get("hyper")
     if isinstance(hyper, MethodConfig) and hyper.swad:

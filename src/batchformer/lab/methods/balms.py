@@ -15,7 +15,7 @@ from torch.func import functional_call
 from torch.optim import Optimizer
 
 from batchformer.lab.config.methods import MethodConfig
-from batchformer.lab.config.training import OptimConfig, require
+from batchformer.lab.config.training import OptimConfig
 from batchformer.lab.engine.optim import build_optimizer, parameters_of, set_lr
 from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep
 from batchformer.lab.losses import widened
@@ -90,11 +90,6 @@ class MetaSampled(OnFrozenFeatures):
         return param_groups(nn.ModuleList(trained), optim.lr, self.module_lr_factor)
 
     def optimizers(self, optim: OptimConfig) -> dict[str, Optimizer]:
-        require(
-            optim.name == "sgd" or self.hyper.inner_lr > 0,
-            f"the trial step of balms is a step of SGD, and optim.name is {optim.name}; set "
-            "hyper.inner-lr, for example to 0.02, for a plain gradient step",
-        )
         own = OptimConfig(name="adam", lr=self.hyper.sampler_lr, weight_decay=0.0)
         groups = [{"params": list(self.sampler.parameters())}]
         return {**super().optimizers(optim), "sampler": build_optimizer(groups, own)}

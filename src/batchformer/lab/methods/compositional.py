@@ -210,11 +210,6 @@ class CompCos(PairClassifier, OnFrozenFeatures):
     ) -> None:
         super().__init__(network, compositions, vectors, seed=seed, hyper=hyper, **options)
         hyper, dim = self.hyper, self.hyper.image_embedding
-        if dim < 1:
-            raise ValueError(
-                f"compcos embeds images and pairs in one space, and hyper.image-embedding is {dim}:"
-                f" set its channels, for example {vectors.shape[1]} as the word vectors have."
-            )
         words, count = vectors.detach().float(), len(compositions.attributes)
         self.attributes = nn.Parameter(words[:count].clone())
         self.objects = nn.Parameter(words[count:].clone())

@@ -84,7 +84,7 @@ class Izf(GeneratedFeatures):
     def update(
         self, batch: Batch, optimizers: dict[str, Optimizer], optimizer_step: OptimizerStep
     ) -> dict[str, Tensor]:
-        self.require_current(optimizer_step)
+        self.require_whole_weights(optimizer_step)
         return optimizer_step.minimise(self.step, batch, optimizers["flow"], self.flow.parameters())
 
     def optimizers(self, optim: OptimConfig) -> dict[str, Optimizer]:

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from batchformer.lab.config.consistency import require_contrast_sense
 from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optimizer_step import Batch
@@ -205,7 +204,6 @@ class MocoV2(Moco):
         class_counts: Tensor | None = None,
     ) -> None:
         hyper = hyper or MethodConfig()
-        require_contrast_sense("moco_v2", module, hyper)
         with drawing(seed, "weights", 1):
             head = projector(
                 feature_width(network),
@@ -291,7 +289,6 @@ class MocoV3(Moco):
         class_counts: Tensor | None = None,
     ) -> None:
         hyper = hyper or MethodConfig()
-        require_contrast_sense("moco_v3", module, hyper)
         with drawing(seed, "weights", 1):
             head = normalised_projector(
                 feature_width(network),
