@@ -82,7 +82,7 @@ def make(images: Bank) -> Make:
         if "compositional" in entry.tasks:
             draw = torch.Generator().manual_seed(5)
             given |= {"compositions": PAIRS, "vectors": torch.randn(6, 7, generator=draw)}
-        else:
+        elif "contrastive" not in entry.tasks:
             given["class_counts"] = COUNTS
         settings = {"module": ModuleConfig(**module), "hyper": MethodConfig(**own)}
         return build_method(name, **settings, **{**given, **(options or {})})

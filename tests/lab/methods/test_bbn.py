@@ -237,7 +237,7 @@ def test_a_resnet_of_timms_has_the_blocks_of_the_released_code() -> None:
 )
 def test_networks_without_a_last_block_are_refused(network: Any, words: str) -> None:
     with pytest.raises(ValueError, match=f"{words} with a stage.*set --model to a ResNet"):
-        Bbn(network(), COUNTS, ModuleConfig(), seed=0)
+        Bbn(network(), COUNTS, ModuleConfig(), seed=0, hyper=MethodConfig())
 
 
 # Data and recipes
@@ -301,7 +301,8 @@ def test_a_short_training_on_digits_learns_and_moves_to_the_second_branch(tmp_pa
     train = dataclasses.replace(recipe.train, updates=60, eval_every=60)
     feed = task.feed(train, seed=0)
     network = build_model("digits_net", 10)
-    method = Bbn(network, task.method_options["class_counts"], ModuleConfig(), seed=0)
+    counts = task.method_options["class_counts"]
+    method = Bbn(network, counts, ModuleConfig(), seed=0, hyper=MethodConfig())
     plan = Plan(recipe.optim, recipe.schedule, train, 0, tmp_path, CPU, quiet=True)
     found = fit(method, feed, task.evaluate, plan)
     assert found.metrics["all"] > 50

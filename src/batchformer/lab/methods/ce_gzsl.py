@@ -49,7 +49,7 @@ class CeGzsl(AdversarialFeatures):
         attributes: Tensor,
         module: ModuleConfig,
         seed: int,
-        hyper: MethodConfig | None = None,
+        hyper: MethodConfig,
         embedding: int = EMBEDDING,
         direction: int = DIRECTION,
         comparator: int = COMPARATOR,

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from batchformer.insight.relations import Relations
-from batchformer.lab.config.methods import MethodConfig
 from batchformer.lab.config.training import OptimConfig
 from batchformer.lab.data.sets.pairs import Compositions
 from batchformer.lab.engine.optimizer_step import Batch
@@ -142,10 +141,9 @@ class Cge(PairClassifier):
         compositions: Compositions,
         vectors: Tensor,
         seed: int,
-        hyper: MethodConfig | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(network, compositions, vectors, seed=seed, hyper=hyper, **options)
+        super().__init__(network, compositions, vectors, seed=seed, **options)
         features, wanted = feature_width(network), self.hyper.image_embedding
         self.register_buffer(
             "nodes", node_features(compositions, vectors.float()), persistent=False
@@ -205,10 +203,9 @@ class CompCos(PairClassifier, OnFrozenFeatures):
         compositions: Compositions,
         vectors: Tensor,
         seed: int,
-        hyper: MethodConfig | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(network, compositions, vectors, seed=seed, hyper=hyper, **options)
+        super().__init__(network, compositions, vectors, seed=seed, **options)
         hyper, dim = self.hyper, self.hyper.image_embedding
         words, count = vectors.detach().float(), len(compositions.attributes)
         self.attributes = nn.Parameter(words[:count].clone())

@@ -10,7 +10,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from batchformer.lab.config.methods import MethodConfig
 from batchformer.lab.config.training import OptimConfig
 from batchformer.lab.engine.optimizer_step import Batch
 from batchformer.lab.losses.domains import coral, irm_penalty, mdd, vrex
@@ -181,15 +180,8 @@ class Mdd(Classifier):
 
     updates: Tensor
 
-    def __init__(
-        self,
-        network: nn.Module,
-        class_counts: Tensor,
-        seed: int,
-        hyper: MethodConfig | None = None,
-        **options: Any,
-    ) -> None:
-        super().__init__(network, nn.CrossEntropyLoss(), seed=seed, hyper=hyper, **options)
+    def __init__(self, network: nn.Module, class_counts: Tensor, seed: int, **options: Any) -> None:
+        super().__init__(network, nn.CrossEntropyLoss(), seed=seed, **options)
         replace_classifier(network, nn.Identity())
         width, classes = self.hyper.bottleneck, len(class_counts)
         with drawing(seed, "weights", 1):

@@ -77,10 +77,9 @@ class Eszsl(Untrained):
         unseen: Tensor,
         module: ModuleConfig,
         seed: int,
-        hyper: MethodConfig | None = None,
+        hyper: MethodConfig,
     ) -> None:
         super().__init__()
-        hyper = hyper or MethodConfig()
         powers = 10.0**hyper.eszsl_gamma, 10.0**hyper.eszsl_lambda
         own = torch.searchsorted(seen, labels)
         matrix = eszsl(features, own, attributes[seen], *powers, hyper.eszsl_targets)

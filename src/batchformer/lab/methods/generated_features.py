@@ -75,14 +75,14 @@ class GeneratedFeatures(Method):
         attributes: Tensor,
         module: ModuleConfig,
         seed: int,
-        hyper: MethodConfig | None,
+        hyper: MethodConfig,
         *,
         labels: Tensor,
         seen: Tensor,
         unseen: Tensor,
     ) -> None:
         super().__init__()
-        self.hyper = hyper or MethodConfig()
+        self.hyper = hyper
         self.config, self.seed, self.module_lr_factor = module, seed, module.lr_factor
         self.classifier_module = module
         if not bool(torch.isin(labels, seen).all()):

@@ -43,10 +43,9 @@ class Izf(GeneratedFeatures):
         attributes: Tensor,
         module: ModuleConfig,
         seed: int,
-        hyper: MethodConfig | None = None,
+        hyper: MethodConfig,
         **data: Any,
     ) -> None:
-        hyper = hyper or MethodConfig()
         dim, channels = features.shape[1], attributes.shape[1]
         require(
             dim > channels,
