@@ -17,7 +17,6 @@ from batchformer.lab.config.data import LongTailConfig
 from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.config.training import OptimConfig, TrainConfig
 from batchformer.lab.data.feeds.samplers import ReversedClasses
-from batchformer.lab.engine.optim import lr_factor
 from batchformer.lab.engine.stage import Plan
 from batchformer.lab.losses.bbn import bilateral_loss, cumulative_alpha, mixed_branches
 from batchformer.lab.methods.bbn import Bbn
@@ -279,20 +278,6 @@ def test_settings_that_do_not_fit_are_refused(recipe: str, changes: Any, words: 
                 for group, values in changes.items()
             },
         )
-
-
-@pytest.mark.parametrize(
-    ("name", "batches", "rates"),
-    [
-        ("cifar100_lt_bbn", 84, {1: 0.7 / 1.5, 5: 1, 119: 1, 120: 0.01, 160: 1e-4}),
-        ("inaturalist18_bbn", 3_418, {1: 1, 59: 1, 60: 0.1, 80: 0.01}),
-    ],
-)
-def test_rates_by_epochs_from_one(name: str, batches: int, rates: dict[int, float]) -> None:
-    recipe = find_recipe(name)
-    schedule, updates = recipe.schedule, recipe.train.updates
-    found = {e: lr_factor(schedule, (e - 1) * batches, updates, batches) for e in rates}
-    assert found == pytest.approx(rates)
 
 
 def test_a_short_training_on_digits_learns_and_moves_to_the_second_branch(tmp_path: Path) -> None:
