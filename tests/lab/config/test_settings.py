@@ -45,7 +45,7 @@ REFUSED: dict[float, tuple[str, ...]] = {
     -1: (
         *("margin", "reweight_epoch", "tau", "inner_lr", "mixup", "cutmix", "image_embedding"),
         *("feasibility_margin", "feasibility_epochs", "backbone_lr_factor"),
-        *("contrast", "gradient_penalty", "experts", "alpha", "temperature_factor"),
+        *("contrast", "gradient_penalty", "experts", "alpha", "temperature_factor", "swad_ratio"),
     ),
     0: (
         *("scale", "queue", "dim", "experts", "teacher_experts", "router_top", "router_width"),

@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import nn
 
 from batchformer.lab.config.training import OptimConfig, TrainConfig
 from batchformer.lab.engine import checkpoint
@@ -24,6 +24,7 @@ from batchformer.lab.engine.log import LossWindow
 from batchformer.lab.engine.optim import build_optimizer, set_lr
 from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.engine.stage import WeightEMA
+from helpers.lab_runs import same
 
 # Files.
 
@@ -133,6 +134,7 @@ def stage_of(seed: int, optim: str = "sgd", ema: float = 0.0, precision: str = "
         },
         optimizer_step=OptimizerStep(TrainConfig(precision=precision), torch.device("cpu")),  # type: ignore[arg-type]
         average=WeightEMA(method, ema) if ema else None,
+        swad=None,
         counters={"update": 0, "seconds": 0.0},
         best={},
         window=LossWindow(),
@@ -159,15 +161,6 @@ def train(stage: Any, updates: range) -> None:
         stage.best = {"all": float(update)}
 
 
-def equal(one: Any, other: Any) -> bool:
-    """Whether two nests of tensors and plain values are the same, bit by bit."""
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(equal(one[key], other[key]) for key in one)
-    if isinstance(one, (list, tuple)):
-        return len(one) == len(other) and all(map(equal, one, other))
-    return torch.equal(one, other) if isinstance(one, Tensor) else bool(one == other)
-
-
 @pytest.mark.parametrize(
     "options", [{}, {"optim": "adam"}, {"ema": 0.75}, {"precision": "fp16"}], ids=str
 )
@@ -190,7 +183,7 @@ def test_restored_it_goes_on_bit_by_bit(
     restore_stage(resumed, state)
     assert resumed.counters["update"] == stop_at
     train(resumed, range(stop_at, UPDATES))
-    assert equal(state_of_stage(resumed), state_of_stage(whole))
+    assert same(state_of_stage(resumed), state_of_stage(whole))
 
 
 def test_a_checkpoint_holds_all_of_it_and_can_be_read_without_trust(tmp_path: Path) -> None:
@@ -200,8 +193,8 @@ def test_a_checkpoint_holds_all_of_it_and_can_be_read_without_trust(tmp_path: Pa
     (path,) = tmp_path.iterdir()
     kept = torch.load(path, weights_only=True)
     assert set(kept) == {
-        *("method", "optimizers", "scaler", "average", "counters", "best", "window", "rng"),
-        "format",
+        *("method", "optimizers", "scaler", "average", "swad", "counters", "best", "window"),
+        *("rng", "format"),
     }
 
 

@@ -21,11 +21,10 @@ from batchformer.lab.data.sets.images import ImageSplit
 from batchformer.lab.data.transforms import digits_train
 from batchformer.lab.engine import checkpoint
 from batchformer.lab.engine.interrupt import Interrupted, StopRequest
-from batchformer.lab.engine.log import read_records
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep
 from batchformer.lab.engine.stage import BEST, Evaluation, Plan
-from helpers.lab_runs import fit, quiet_plan
+from helpers.lab_runs import fit, quiet_plan, records_of, same
 
 
 class Net(Method):
@@ -70,11 +69,6 @@ def plan(folder: Path, **train: Any) -> Plan:
     options = {"batch_size": 16, "updates": 30, "eval_every": 10, "log_every": 7, **train}
     schedule = ScheduleConfig(kind="cosine", warmup=4)
     return quiet_plan(folder, OptimConfig(lr=0.1), schedule, **options)
-
-
-def records(folder: Path) -> list[dict[str, Any]]:
-    found = read_records(folder / "metrics.jsonl")
-    return [{k: v for k, v in r.items() if k != "samples_per_s"} for r in found]
 
 
 def run(folder: Path, **train: Any) -> tuple[Net, Evaluation]:
@@ -138,9 +132,8 @@ def test_interrupted_and_resumed_equals_uninterrupted(
     resumed, got = run(tmp_path / "cut", **options)
 
     assert got.metrics == expected.metrics
-    assert records(tmp_path / "cut") == records(folder)
-    for key, value in whole.state_dict().items():
-        assert torch.equal(resumed.state_dict()[key], value), key
+    assert records_of(tmp_path / "cut") == records_of(folder)
+    assert same(resumed.state_dict(), whole.state_dict())
 
 
 def test_the_seconds_of_all_sittings_are_added_up(
@@ -167,9 +160,9 @@ def test_the_seconds_of_all_sittings_are_added_up(
 
 def test_a_finished_run_is_only_evaluated_again(unbroken: Unbroken) -> None:
     folder, _, expected = unbroken()
-    before = records(folder)
+    before = records_of(folder)
     net, got = run(folder)
-    assert net.steps == 0 and got.metrics == expected.metrics and records(folder) == before
+    assert net.steps == 0 and got.metrics == expected.metrics and records_of(folder) == before
 
 
 def test_a_training_that_falls_back_leaves_no_network_of_what_was_lost(tmp_path: Path) -> None:
@@ -206,7 +199,7 @@ def test_everything_is_written_below_its_folder(tmp_path: Path) -> None:
     run(tmp_path / "a/run", updates=4, eval_every=2, log_every=2, select_on="test")
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
     folder = tmp_path / "a/run"
-    assert [r["step"] for r in records(folder)] == [2, 2, 4, 4]
+    assert [r["step"] for r in records_of(folder)] == [2, 2, 4, 4]
     assert list((folder / BEST).glob("*.pt")) and list((folder / "checkpoints").glob("*.pt"))
 
 

@@ -19,8 +19,6 @@ from batchformer.lab.data.sets.images import ImageSplit
 from batchformer.lab.data.sets.pairs import Compositions
 from batchformer.lab.data.transforms import digits_train
 from batchformer.lab.engine.cuda_graph import Captured, Eager
-from batchformer.lab.engine.interrupt import Interrupted, StopRequest
-from batchformer.lab.engine.loop import training
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.engine.stage import Evaluation, Plan
@@ -30,7 +28,7 @@ from batchformer.lab.models.build import build_model
 from batchformer.lab.models.ride import ride_resnet32
 from batchformer.nn.randomness import drawing
 from batchformer.torch_private import BatchNorm
-from helpers.lab_runs import fit
+from helpers.lab_runs import fit, same, stop_after
 
 COUNTS = torch.tensor([50, 20, 10, 5, 1])
 #: Of lfme: two, two and one class.
@@ -190,20 +188,12 @@ def assert_resumes(tmp_path: Path) -> Callable[..., None]:
         batches = batches or Batches()
         whole = build()
         expected = fit(whole, batches, evaluate, plan("whole"))
-        request = StopRequest()
-        run = training(build(), batches, evaluate, plan("cut"), request)
-        for _ in range(5):
-            next(run)
-        request.signal_number = 15
-        with pytest.raises(Interrupted):
-            next(run)
+        stop_after(5, build(), batches, evaluate, plan("cut"))
         torch.manual_seed(999)
         resumed = build()
         got = fit(resumed, batches, evaluate, plan("cut"))
         assert got.metrics == expected.metrics
-        state = resumed.state_dict()
-        for key, value in whole.state_dict().items():
-            assert torch.equal(state[key], value), key
+        assert same(resumed.state_dict(), whole.state_dict())
 
     return check
 

@@ -542,7 +542,7 @@ class ValleyAverage:
     """swad: the valley begins when the oldest of this many validation losses is the least."""
     swad_tolerance: int = at_least(1, 6)
     """swad: evaluations that may lie above the threshold before the valley has ended."""
-    swad_ratio: float = 0.3
+    swad_ratio: float = at_least(0, 0.3)
     """swad: the threshold is this share above the mean loss at the valley's beginning."""
 
 

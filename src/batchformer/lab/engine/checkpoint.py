@@ -193,6 +193,7 @@ def state_of_stage(stage: Stage) -> dict[str, Any]:
         "optimizers": full_tensors(optimizers),
         "scaler": stage.optimizer_step.scaler.state_dict(),
         "average": average,
+        "swad": None if stage.swad is None else state_of_model(stage.swad),
         "counters": stage.counters,
         "best": stage.best,
         "window": window,
@@ -209,6 +210,8 @@ def restore_stage(stage: Stage, state: dict[str, Any]) -> None:
     stage.optimizer_step.scaler.load_state_dict(state["scaler"])
     if stage.average is not None:
         stage.average.load_state_dict(state["average"])
+    if stage.swad is not None:
+        load_model(stage.swad, state["swad"])
     stage.counters, stage.best = state["counters"], state["best"]
     stage.window.restore(state["window"])
     torch.set_rng_state(state["rng"])

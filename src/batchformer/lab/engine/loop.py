@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from batchformer.lab.config.training import require
 from batchformer.lab.engine.checkpoint import load_newest_on_rank_zero, remove_outdated
 from batchformer.lab.engine.cuda_graph import new_stream
 from batchformer.lab.engine.distributed.gradients import broadcast_state
@@ -102,6 +103,7 @@ def _prepare_ranks(method: Method, plan: Plan) -> None:
         synchronise_norms(method, plan.device)
     broadcast_state((*method.parameters(), *method.buffers()))
     if plan.train.parallel == "fsdp":
+        require(plan.swad is None, "hyper.swad sums whole weights; set train.parallel ddp")
         shard(method, plan.train)
 
 

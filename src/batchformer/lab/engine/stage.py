@@ -38,6 +38,7 @@ from batchformer.lab.engine.log import ADVICE, DivergedError, LossWindow, Progre
 from batchformer.lab.engine.method import Batches, Method
 from batchformer.lab.engine.optim import lr_factor, reset_state, set_lr
 from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep, predict_in_double, to_double
+from batchformer.lab.engine.swad import Swad, SwadSettings
 from batchformer.lab.metrics.generalized import NaNScoreError
 from batchformer.nn.exchange import is_rank_zero, rank, world_size
 from batchformer.nn.randomness import seed_for
@@ -48,8 +49,8 @@ from batchformer.plug.insertion import is_sharded
 class Evaluation:
     """What a task measures: scores by name, the headline first, and arrays for its figures.
 
-    At the end of a training it also has the method's findings, by the kind of their record, and the
-    training time in seconds, resumed parts included.
+    At the end of a training it also has findings that are no scores, by the kind of their record,
+    and the training time in seconds, resumed parts included.
     """
 
     metrics: dict[str, float]
@@ -67,13 +68,14 @@ class Evaluation:
         return Evaluation(
             {**self.metrics, **{without + key: value for key, value in other.metrics.items()}},
             {**self.figures, **{without + key: value for key, value in other.figures.items()}},
+            self.findings,
         )
 
 
 Evaluate = Callable[[Method, OptimizerStep], Evaluation]
 
-#: Folder of the reported network, if that is not the last one.
-BEST = "best"
+#: Folders of the reported network, if that is not the last one.
+BEST, SWAD = "best", "swad"
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,7 @@ class Plan:
     title: str = "run"
     quiet: bool = False
     wandb_project: str | None = None
+    swad: SwadSettings | None = None
     on_start: Callable[[int], None] | None = None
 
 
@@ -196,6 +199,7 @@ class Stage:
             sharded = plan.train.parallel == "fsdp"
             self.optimizer_step.parallel = Parallel(self.optimizers.values(), sharded)
         self.average = WeightEMA(method, plan.train.ema) if plan.train.ema else None
+        self.swad = None if plan.swad is None else Swad(method, plan.swad)
         self.counters: dict[str, Any] = {"update": 0, "seconds": 0.0}
         self.best: dict[str, float] = {}
         self.window = LossWindow()
@@ -276,12 +280,12 @@ class Stage:
             self.one_update()
             yield self.update
         self.method.release_step()
-        others, findings = self.conclude(), self.tell_findings()
+        averaged = None if self.swad is None else self.conclude(self.swad)
         if train.select_on != "last":
             evaluation = Evaluation(self.best, self.figures_of_best())
-        for name, other in others.items():
-            evaluation = other.followed_by(evaluation, name)
-        return dataclasses.replace(evaluation, findings=findings, seconds=self.seconds)
+        if averaged is not None:
+            evaluation = averaged.followed_by(evaluation, SWAD)
+        return dataclasses.replace(evaluation, seconds=self.seconds)
 
     def one_update(self) -> None:
         plan, method, update = self.plan, self.method, self.update
@@ -307,6 +311,8 @@ class Stage:
             self.optimizer_step.parallel.enter(self.method.phase())
         losses = self.method.update(batch, self.optimizers, self.optimizer_step)
         self.method.after_update()
+        if self.swad is not None:
+            self.swad.add(self.method)
         if self.average is not None:
             self.average.update_parameters(self.method)
         return losses
@@ -343,8 +349,9 @@ class Stage:
         if is_better(evaluation.metrics, self.best, self.plan.train.select_on):
             self.best = dict(evaluation.metrics)
             if self.plan.train.select_on != "last":
-                self.write(BEST, {"method": state_of_model(trained.scored())})
-        self.method.after_evaluation(evaluation.metrics)
+                self.write(BEST, {"method": state_of_model(trained)})
+        if self.swad is not None:
+            self.swad.tell(evaluation.metrics)
         self.window.pause(time.perf_counter() - started)
         return evaluation
 
@@ -364,28 +371,22 @@ class Stage:
         if kept is None:
             return {}
         # A sharded network cannot be copied; the training is over, so overwrite it.
-        best = self.method.scored()
-        best = best if is_sharded(best) else copy.deepcopy(best)
+        best = self.method if is_sharded(self.method) else copy.deepcopy(self.method)
         load_model(best, kept["method"])
         return self.score(best).figures
 
-    def conclude(self) -> dict[str, Evaluation]:
-        """Score and save the other networks of the training, by name."""
-        scores = {}
-        for name, other in self.method.conclude(self.batches).items():
-            self.write(name, {"method": state_of_model(other)})
-            scores[name] = self.score(other)
-        return scores
-
-    def tell_findings(self) -> dict[str, dict[str, float]]:
-        """Write and print the findings of the method; returns their values by name."""
-        found = self.method.findings()
-        epoch = self.update // self.batches.per_epoch
-        for name, finding in found.items():
-            self.log.write(name, epoch, self.update, finding.values)
-            tell = self.bar.say if finding.unexpected else self.bar.note
-            tell(f"{self.plan.title}: {finding.words}")
-        return {name: dict(finding.values) for name, finding in found.items()}
+    def conclude(self, swad: Swad) -> Evaluation:
+        """Save and score the averaged network, and record where the valley was."""
+        averaged = swad.averaged(self.method, self.batches)
+        self.write(SWAD, {"method": state_of_model(averaged)})
+        evaluation = self.score(averaged)
+        values, words = swad.finding()
+        if not values:
+            return evaluation
+        self.log.write(SWAD, self.update // self.batches.per_epoch, self.update, values)
+        tell = self.bar.note if values["converged"] else self.bar.say
+        tell(f"{self.plan.title}: {words}")
+        return dataclasses.replace(evaluation, findings={SWAD: values})
 
     def save(self) -> None:
         synchronize(self.plan.device)

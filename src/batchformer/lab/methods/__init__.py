@@ -14,11 +14,6 @@ if TYPE_CHECKING:
 def build_method(name: str, *, hyper: MethodConfig | None = None, **options: Any) -> Method:
     """The method of this name; its file is imported when it is asked for."""
     file, _, kind = find_method(name).path.partition(":")
-    hyper = hyper or MethodConfig()
     make = getattr(importlib.import_module(f"{__name__}.{file}"), kind)
-    method: Method = make(hyper=hyper, **options)
-    if hyper.swad:
-        from batchformer.lab.methods.swad import Swad
-
-        return Swad(method, hyper.swad_converge, hyper.swad_tolerance, hyper.swad_ratio)
+    method: Method = make(hyper=hyper or MethodConfig(), **options)
     return method
