@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -79,6 +80,9 @@ class Batches:
         return {"x": x.to(self.device), "y": (torch.arange(8) % 3).to(self.device)}
 
 
+IMAGES = [Batches().batch(step)["x"] for step in range(3)]
+
+
 def weights(method: nn.Module) -> list[Tensor]:
     return [p.detach().double().clone() for p in method.parameters()]
 
@@ -136,12 +140,12 @@ def test_the_mean_is_that_of_every_update_of_the_valley(
     lengths = [3, 1, 4, 2, 5, 2, 3]  # unequal: each update counts, not each part
     seen = train(net, swad, lengths, losses)
     last = weights(net)
-    averaged = swad.averaged(net, Batches())
+    averaged = swad.averaged(net, IMAGES)
     assert_mean(averaged, [one for number in expected for one in seen[number]])
     assert not averaged.training and net.training
     for before, after in zip(last, weights(net), strict=True):
         assert torch.equal(before, after)  # training's own weights are left alone
-    again = swad.averaged(net, Batches())
+    again = swad.averaged(net, IMAGES)
     for one, two in zip(averaged.parameters(), again.parameters(), strict=True):
         assert torch.equal(one, two)
 
@@ -174,10 +178,10 @@ def test_what_waits_is_bounded_and_dropped_with_the_valley() -> None:
 
 def test_without_an_evaluation_the_mean_is_that_of_all_updates() -> None:
     net, swad = made(3, 6, 0.3)
-    untouched = swad.averaged(net, Batches())
+    untouched = swad.averaged(net, IMAGES)
     assert all(map(torch.equal, untouched.parameters(), net.parameters()))
     (seen,) = train(net, swad, [4], [])
-    assert_mean(swad.averaged(net, Batches()), seen)
+    assert_mean(swad.averaged(net, IMAGES), seen)
     assert swad.finding()[0] == {
         "updates": 4,
         "converged": False,
@@ -235,10 +239,9 @@ class PartlyFrozen(Net):
 
 @pytest.mark.parametrize("live", [True, False])
 def test_frozen_and_unused_normalisation_keeps_its_statistics(live: bool) -> None:
-    class Unasked(Batches):
-        def batch(self, step: int) -> dict[str, Any]:
-            assert live, "nothing is to be computed"
-            return super().batch(step)
+    def unasked() -> Iterator[Tensor]:
+        assert live, "nothing is to be computed"
+        yield from IMAGES
 
     inner: Any = PartlyFrozen(live)
     swad = Swad(inner, (2, 2, 0.3))
@@ -247,7 +250,7 @@ def test_frozen_and_unused_normalisation_keeps_its_statistics(live: bool) -> Non
         norm.running_var.fill_(2.0 + number)
     train(inner, swad, [0], [LOW])
     swad.add(inner)
-    got: Any = swad.averaged(inner, Unasked())
+    got: Any = swad.averaged(inner, unasked())
     for name in ("frozen", "unused"):
         kept, before = getattr(got, name), getattr(inner, name)
         assert torch.equal(kept.running_mean, before.running_mean)
@@ -305,6 +308,12 @@ def test_interrupted_and_resumed_equals_uninterrupted(
     assert found[0][0]["without_swad_all"] != found[0][0]["all"]
     assert found[0][2]["_extra_state"]["waiting"], "what waits to join is kept"
     assert same(*found)
+
+
+def test_an_average_in_double_precision_is_scored(tmp_path: Path) -> None:
+    """Its batch normalisation is recalibrated by batches, which feeds give in single precision."""
+    end = fit(Net(), Batches(), evaluate, run_plan(tmp_path, precision="fp64"))
+    assert end.metrics["all"] != end.metrics["without_swad_all"]
 
 
 @pytest.mark.gpu
@@ -386,12 +395,12 @@ def test_weights_are_the_parameters_that_have_a_mean(frozen: bool) -> None:
 def test_statistics_are_those_that_torch_computes() -> None:
     net = Net()
     expected = copy.deepcopy(net.body[:2])
-    update_bn([Batches().batch(step)["x"] for step in range(3)], expected)
+    update_bn(IMAGES, expected)
     for batches_tracked in (0, 17):
         norm: Any = net.body[1]
         norm.num_batches_tracked.fill_(batches_tracked)
         norm.running_mean.fill_(5.0)
-        recalibrate_batch_norm(net, Batches())
+        recalibrate_batch_norm(net, IMAGES)
         theirs: Any = expected[1]
         torch.testing.assert_close(norm.running_mean, theirs.running_mean)
         torch.testing.assert_close(norm.running_var, theirs.running_var)
@@ -399,7 +408,7 @@ def test_statistics_are_those_that_torch_computes() -> None:
         assert not any(module.training for module in net.modules())
 
 
-def test_statistics_are_of_so_many_batches_and_draw_nothing() -> None:
+def test_statistics_are_of_so_many_batches_and_draw_nothing(tmp_path: Path) -> None:
     asked: list[int] = []
 
     class Long(Batches):
@@ -409,19 +418,21 @@ def test_statistics_are_of_so_many_batches_and_draw_nothing() -> None:
             asked.append(step)
             return super().batch(step)
 
+    fit(Net(), Long(), evaluate, run_plan(tmp_path))
+    assert asked == [*range(30), *range(100)], "after the updates"
     net, before = Net(), torch.get_rng_state()
-    recalibrate_batch_norm(net, Long())
-    assert asked == list(range(100)) and torch.equal(before, torch.get_rng_state())
+    recalibrate_batch_norm(net, IMAGES)
+    assert torch.equal(before, torch.get_rng_state())
 
 
 def test_what_predictions_were_like_meanwhile_is_forgotten() -> None:
     net = Net()
-    recalibrate_batch_norm(net, Batches())
+    recalibrate_batch_norm(net, IMAGES)
     assert net.further_scores() == {"asked": 0}
 
 
 def test_without_normalisation_nothing_is_computed() -> None:
     net = Net()
     net.body[1] = nn.Identity()
-    recalibrate_batch_norm(net, Batches())
+    recalibrate_batch_norm(net, IMAGES)
     assert net.asked == 0 and not any(module.training for module in net.modules())

@@ -38,7 +38,7 @@ from batchformer.lab.engine.log import ADVICE, DivergedError, LossWindow, Progre
 from batchformer.lab.engine.method import Batches, Method
 from batchformer.lab.engine.optim import lr_factor, reset_state, set_lr
 from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep, predict_in_double, to_double
-from batchformer.lab.engine.swad import Swad, SwadSettings
+from batchformer.lab.engine.swad import STATISTICS_BATCHES, Swad, SwadSettings
 from batchformer.lab.metrics.generalized import NaNScoreError
 from batchformer.nn.exchange import is_rank_zero, rank, world_size
 from batchformer.nn.randomness import seed_for
@@ -377,7 +377,10 @@ class Stage:
 
     def conclude(self, swad: Swad) -> Evaluation:
         """Save and score the averaged network, and record where the valley was."""
-        averaged = swad.averaged(self.method, self.batches)
+        steps = range(min(STATISTICS_BATCHES, self.batches.per_epoch))
+        images = (self.batches.batch(step)["x"] for step in steps)
+        double = self.plan.train.precision == "fp64"
+        averaged = swad.averaged(self.method, map(to_double, images) if double else images)
         self.write(SWAD, {"method": state_of_model(averaged)})
         evaluation = self.score(averaged)
         values, words = swad.finding()

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from batchformer.lab.engine.method import Batches, Method
+from batchformer.lab.engine.method import Method
 from batchformer.lab.models.norms import recalibrate_norms
 from batchformer.torch_private import foreach_add_, foreach_lerp
 
@@ -67,11 +67,11 @@ class Swad(nn.Module):
             self.mean = joined(self.mean, self.waiting[number])
         self.waiting = {number: self.waiting[number] for number in self.valley.pending}
 
-    def averaged(self, method: Method, batches: Batches) -> Method:
+    def averaged(self, method: Method, images: Iterable[Tensor]) -> Method:
         """A copy of the method with the mean of its weights, in eval.
 
         Args:
-            batches: of the training, to recalibrate batch normalisation.
+            images: batches of training images, to recalibrate batch normalisation.
         """
         averaged = copy.deepcopy(method)
         mean = self.final_mean()
@@ -79,7 +79,7 @@ class Swad(nn.Module):
             with torch.no_grad():
                 for own, value in zip(weights_of(averaged), mean.weights, strict=True):
                     own.copy_(value)
-            recalibrate_batch_norm(averaged, batches)
+            recalibrate_batch_norm(averaged, images)
         return averaged.eval()
 
     def final_mean(self) -> MeanWeights | None:
@@ -335,12 +335,12 @@ def joined(mean: MeanWeights | None, later: MeanWeights) -> MeanWeights:
 
 
 @torch.no_grad()
-def recalibrate_batch_norm(method: Method, batches: Batches) -> None:
+def recalibrate_batch_norm(method: Method, images: Iterable[Tensor]) -> None:
     """Compute the statistics of batch normalisation again: the stored ones belong to other weights.
 
-    They become means over batches of the first epoch, passed as in predictions, without dropout and
-    BatchFormer. Layers that stay in eval mode when the method trains keep their statistics, and so
-    do layers that predictions do not use. The method is left in eval mode.
+    They become means over these batches, passed as in predictions, without dropout and BatchFormer.
+    Layers that stay in eval mode when the method trains keep their statistics, and so do layers
+    that predictions do not use. The method is left in eval mode.
     """
     method.train()
     with recalibrate_norms(method) as norms:
@@ -349,7 +349,7 @@ def recalibrate_batch_norm(method: Method, batches: Batches) -> None:
             return
         for norm in norms:
             norm.train()
-        for step in range(min(STATISTICS_BATCHES, batches.per_epoch)):
-            method.predict(batches.batch(step)["x"])
+        for x in images:
+            method.predict(x)
     method.eval()
     method.further_scores()  # drops what these predictions counted
