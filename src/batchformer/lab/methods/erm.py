@@ -30,11 +30,6 @@ class MixingClassifier(Classifier):
         criterion: of logits ``(N, K)`` and targets ``(N,)`` or ``(N, K)``.
     """
 
-    def __init__(
-        self, network: nn.Module, criterion: nn.Module, classes: int, **options: Any
-    ) -> None:
-        super().__init__(network, criterion, classes=classes, **options)
-
     def update(
         self, batch: Batch, optimizers: dict[str, Optimizer], optimizer_step: OptimizerStep
     ) -> dict[str, Tensor]:
@@ -82,7 +77,8 @@ class CrossEntropy(MixingClassifier):
     ) -> None:
         # Smoothing is linear: smoothing mixed targets equals mixing smoothed ones.
         criterion = nn.CrossEntropyLoss(label_smoothing=hyper.smoothing)
-        super().__init__(network, criterion, len(class_counts), hyper=hyper, **options)
+        classes = len(class_counts)
+        super().__init__(network, criterion, hyper=hyper, classes=classes, **options)
 
 
 class BalancedSoftmaxMethod(MixingClassifier):
@@ -93,7 +89,7 @@ class BalancedSoftmaxMethod(MixingClassifier):
 
     def __init__(self, network: nn.Module, class_counts: Tensor, **options: Any) -> None:
         criterion = BalancedSoftmax(class_counts)
-        super().__init__(network, criterion, len(class_counts), **options)
+        super().__init__(network, criterion, classes=len(class_counts), **options)
 
 
 # LDAM-DRW: margins for rare classes from the start, weights for them at the end.
