@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,16 +16,13 @@ from batchformer.lab.config.data import LongTailConfig
 from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.config.training import OptimConfig, TrainConfig
 from batchformer.lab.data.feeds.samplers import ReversedClasses
-from batchformer.lab.engine.stage import Plan
 from batchformer.lab.losses.bbn import bilateral_loss, cumulative_alpha, mixed_branches
 from batchformer.lab.methods.bbn import Bbn
 from batchformer.lab.models.bbn import TwoBranches, split_last_block
 from batchformer.lab.models.build import build_model
 from batchformer.lab.models.networks import resnet32
 from batchformer.lab.models.ride import ride_resnet32
-from batchformer.lab.recipes import find_recipe
 from batchformer.lab.tasks.base import load
-from helpers.lab_runs import fit
 
 CPU = torch.device("cpu")
 COUNTS = torch.tensor([50, 20, 10, 5, 1])
@@ -256,40 +252,3 @@ def test_an_image_of_a_rare_class_comes_beside_each_image() -> None:
         assert all(torch.equal(batch[key], expected[key]) for key in expected)
         assert batch["paired_x"].shape == batch["x"].shape
         assert torch.equal(batch["paired_y"], labels[order[32 * step : 32 * step + 32]])
-
-
-@pytest.mark.parametrize(
-    ("recipe", "changes", "words"),
-    [
-        ("cifar100_lt_bbn", {"data": {"paired": "none"}}, "bbn trains.*set data.paired reversed"),
-        ("demo", {"data": {"paired": "reversed"}}, "method bbn, and balanced_softmax does not"),
-        ("cifar100_lt_balms", {"data": {"paired": "reversed"}}, "two kinds of a second batch"),
-        ("cifar100_lt_bbn", {"hyper": {"cumulative_epochs": -1}}, "hyper.cumulative-epochs is -1"),
-        ("cifar100_lt_bbn", {"module": {"context": "classes"}}, "not for bbn; leave it out"),
-    ],
-)
-def test_settings_that_do_not_fit_are_refused(recipe: str, changes: Any, words: str) -> None:
-    base = find_recipe(recipe)
-    with pytest.raises(ValueError, match=words):
-        dataclasses.replace(
-            base,
-            **{
-                group: dataclasses.replace(getattr(base, group), **values)
-                for group, values in changes.items()
-            },
-        )
-
-
-def test_a_short_training_on_digits_learns_and_moves_to_the_second_branch(tmp_path: Path) -> None:
-    recipe = find_recipe("demo")
-    task = load(dataclasses.replace(recipe.data, paired="reversed"), CPU)  # type: ignore[arg-type]
-    train = dataclasses.replace(recipe.train, updates=60, eval_every=60)
-    feed = task.feed(train, seed=0)
-    network = build_model("digits_net", 10)
-    counts = task.method_options["class_counts"]
-    method = Bbn(network, counts, ModuleConfig(), seed=0, hyper=MethodConfig())
-    plan = Plan(recipe.optim, recipe.schedule, train, 0, tmp_path, CPU, quiet=True)
-    found = fit(method, feed, task.evaluate, plan)
-    assert found.metrics["all"] > 50
-    epochs, last = 60 / feed.per_epoch, 59 // feed.per_epoch
-    assert float(method.alpha) == pytest.approx(1 - (last / epochs) ** 2)
