@@ -194,7 +194,7 @@ def test_an_evaluation_without_an_update_is_no_segment() -> None:
     net, swad = made(2, 2, 0.3)
     swad.tell({"val_loss": 0.1})
     train(net, swad, [1, 0, 2, 0], [HIGH, 0.1, LOW, 0.1])
-    assert swad.valley.losses == [HIGH, LOW] and sorted(swad.waiting) == [1]
+    assert swad.valley.losses == (HIGH, LOW) and sorted(swad.waiting) == [1]
 
 
 def test_a_task_without_a_validation_loss_is_told_so() -> None:

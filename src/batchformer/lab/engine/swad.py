@@ -24,8 +24,6 @@ STATISTICS_BATCHES = 100
 NO_SEGMENTS = range(0)
 #: Of :class:`LossValley`: converge, tolerance and ratio.
 SwadSettings = tuple[int, int, float]
-#: What changes in a valley.
-VALLEY_STATE = ("told", "losses", "threshold", "first", "newest", "dead")
 
 
 class Swad(nn.Module):
@@ -125,19 +123,20 @@ class Swad(nn.Module):
     def get_extra_state(self) -> dict[str, Any]:
         """State whose size changes, which buffers cannot hold."""
         return {
-            "valley": self.valley.state(),
+            "valley": dict(vars(self.valley)),
             "waiting": {number: dict(vars(mean)) for number, mean in self.waiting.items()},
             "mean": None if self.mean is None else dict(vars(self.mean)),
             "done": self.done,
         }
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
-        self.valley.restore(state["valley"])
+        self.valley = LossValley(**state["valley"])
         self.waiting = {number: MeanWeights(**mean) for number, mean in state["waiting"].items()}
         self.mean = None if state["mean"] is None else MeanWeights(**state["mean"])
         self.done = state["done"]
 
 
+@dataclass
 class LossValley:
     """Takes one validation loss per segment and decides which segments join the average, and when.
 
@@ -165,14 +164,15 @@ class LossValley:
     range(1, 4)
     """
 
-    def __init__(self, converge: int, tolerance: int, ratio: float) -> None:
-        self.converge, self.tolerance, self.ratio = converge, tolerance, ratio
-        self.told = 0
-        self.losses: list[float] = []
-        self.threshold: float | None = None
-        self.first: int | None = None
-        self.newest = -1
-        self.dead = False
+    converge: int
+    tolerance: int
+    ratio: float
+    told: int = 0
+    losses: tuple[float, ...] = ()
+    threshold: float | None = None
+    first: int | None = None
+    newest: int = -1
+    dead: bool = False
 
     def tell(self, loss: float) -> range:
         """Add the loss of the next segment.
@@ -183,8 +183,8 @@ class LossValley:
         Returns:
             The segments that join the average now, by number from 0.
         """
-        self.losses.append(math.inf if math.isnan(loss) else loss)
-        self.losses = self.losses[-max(self.converge, self.tolerance) :]
+        losses = (*self.losses, math.inf if math.isnan(loss) else loss)
+        self.losses = losses[-max(self.converge, self.tolerance) :]
         self.told += 1
         if self.dead:
             return NO_SEGMENTS
@@ -246,15 +246,6 @@ class LossValley:
 
     def _loss(self, segment: int) -> float:
         return self.losses[segment - self.told]
-
-    def state(self) -> dict[str, Any]:
-        """Plain values for :meth:`restore`."""
-        return {name: copy.copy(getattr(self, name)) for name in VALLEY_STATE}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Take over what :meth:`state` returned."""
-        for name in VALLEY_STATE:
-            setattr(self, name, copy.copy(state[name]))
 
 
 @dataclass(frozen=True)
