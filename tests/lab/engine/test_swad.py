@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ from batchformer.lab.engine.swad import (
     recalibrate_batch_norm,
     weights_of,
 )
-from helpers.lab_runs import fit, same, stop_after
+from helpers.lab_runs import fit, quiet_plan, same, stop_after
 
 CPU = torch.device("cpu")
 HIGH, LOW = 9.0, 1.0
@@ -259,17 +260,10 @@ def test_frozen_and_unused_normalisation_keeps_its_statistics(live: bool) -> Non
     assert same != live and float(inner.body[1].running_mean[0]) == pytest.approx(0.3)
 
 
-def run_plan(folder: Path, device: torch.device = CPU, **options: Any) -> Plan:
-    return Plan(
-        optim=OptimConfig(lr=0.3),
-        schedule=ScheduleConfig(kind="cosine"),
-        train=TrainConfig(batch_size=8, updates=30, eval_every=4, log_every=7, **options),
-        seed=3,
-        folder=folder,
-        device=device,
-        quiet=True,
-        swad=(2, 3, 0.3),
-    )
+def run_plan(folder: Path, device: str = "cpu", **options: Any) -> Plan:
+    train = {"batch_size": 8, "updates": 30, "eval_every": 4, "log_every": 7, **options}
+    rates = OptimConfig(lr=0.3), ScheduleConfig(kind="cosine")
+    return replace(quiet_plan(folder, *rates, device=device, **train), swad=(2, 3, 0.3))
 
 
 LOSSES = {4: 3.0, 8: 1.2, 12: 1.0, 16: 1.1, 20: 1.2, 24: 1.3, 28: 2.0, 30: 2.1}
@@ -332,7 +326,7 @@ def test_captured_updates_are_averaged_like_eager_ones(
     monkeypatch.setattr(Captured, "_capture", counted)
     means = {}
     for capture in (False, True):
-        plan = run_plan(tmp_path / str(capture), device, capture=capture)
+        plan = run_plan(tmp_path / str(capture), "cuda", capture=capture)
         result = fit(Net(), Batches(device), evaluate, plan)
         assert "without_swad_all" in result.metrics
         means[capture] = load_newest(plan.folder / "swad")

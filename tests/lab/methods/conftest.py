@@ -28,7 +28,7 @@ from batchformer.lab.models.build import build_model
 from batchformer.lab.models.ride import ride_resnet32
 from batchformer.nn.randomness import drawing
 from batchformer.torch_private import BatchNorm
-from helpers.lab_runs import fit, same, stop_after
+from helpers.lab_runs import fit, quiet_plan, same, stop_after
 
 COUNTS = torch.tensor([50, 20, 10, 5, 1])
 #: Of lfme: two, two and one class.
@@ -175,15 +175,8 @@ def assert_resumes(tmp_path: Path) -> Callable[..., None]:
         **train: Any,
     ) -> None:
         def plan(folder: str) -> Plan:
-            return Plan(
-                optim=optim or OptimConfig(lr=0.05),
-                schedule=ScheduleConfig(kind="cosine"),
-                train=TrainConfig(batch_size=10, updates=8, **train),
-                seed=3,
-                folder=tmp_path / folder,
-                device=torch.device("cpu"),
-                quiet=True,
-            )
+            rates = optim or OptimConfig(lr=0.05), ScheduleConfig(kind="cosine")
+            return quiet_plan(tmp_path / folder, *rates, batch_size=10, updates=8, **train)
 
         batches = batches or Batches()
         whole = build()
