@@ -9,7 +9,7 @@ import pytest
 
 from batchformer.lab.recipes import RECIPES, find_recipe
 from batchformer.lab.recipes.paper import ROWS, PaperRow, rows_for
-from batchformer.lab.recipes.paper.row import Block
+from batchformer.lab.recipes.paper.row import read_rows
 
 Finder = Callable[[str, str, str, str, str], PaperRow]
 
@@ -158,11 +158,8 @@ def test_what_t6b_repeats_is_the_same(find_row: Finder) -> None:
 
 
 def test_a_row_with_too_few_cells_is_refused() -> None:
-    block = Block(
-        table="T1", task="long_tailed", data="d", model="m", columns="all many", headline="all"
-    )
     with pytest.raises(ValueError, match="shorter"):
-        block.alone("method", "50.0")
+        read_rows("long_tailed", "= T1 | d | m | all many\nmethod\n  50.0")
 
 
 def test_rows_with_a_recipe_carry_its_numbers() -> None:
