@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
-from batchformer.lab.losses.domains import coral, irm_penalty, log_other, mdd, vrex
+from batchformer.lab.losses.domains import coral, irm_penalty, log_other, mdd
 
 # CORAL, pair by pair, with numpy's covariance.
 
@@ -100,16 +100,6 @@ def test_extremes_stay_finite() -> None:
     far = (1e4 * logits.float()).requires_grad_()
     irm_penalty(far, targets).backward()
     assert far.grad is not None and far.grad.isfinite().all()
-
-
-# V-REx.
-
-
-@given(losses=st.lists(st.floats(0, 100), min_size=1, max_size=6))
-def test_brute_force_of_vrex(losses: list[float]) -> None:
-    mean = sum(losses) / len(losses)
-    expected = sum((loss - mean) ** 2 for loss in losses) / len(losses)
-    assert vrex(torch.tensor(losses, dtype=torch.float64)).item() == pytest.approx(expected)
 
 
 # MDD against explicit probabilities and against the clamped form of the released code.
