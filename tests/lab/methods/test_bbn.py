@@ -6,7 +6,6 @@ import copy
 import dataclasses
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -16,7 +15,7 @@ from batchformer.lab.config.data import LongTailConfig
 from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.config.training import OptimConfig, TrainConfig
 from batchformer.lab.data.feeds.samplers import ReversedClasses
-from batchformer.lab.losses.bbn import bilateral_loss, cumulative_alpha, mixed_branches
+from batchformer.lab.losses.bbn import mixed_branches
 from batchformer.lab.methods.bbn import Bbn
 from batchformer.lab.models.bbn import TwoBranches, split_last_block
 from batchformer.lab.models.build import build_model
@@ -37,21 +36,6 @@ def residual(seed: int = 0, **module: Any) -> Bbn:
 
 
 # The schedule, the sampler and the loss
-
-
-@pytest.mark.parametrize(
-    ("epoch", "length", "alpha"),
-    [
-        (1, 200, 1.0),
-        (101, 200, 0.75),
-        (200, 200, 0.009975),
-        (180, 200, 0.198975),  # 180 epochs
-        (90, 100, 0.2079),  # 90 epochs
-        (250, 200, 0.0),
-    ],
-)
-def test_alpha_of_epochs_counted_from_one(epoch: int, length: int, alpha: float) -> None:
-    assert cumulative_alpha(epoch - 1, length) == pytest.approx(alpha, abs=1e-12)
 
 
 def test_rare_classes_are_drawn_by_the_inverse_of_their_size_and_images_evenly() -> None:
@@ -76,22 +60,6 @@ def test_the_order_is_a_function_of_seed_epoch_and_stream() -> None:
     others = (ReversedClasses(labels, 1), ReversedClasses(labels, 0, stream=1))
     for other in (*(sampler.order(0) for sampler in others), ReversedClasses(labels, 0).order(1)):
         assert not torch.equal(first, other)
-
-
-def test_the_loss_row_by_row() -> None:
-    draw = torch.Generator().manual_seed(0)
-    a, b = (torch.randn(6, 3, generator=draw, dtype=torch.float64) for _ in range(2))
-    weight = torch.randn(4, 6, generator=draw, dtype=torch.float64)
-    y, z = torch.tensor([0, 1, 2, 3, 0, 1]), torch.tensor([3, 3, 2, 1, 0, 0])
-    alpha = torch.tensor(0.75, dtype=torch.float64)
-    total = 0.0
-    for row in range(6):
-        joint = np.concatenate((2 * 0.75 * a[row].numpy(), 2 * 0.25 * b[row].numpy()))
-        scores = weight.numpy() @ joint
-        losses = np.log(np.exp(scores).sum()) - scores
-        total += (0.75 * losses[y[row]] + 0.25 * losses[z[row]]) / 6
-    logits = mixed_branches(a, b, alpha) @ weight.T
-    assert float(bilateral_loss(logits, (y, z), alpha)) == pytest.approx(total)
 
 
 # The method
