@@ -67,8 +67,8 @@ def feed() -> Feed:
 
 def plan(folder: Path, **train: Any) -> Plan:
     options = {"batch_size": 16, "updates": 30, "eval_every": 10, "log_every": 7, **train}
-    schedule = ScheduleConfig(kind="cosine", warmup=4)
-    return quiet_plan(folder, OptimConfig(lr=0.1), schedule, **options)
+    optim = OptimConfig(name=options.pop("optim", "sgd"), lr=0.1)
+    return quiet_plan(folder, optim, ScheduleConfig(kind="cosine", warmup=4), **options)
 
 
 def run(folder: Path, **train: Any) -> tuple[Net, Evaluation]:
@@ -99,6 +99,7 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Unbroken:
         *((1, {}), (20, {}), (13, {"checkpoint_every": 4}), (13, {"ema": 0.9})),
         *((13, {"accumulate": 2, "clip_norm": 0.5}), (13, {"precision": "bf16"})),
         *((1, {"select_on": "test"}), (20, {"select_on": "test"})),
+        (13, {"optim": "adam"}),
     ],
     ids=str,
 )

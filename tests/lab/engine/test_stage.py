@@ -270,6 +270,21 @@ def test_a_stop_saves_and_the_rest_is_that_of_an_unbroken_run(tmp_path: Path, st
     assert kept + records_of(again) == records_of(whole)
 
 
+def test_the_best_the_scale_and_torchs_own_generator_go_on(tmp_path: Path) -> None:
+    """Our draws are functions of the update, but a method may draw outside of updates."""
+    stage = staged(tmp_path, updates=2, precision="fp16")
+    scaler = stage.optimizer_step.scaler
+    scaler.load_state_dict({**scaler.state_dict(), "scale": 8.0, "_growth_tracker": 3})
+    stage.best = {"all": 3.0}
+    torch.manual_seed(5)
+    stage.save()
+    expected = torch.rand(3)
+    torch.manual_seed(999)
+    again = staged(tmp_path, updates=2, precision="fp16", resumed=True)
+    assert torch.equal(torch.rand(3), expected) and again.best == {"all": 3.0}
+    assert again.optimizer_step.scaler.state_dict() == scaler.state_dict()
+
+
 class OneKind(Targets):
     """Batches that one graph serves."""
 
