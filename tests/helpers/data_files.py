@@ -31,6 +31,21 @@ def save_noise(path: Path, stream: np.random.Generator, height: int = 36, width:
     Image.fromarray(stream.integers(0, 256, (height, width, 3), dtype=np.uint8)).save(path)
 
 
+def save_images(root: Path, pattern: str, sizes: Iterable[int]) -> str:
+    """So many images of noise of each class, of various shapes; returns the list of them.
+
+    Args:
+        pattern: path of an image, with ``{c}`` for its class and ``{i}`` for its number.
+    """
+    stream, lines = np.random.default_rng(0), []
+    for c, size in enumerate(sizes):
+        for i in range(size):
+            path = pattern.format(c=c, i=i)
+            save_noise(root / path, stream, 40 + i, 50 - c)
+            lines.append(f"{path} {c}\n")
+    return "".join(lines)
+
+
 def save_tail(path: Path, classes: int, largest: int, ratios: tuple[int, ...] = (100,)) -> None:
     """The .npz of a long tail of noise, as large as these ratios need; a third is tested."""
     sizes = np.max([class_counts(largest, classes, ratio) for ratio in ratios], axis=0)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from subprocess import PIPE, Popen
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor
 
@@ -19,8 +21,11 @@ from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainConfig
 from batchformer.lab.data.feeds.memory import close
 from batchformer.lab.engine.checkpoint import load_newest
-from batchformer.lab.engine.log import read_records
-from batchformer.lab.engine.stage import Plan
+from batchformer.lab.engine.interrupt import Interrupted, StopRequest
+from batchformer.lab.engine.log import DivergedError, read_records
+from batchformer.lab.engine.loop import Job, train_interleaved, training
+from batchformer.lab.engine.method import Batches, Method
+from batchformer.lab.engine.stage import Evaluate, Evaluation, Plan
 from batchformer.lab.methods import build_method
 from batchformer.lab.models.build import build_model
 from batchformer.lab.recipes import RECIPES, find_recipe
@@ -56,6 +61,37 @@ def quiet_plan(
     """A plan with these settings of the training; `train` are fields of ``TrainConfig``."""
     where = torch.device(device)
     return Plan(optim, schedule, TrainConfig(**train), seed, folder, where, quiet=True)
+
+
+def fit(method: Method, batches: Batches, evaluate: Evaluate, plan: Plan) -> Evaluation:
+    """Train one method to the end, as a run does."""
+    job = Job(plan.title, lambda request: training(method, batches, evaluate, plan, request))
+    ((_, ended),) = train_interleaved([job], plan.device)
+    if isinstance(ended, DivergedError):
+        raise ended
+    return ended
+
+
+def stop_after(
+    updates: int, method: Method, batches: Batches, evaluate: Evaluate, plan: Plan
+) -> None:
+    """Train until a signal comes after so many updates; the state is saved."""
+    request = StopRequest()
+    run = training(method, batches, evaluate, plan, request)
+    for _ in range(updates):
+        next(run)
+    request.signal_number = signal.SIGTERM
+    with pytest.raises(Interrupted):
+        next(run)
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two nests of tensors and plain values are equal, bit by bit."""
+    if isinstance(one, Mapping):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(same, one, other))
+    return torch.equal(one, other) if isinstance(one, Tensor) else bool(one == other)
 
 
 def digits_method(

@@ -84,13 +84,13 @@ def two_updates(
 
 def part_names(method: Method) -> set[str]:
     """Parts of the method that have parameters."""
-    return {name.removeprefix("inner.").split(".")[0] for name, _ in method.named_parameters()}
+    return {name.split(".")[0] for name, _ in method.named_parameters()}
 
 
 def moved_parts(before: Mapping[str, Tensor], method: Method) -> set[str]:
     """Parts of the method with a parameter that is not what it was."""
     moved = [k for k, v in method.named_parameters() if not torch.equal(before[k], v)]
-    return {name.removeprefix("inner.").split(".")[0] for name in moved}
+    return {name.split(".")[0] for name in moved}
 
 
 def scores(method: Method, task: Task, recipe: Recipe) -> dict[str, float]:

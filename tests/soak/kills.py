@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from batchformer.lab.engine import checkpoint
-from batchformer.lab.engine.log import read_records
 from batchformer.lab.report.results.runs import Arrays
+from helpers.lab_runs import records_of
 from soak.processes import PLACES, die_in_write, finish, start
 
 #: A short training with many checkpoints.
@@ -161,7 +161,7 @@ _READERS: dict[str, Callable[[Path], object]] = {
 
 def differences(one: Path, other: Path) -> Iterator[str]:
     """Where two finished runs are not bit-equal: records, scores, arrays, and the last state."""
-    if _records(one) != _records(other):
+    if records_of(one) != records_of(other):
         yield "metrics.jsonl"
     scores = [json.loads((f / "result.json").read_bytes())["metrics"] for f in (one, other)]
     if scores[0] != scores[1]:
@@ -174,12 +174,6 @@ def differences(one: Path, other: Path) -> Iterator[str]:
     for part in ("method", "optimizers", "average", "best", "window", "rng"):
         if not _same(states[0][part], states[1][part]):
             yield f"checkpoint: {part}"
-
-
-def _records(folder: Path) -> list[dict[str, Any]]:
-    """All records, without their speed."""
-    found = read_records(folder / "metrics.jsonl")
-    return [{k: v for k, v in record.items() if k != "samples_per_s"} for record in found]
 
 
 def _same(a: Any, b: Any) -> bool:

@@ -13,7 +13,7 @@ import torch
 
 from batchformer.cli import main as cli
 from batchformer.lab.engine import checkpoint
-from soak.kills import differences, folder_of, moments, train, unreadable
+from soak.kills import differences, folder_of, train, unreadable
 
 
 @pytest.fixture(scope="module")
@@ -77,11 +77,3 @@ def test_torn_files_are_found(tmp_path: Path, finished: Path) -> None:
         path.write_bytes(path.read_bytes()[:200])
     found = " ".join(unreadable(copy))
     assert all(path.name in found for path in torn) and "result.json" not in found
-
-
-def test_moments_are_drawn_and_every_other_is_inside_a_write() -> None:
-    drawn = list(moments(8, seed=1, seconds=2.0, writes=15))
-    assert drawn == list(moments(8, seed=1, seconds=2.0, writes=15))
-    times, writes = drawn[::2], drawn[1::2]
-    assert all(isinstance(t, float) and 0 <= t <= 2 for t in times)
-    assert len({place for place, _ in writes}) == 4  # type: ignore[misc]

@@ -10,7 +10,7 @@ import pytest
 from soak.__main__ import soak
 from soak.full_disk import small_disk
 from soak.kills import Unbroken
-from soak.memory import Memory, memory_of_a_run
+from soak.memory import memory_of_a_run
 
 
 def test_a_disk_that_may_not_be_mounted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -20,10 +20,6 @@ def test_a_disk_that_may_not_be_mounted(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr("subprocess.run", lambda *_, **__: Refused())
     with pytest.raises(PermissionError, match="cannot be mounted: mount: must be superuser"):
         small_disk(tmp_path / "disk", Unbroken(tmp_path, 1.0))
-
-
-def test_the_spread_of_memory_is_that_of_the_windows() -> None:
-    assert Memory(2000, 500, (500.0, 505.0, 502.0)).spread == pytest.approx(0.01)
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc")

@@ -31,6 +31,14 @@ VAL: dict[str, Any] = {"name": "imagenet_lt", "augment": "jitter", "meta_from": 
         ("cub_izf", {"train": TrainConfig(updates=9)}, r"choose an epoch.*--data\.no-choose"),
         ("cub_ce_gzsl", {"schedule": ScheduleConfig(kind="cosine")}, r"leave data\.choose off"),
         ("ut_zappos_compcos_open", {"method": "cge"}, r"method compcos.*--data\.no-mask"),
+        ("ut_zappos_compcos", {"hyper": MethodConfig()}, r"by hyper\.image-embedding"),
+        ("cifar100_lt_bbn", {"data": {"paired": "none"}}, "bbn trains.*data.paired reversed"),
+        ("demo", {"data": {"paired": "reversed"}}, "method bbn, and balanced_softmax does not"),
+        ("cifar100_lt_balms", {"data": {"paired": "reversed"}}, "two kinds of a second batch"),
+        ("pacs_irm", {"train": {"accumulate": 2}}, r"irm needs all domains.*train\.accumulate 1"),
+        ("cub_izf", {"train": {"ema": 0.9}}, r"set train\.ema 0"),
+        ("cub_tf_vaegan", {"train": {"compile": True}}, r"leave train\.compile off"),
+        ("cifar100_lt_balms", {"optim": {"name": "adam"}}, r"balms is a step of SGD.*inner-lr"),
     ],
 )
 def test_recipes_that_cannot_be_are_refused(name: str, change: dict[str, Any], words: str) -> None:

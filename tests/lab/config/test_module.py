@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from batchformer.lab.config.consistency import require_contrast_sense, require_sense
-from batchformer.lab.config.methods import MethodConfig, ModuleConfig
+from batchformer.lab.config.consistency import require_sense
+from batchformer.lab.config.methods import ModuleConfig
 from batchformer.lab.recipes import find_recipe
 
 
@@ -23,6 +23,7 @@ from batchformer.lab.recipes import find_recipe
         ({"context_weight": -0.1}, "module.context-weight is -0.1, below 0"),
         ({"views": 0}, "module.views is 0, below 1"),
         ({"label_share": 1.5}, "module.label-share is 1.5, outside"),
+        ({"at": ("a", "a")}, "module.at names a place twice"),
     ],
 )
 def test_impossible_values(options: dict[str, Any], words: str) -> None:
@@ -33,13 +34,11 @@ def test_impossible_values(options: dict[str, Any], words: str) -> None:
 @pytest.mark.parametrize(
     ("method", "module", "words"),
     [
-        ("paco", {"loss_scale": "official"}, "never released"),
-        ("paco", {"mixed_weight": 0.5}, "no weight of its own"),
-        ("ride", {"loss_scale": "official"}, 'module.loss-scale "sum"'),
         ("ldam", {"context": "classes"}, "module.context classes .*balanced_softmax, not for ldam"),
         ("ride", {"views": 2}, "module.views is for cross_entropy and .*, not for ride"),
         ("paco", {"encoder": "dropout"}, "module.encoder dropout is for .*, not for paco"),
         ("coral", {"mixed_labels": "random"}, "module.mixed-labels is for .*, not for coral"),
+        ("ldam", {"at": ("a",)}, "module.at is for cross_entropy and balanced_softmax, not for ld"),
     ],
 )
 def test_settings_without_sense_are_refused(
@@ -61,6 +60,10 @@ def test_settings_without_sense_are_refused(
         ({"mixed_labels": "attention", "encoder": "dropout"}, "here is none; leave it own"),
         ({"mixed_labels": "attention", "exchange": True}, "set --module.no-exchange"),
         ({"context": "classes", "exchange": True}, "set --module.no-exchange"),
+        ({"at": ("a",), "context": "classes"}, "module.at stands before these"),
+        ({"at": ("a",), "copy_layers": True}, "module.copy-layers is for BatchFormer before"),
+        ({"encoder": "none"}, "the baseline under another name"),
+        ({"share": True}, "module.share is for several places"),
     ],
 )
 def test_settings_that_exclude_one_another_are_refused(module: Any, words: str) -> None:
@@ -87,28 +90,40 @@ def test_settings_of_two_streams_are_refused_where_there_is_one(
     require_sense(method, ModuleConfig(streams="mixed_only", loss_scale="sum"))
 
 
-#: What MoCo refuses with BatchFormer: settings of the module, of the method, and why.
-REFUSED_BY_MOCO: list[tuple[dict[str, Any], dict[str, Any], str]] = [
-    ({"loss_scale": "official"}, {}, "adds its terms"),
-    ({"mixed_weight": 0.5}, {}, "no weight of its own"),
-    ({"streams": "mixed_only"}, {"contrast_pairs": "plain"}, "there is one stream"),
-    ({}, {"contrast_pairs": "readme"}, "a list of the released MoCo-v3"),
+#: What the registry refuses with BatchFormer: the recipe, settings of the module, of the method,
+#: and why.
+REFUSED: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
+    ("cifar100_lt_paco", {"loss_scale": "official"}, {}, "never released"),
+    ("cifar100_lt_paco", {"mixed_weight": 0.5}, {}, "no weight of its own"),
+    ("cifar100_lt_ride", {"loss_scale": "official"}, {}, 'module.loss-scale "sum"'),
+    ("cub_izf", {"loss_scale": "official"}, {}, "no released code"),
+    ("cub_ce_gzsl", {"mixed_weight": 0.5}, {}, "of ce_gzsl .* cannot have its own weight"),
+    ("coco_detr", {"loss_scale": "official"}, {}, "one mean over the boxes"),
+    ("coco_detr", {"mixed_weight": 0.5}, {}, "leave module.mixed-weight at 1"),
+    ("coco_detr", {"at": ()}, {}, "detr has no pooled features.*model.encoder.layers.1"),
+    ("cifar100_lt_moco_v2", {"loss_scale": "official"}, {}, "adds its terms"),
+    ("cifar100_lt_moco_v3", {"mixed_weight": 0.5}, {}, "no weight of its own"),
+    ("cifar100_lt_moco_v2", {}, {"contrast_pairs": "readme"}, "moco_v2 has all and plain"),
+    *(
+        (f"cifar100_lt_moco_{version}", {"streams": "mixed_only"}, hyper, "there is one stream")
+        for version in ("v2", "v3")
+        for hyper in ({"contrast_pairs": "plain"}, {"enqueued": "mixed"})
+    ),
 ]
 
 
-@pytest.mark.parametrize(("module", "hyper", "words"), REFUSED_BY_MOCO)
-def test_moco_refuses_with_batchformer_alone(
-    module: dict[str, Any], hyper: dict[str, Any], words: str
+@pytest.mark.parametrize(("name", "module", "hyper", "words"), REFUSED)
+def test_methods_refuse_with_batchformer_alone(
+    name: str, module: dict[str, Any], hyper: dict[str, Any], words: str
 ) -> None:
-    settings = MethodConfig(**hyper)
-    with pytest.raises(ValueError, match=words):
-        require_contrast_sense("moco_v2", ModuleConfig(**module), settings)
-    require_contrast_sense("moco_v2", ModuleConfig(**module, enabled=False), settings)
-    recipe = find_recipe("cifar100_lt_moco_v2")
+    recipe = find_recipe(name)
     with pytest.raises(ValueError, match=words):
         recipe.changed(module=module, hyper=hyper)
+    recipe.changed(module={**module, "enabled": False}, hyper=hyper)
 
 
-def test_lists_of_moco_v3_are_its_own() -> None:
+def test_what_one_method_refuses_another_accepts() -> None:
     for pairs in ("first_release", "readme"):
-        require_contrast_sense("moco_v3", ModuleConfig(), MethodConfig(contrast_pairs=pairs))
+        find_recipe("cifar100_lt_moco_v3").changed(hyper={"contrast_pairs": pairs})
+    in_classifier = find_recipe("cub_ce_gzsl").changed(hyper={"module_at": "classifier"})
+    in_classifier.changed(module={"mixed_weight": 0.5})

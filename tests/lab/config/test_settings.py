@@ -45,7 +45,7 @@ REFUSED: dict[float, tuple[str, ...]] = {
     -1: (
         *("margin", "reweight_epoch", "tau", "inner_lr", "mixup", "cutmix", "image_embedding"),
         *("feasibility_margin", "feasibility_epochs", "backbone_lr_factor"),
-        *("contrast", "gradient_penalty", "experts"),
+        *("contrast", "gradient_penalty", "experts", "alpha", "temperature_factor", "swad_ratio"),
     ),
     0: (
         *("scale", "queue", "dim", "experts", "teacher_experts", "router_top", "router_width"),
@@ -53,8 +53,9 @@ REFUSED: dict[float, tuple[str, ...]] = {
         *("projection_layers", "projection_hidden", "graph_hidden", "image_hidden"),
         *("cosine_scale", "noise", "gan_hidden", "contrast_temperature", "critic_steps"),
         *("synthetic", "classifier_epochs", "sampler_lr", "mixstyle_alpha", "bottleneck"),
-        *("reversal_updates", "swad_converge", "swad_tolerance"),
+        *("reversal_updates", "swad_converge", "swad_tolerance", "temperature"),
     ),
+    1: ("reweight_beta", "temperature_factor"),
     1.5: (
         *("momentum", "mix_prob", "mix_switch", "smoothing", "drop_path", "mixstyle_p"),
         *("feature_dropout", "pair_dropout"),

@@ -1,30 +1,19 @@
-"""Checkpoints are complete or absent, and a stage restored from one continues bit by bit."""
+"""Checkpoints are complete or absent, and a training restored from one continues bit by bit."""
 
 from __future__ import annotations
 
 import os
-from itertools import product
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from torch import Tensor, nn
 
-from batchformer.lab.config.training import OptimConfig, TrainConfig
 from batchformer.lab.engine import checkpoint
 from batchformer.lab.engine.checkpoint import (
     explain_mismatch,
-    restore_stage,
-    state_of_stage,
 )
-from batchformer.lab.engine.log import LossWindow
-from batchformer.lab.engine.optim import build_optimizer, set_lr
-from batchformer.lab.engine.optimizer_step import OptimizerStep
-from batchformer.lab.engine.stage import WeightEMA
 
 # Files.
 
@@ -39,12 +28,12 @@ def test_the_newest_comes_back_and_two_are_kept(tmp_path: Path) -> None:
 
 def test_the_newest_is_the_furthest_in_the_training_whatever_the_times(tmp_path: Path) -> None:
     """A copy may give all files one time, or the times of the copying, in any order."""
-    for stage, update in ((0, 90), (0, 100), (1, 2), (1, 10)):
-        path = checkpoint.save(tmp_path, update, {"at": [stage, update]}, stage)
+    for update in (90, 100, 2_000_000_000):
+        path = checkpoint.save(tmp_path, update, {"at": update})
         os.utime(path, ns=(10**18 - update, 10**18 - update))
-    assert checkpoint.load_newest(tmp_path) == {"at": [1, 10]}
+    assert checkpoint.load_newest(tmp_path) == {"at": 2_000_000_000}, "one digit more"
     path.write_bytes(b"damaged")
-    assert checkpoint.load_newest(tmp_path, lambda _: None) == {"at": [1, 2]}
+    assert checkpoint.load_newest(tmp_path, lambda _: None) == {"at": 100}
 
 
 def test_an_update_that_is_saved_again_replaces_itself(tmp_path: Path) -> None:
@@ -57,20 +46,22 @@ def test_an_update_that_is_saved_again_replaces_itself(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("resumed", "update", "left"),
-    [(True, 4, [(0, 100), (1, 4)]), (False, 4, [(0, 100)]), (True, 3, [(0, 100)])],
+    [(True, 4, ["000000003", "000000004"]), (False, 4, ["000000003"]), (True, 3, ["000000003"])],
 )
 def test_what_is_trained_again_is_removed(
-    tmp_path: Path, resumed: bool, update: int, left: list[tuple[int, int]]
+    tmp_path: Path, resumed: bool, update: int, left: list[str]
 ) -> None:
     """From every folder of a run; only the checkpoint that is resumed from stays."""
-    for folder, (stage, at) in product(("checkpoints", "best"), ((0, 100), (1, 4))):
-        checkpoint.save(tmp_path / folder, at, {}, stage)
+    for folder in ("checkpoints", "best"):
+        for at in (3, 4):
+            checkpoint.save(tmp_path / folder, at, {})
     (tmp_path / "best/notes.pt").write_bytes(b"somebody's")
-    checkpoint.remove_outdated(tmp_path, 1, update, resumed)
+    checkpoint.remove_outdated(tmp_path, update, resumed)
     found = {folder: sorted((tmp_path / folder).glob("*.pt")) for folder in ("checkpoints", "best")}
-    assert [checkpoint._position(path) for path in found["checkpoints"]] == left
-    assert [path.name[:9] for path in found["best"]] == ["000000100", "notes.pt"]
-    checkpoint.remove_outdated(tmp_path, 0, 0, resumed=False)
+    assert [path.name[:9] for path in found["checkpoints"]] == left
+    before = [] if update == 3 else ["000000003"]
+    assert [path.name[:9] for path in found["best"]] == [*before, "notes.pt"]
+    checkpoint.remove_outdated(tmp_path, 0, resumed=False)
     assert [path.name for path in tmp_path.glob("*/*")] == ["notes.pt"]
 
 
@@ -108,123 +99,7 @@ def test_code_in_a_checkpoint_is_not_run(tmp_path: Path) -> None:
         checkpoint.load(path)
 
 
-# The state of a stage.
-
-UPDATES = 6
-
-
-def network(seed: int) -> nn.Module:
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2))
-
-
-def stage_of(seed: int, optim: str = "sgd", ema: float = 0.0, precision: str = "fp32") -> Any:
-    """What a checkpoint holds of a stage, with weights of its own and two optimizers."""
-    method = network(seed)
-    config = OptimConfig(name=optim, lr=0.1)  # type: ignore[arg-type]
-    first, last = method[0].parameters(), method[3].parameters()  # type: ignore[index]
-    return SimpleNamespace(
-        method=method,
-        optimizers={
-            "main": build_optimizer([{"params": first}], config),
-            "head": build_optimizer([{"params": last}], config),
-        },
-        optimizer_step=OptimizerStep(TrainConfig(precision=precision), torch.device("cpu")),  # type: ignore[arg-type]
-        average=WeightEMA(method, ema) if ema else None,
-        counters={"stage": 1, "update": 0, "seconds": 0.0},
-        best={},
-        window=LossWindow(),
-    )
-
-
-def train(stage: Any, updates: range) -> None:
-    """Batches are a function of the update; noise is drawn from torch's own generator."""
-    stage.method.train()
-    for update in updates:
-        x = torch.randn(5, 3, generator=torch.Generator().manual_seed(update)) + torch.rand(5, 3)
-        for optimizer in stage.optimizers.values():
-            set_lr(optimizer, 1 / (1 + update))
-            optimizer.zero_grad()
-        loss = stage.method(x).square().mean()
-        stage.optimizer_step.scaler.scale(loss).backward()
-        for optimizer in stage.optimizers.values():
-            stage.optimizer_step.scaler.step(optimizer)
-        stage.optimizer_step.scaler.update()
-        if stage.average is not None:
-            stage.average.update_parameters(stage.method)
-        stage.window.add({"loss": loss}, 0.1, 5)
-        stage.counters["update"] = update + 1
-        stage.best = {"all": float(update)}
-
-
-def equal(one: Any, other: Any) -> bool:
-    """Whether two nests of tensors and plain values are the same, bit by bit."""
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(equal(one[key], other[key]) for key in one)
-    if isinstance(one, (list, tuple)):
-        return len(one) == len(other) and all(map(equal, one, other))
-    return torch.equal(one, other) if isinstance(one, Tensor) else bool(one == other)
-
-
-@pytest.mark.parametrize(
-    "options", [{}, {"optim": "adam"}, {"ema": 0.75}, {"precision": "fp16"}], ids=str
-)
-@pytest.mark.parametrize("stop_at", [0, 1, 4])
-def test_restored_it_goes_on_bit_by_bit(
-    tmp_path: Path, options: dict[str, Any], stop_at: int
-) -> None:
-    torch.manual_seed(5)
-    whole = stage_of(0, **options)
-    train(whole, range(stop_at))
-    checkpoint.save(tmp_path, stop_at, state_of_stage(whole))
-    train(whole, range(stop_at, UPDATES))
-
-    torch.manual_seed(999)  # whatever happened in between
-    resumed = stage_of(1, **options)
-    train(resumed, range(2))
-    resumed.window = LossWindow()
-    state = checkpoint.load_newest(tmp_path)
-    assert state is not None
-    restore_stage(resumed, state)
-    assert resumed.counters["update"] == stop_at and resumed.counters["stage"] == 1
-    train(resumed, range(stop_at, UPDATES))
-    assert equal(state_of_stage(resumed), state_of_stage(whole))
-
-
-def test_a_checkpoint_holds_all_of_it_and_can_be_read_without_trust(tmp_path: Path) -> None:
-    stage = stage_of(0, ema=0.5)
-    train(stage, range(3))
-    checkpoint.save(tmp_path, 3, state_of_stage(stage))
-    (path,) = tmp_path.iterdir()
-    kept = torch.load(path, weights_only=True)
-    assert set(kept) == {
-        *("method", "optimizers", "scaler", "average", "counters", "best", "window", "rng"),
-        "format",
-    }
-
-
-@pytest.mark.parametrize(
-    ("change", "options", "reason"),
-    [
-        (lambda state: state.pop("window"), {}, "KeyError: 'window'"),
-        (lambda state: state["optimizers"].pop("head"), {}, "KeyError: 'head'"),
-        (lambda state: state["method"].pop("3.bias"), {}, r"Missing key\(s\).*3\.bias"),
-        (lambda state: state.update(counters=None, rng=None), {}, "TypeError"),
-        (lambda state: None, {"ema": 0.5}, "(Type|Attribute)Error"),
-    ],
-)
-def test_what_does_not_fit_is_refused_in_words(
-    tmp_path: Path, change: Any, options: dict[str, Any], reason: str
-) -> None:
-    state = state_of_stage(stage_of(0))
-    change(state)
-    fresh = stage_of(1, **options)
-    refusal = pytest.raises(ValueError, match=f"is not of this training .*{reason}")
-    with refusal as refused, explain_mismatch(tmp_path):
-        restore_stage(fresh, state)
-    words = str(refused.value)
-    assert f"checkpoint in {tmp_path} " in words and "--runs another folder" in words
+# A state that does not fit. That a training resumes bit by bit is in test_fit.py.
 
 
 ERRORS = (KeyError, IndexError, TypeError, AttributeError, ValueError, RuntimeError)

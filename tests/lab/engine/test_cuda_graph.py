@@ -36,12 +36,12 @@ from batchformer.lab.engine.cuda_graph import (
     why_eager,
 )
 from batchformer.lab.engine.interrupt import Interrupted
-from batchformer.lab.engine.loop import Job, fit, train_interleaved, training
+from batchformer.lab.engine.loop import Job, train_interleaved, training
 from batchformer.lab.engine.method import Batches, Method
 from batchformer.lab.engine.stage import Evaluation, Plan
 from batchformer.lab.methods import build_method
 from batchformer.lab.models.build import build_model
-from helpers.lab_runs import quiet_plan
+from helpers.lab_runs import fit, quiet_plan
 
 CUDA = torch.device("cuda")
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

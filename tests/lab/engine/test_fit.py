@@ -1,9 +1,8 @@
-"""Whole trainings: resumed equals uninterrupted, divergence stops one, stages follow on."""
+"""Whole trainings: resumed equals uninterrupted, a finished one is only scored."""
 
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,12 +21,10 @@ from batchformer.lab.data.sets.images import ImageSplit
 from batchformer.lab.data.transforms import digits_train
 from batchformer.lab.engine import checkpoint
 from batchformer.lab.engine.interrupt import Interrupted, StopRequest
-from batchformer.lab.engine.log import read_records
-from batchformer.lab.engine.loop import fit, training
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep
 from batchformer.lab.engine.stage import BEST, Evaluation, Plan
-from helpers.lab_runs import quiet_plan
+from helpers.lab_runs import fit, quiet_plan, records_of, same
 
 
 class Net(Method):
@@ -70,13 +67,8 @@ def feed() -> Feed:
 
 def plan(folder: Path, **train: Any) -> Plan:
     options = {"batch_size": 16, "updates": 30, "eval_every": 10, "log_every": 7, **train}
-    schedule = ScheduleConfig(kind="cosine", warmup=4)
-    return quiet_plan(folder, OptimConfig(lr=0.1), schedule, **options)
-
-
-def records(folder: Path) -> list[dict[str, Any]]:
-    found = read_records(folder / "metrics.jsonl")
-    return [{k: v for k, v in r.items() if k != "samples_per_s"} for r in found]
+    optim = OptimConfig(name=options.pop("optim", "sgd"), lr=0.1)
+    return quiet_plan(folder, optim, ScheduleConfig(kind="cosine", warmup=4), **options)
 
 
 def run(folder: Path, **train: Any) -> tuple[Net, Evaluation]:
@@ -107,6 +99,7 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Unbroken:
         *((1, {}), (20, {}), (13, {"checkpoint_every": 4}), (13, {"ema": 0.9})),
         *((13, {"accumulate": 2, "clip_norm": 0.5}), (13, {"precision": "bf16"})),
         *((1, {"select_on": "test"}), (20, {"select_on": "test"})),
+        (13, {"optim": "adam"}),
     ],
     ids=str,
 )
@@ -140,9 +133,8 @@ def test_interrupted_and_resumed_equals_uninterrupted(
     resumed, got = run(tmp_path / "cut", **options)
 
     assert got.metrics == expected.metrics
-    assert records(tmp_path / "cut") == records(folder)
-    for key, value in whole.state_dict().items():
-        assert torch.equal(resumed.state_dict()[key], value), key
+    assert records_of(tmp_path / "cut") == records_of(folder)
+    assert same(resumed.state_dict(), whole.state_dict())
 
 
 def test_the_seconds_of_all_sittings_are_added_up(
@@ -165,44 +157,13 @@ def test_the_seconds_of_all_sittings_are_added_up(
     assert sitting("one", Net(), 8, 2.0) == pytest.approx(16.0)
     now[0] = 7e6
     assert sitting("one", Net(), 20, 3.0) == pytest.approx(16.0 + 12 * 3.0)
-    assert sitting("two stages", TwoStages(), 4, 1.0) == pytest.approx(8.0)
 
 
 def test_a_finished_run_is_only_evaluated_again(unbroken: Unbroken) -> None:
     folder, _, expected = unbroken()
-    before = records(folder)
+    before = records_of(folder)
     net, got = run(folder)
-    assert net.steps == 0 and got.metrics == expected.metrics and records(folder) == before
-
-
-class TwoStages(Net):
-    stages = ("features", "classifier")
-
-    def begin_stage(self, stage: str) -> None:
-        self.stage = stage
-        self.layers.requires_grad_(stage == "features")
-
-
-def test_a_second_stage_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
-    """Although its updates count from 0 again, and a copy has lost the times of its files."""
-    options: dict[str, Any] = {"updates": 8, "eval_every": 0, "checkpoint_every": 2}
-    whole = TwoStages()
-    fit(whole, feed(), evaluate, plan(tmp_path / "whole", **options))
-    assert whole.steps == 16
-    request = StopRequest()
-    begun = training(TwoStages(), feed(), evaluate, plan(tmp_path / "a", **options), request)
-    for _ in range(8 + 3):
-        next(begun)
-    request.signal_number = 15
-    with pytest.raises(Interrupted, match="update 3"):
-        next(begun)
-    for number, path in enumerate(sorted((tmp_path / "a/checkpoints").iterdir(), reverse=True)):
-        os.utime(path, (10**9 + number, 10**9 + number))
-    for steps in (5, 0):  # the second time it is finished
-        rest = TwoStages()
-        fit(rest, feed(), evaluate, plan(tmp_path / "a", **options))
-        assert rest.steps == steps and rest.stage == "classifier"
-        assert torch.equal(rest.head.weight, whole.head.weight)
+    assert net.steps == 0 and got.metrics == expected.metrics and records_of(folder) == before
 
 
 def test_a_training_that_falls_back_leaves_no_network_of_what_was_lost(tmp_path: Path) -> None:
@@ -239,7 +200,7 @@ def test_everything_is_written_below_its_folder(tmp_path: Path) -> None:
     run(tmp_path / "a/run", updates=4, eval_every=2, log_every=2, select_on="test")
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
     folder = tmp_path / "a/run"
-    assert [r["step"] for r in records(folder)] == [2, 2, 4, 4]
+    assert [r["step"] for r in records_of(folder)] == [2, 2, 4, 4]
     assert list((folder / BEST).glob("*.pt")) and list((folder / "checkpoints").glob("*.pt"))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 from pathlib import Path
 from typing import Any
@@ -12,12 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from batchformer.lab.config.training import OptimConfig, ScheduleConfig
-from batchformer.lab.engine.interrupt import Interrupted, StopRequest
+from batchformer.lab.engine.interrupt import Interrupted
 from batchformer.lab.engine.log import DivergedError
-from batchformer.lab.engine.loop import Job, fit, train_interleaved, training
+from batchformer.lab.engine.loop import Job, train_interleaved, training
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.stage import Evaluation, Plan
-from helpers.lab_runs import quiet_plan
+from helpers.lab_runs import fit, quiet_plan, records_of, stop_after
 
 CPU = torch.device("cpu")
 
@@ -69,11 +68,6 @@ def job(method: Method, where: Plan, source: Any = None) -> Job:
     return Job(where.folder.name, start, source)
 
 
-def records(folder: Path) -> list[dict[str, Any]]:
-    kept = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
-    return [{k: v for k, v in r.items() if k != "samples_per_s"} for r in kept]
-
-
 def test_in_turn_equals_alone(tmp_path: Path) -> None:
     lengths = {0: 20, 1: 13, 2: 20}  # one ends early
     for seed, updates in lengths.items():
@@ -82,7 +76,7 @@ def test_in_turn_equals_alone(tmp_path: Path) -> None:
     ended = {j.name: e for j, e in train_interleaved(jobs, CPU)}
     assert list(ended) == ["turn1", "turn0", "turn2"], "each is given as it ends"
     for seed in lengths:
-        assert records(tmp_path / f"turn{seed}") == records(tmp_path / f"alone{seed}")
+        assert records_of(tmp_path / f"turn{seed}") == records_of(tmp_path / f"alone{seed}")
 
 
 def test_a_run_that_diverges_leaves_the_others_alone(tmp_path: Path) -> None:
@@ -104,7 +98,7 @@ def test_a_signal_saves_every_run(tmp_path: Path) -> None:
         assert int(saved[-1].name.split(".")[0]) in (9, 10)
         fit(Noisy(seed), Numbers(), evaluate, plan(tmp_path / f"run{seed}", seed))
         fit(Noisy(seed), Numbers(), evaluate, plan(tmp_path / f"whole{seed}", seed))
-        assert records(tmp_path / f"run{seed}") == records(tmp_path / f"whole{seed}")
+        assert records_of(tmp_path / f"run{seed}") == records_of(tmp_path / f"whole{seed}")
 
 
 def test_a_signal_in_the_last_evaluation_stops_what_would_come_next(tmp_path: Path) -> None:
@@ -139,13 +133,7 @@ class Reader(Numbers):
 
 def stopped(folder: Path, seed: int, updates: int) -> None:
     """A run that was stopped after so many updates."""
-    request = StopRequest()
-    run = training(Noisy(seed), Numbers(), evaluate, plan(folder, seed), request)
-    for _ in range(updates):
-        next(run)
-    request.signal_number = signal.SIGTERM
-    with pytest.raises(Interrupted):
-        next(run)
+    stop_after(updates, Noisy(seed), Numbers(), evaluate, plan(folder, seed))
 
 
 def test_runs_that_share_a_feed_take_its_batches_together(tmp_path: Path) -> None:
@@ -165,7 +153,7 @@ def test_runs_that_share_a_feed_take_its_batches_together(tmp_path: Path) -> Non
         *(step for step in range(13, 20) for _ in range(4)),
     ]
     for seed in done:
-        assert records(tmp_path / f"turn{seed}") == records(tmp_path / f"alone{seed}")
+        assert records_of(tmp_path / f"turn{seed}") == records_of(tmp_path / f"alone{seed}")
 
 
 def test_runs_with_feeds_of_their_own_do_not_wait(tmp_path: Path) -> None:

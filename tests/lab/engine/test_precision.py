@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from batchformer.lab.config.training import OptimConfig, ScheduleConfig
 from batchformer.lab.engine import checkpoint
 from batchformer.lab.engine.log import read_records
-from batchformer.lab.engine.loop import Job, fit, train_interleaved, training
+from batchformer.lab.engine.loop import Job, train_interleaved, training
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optimizer_step import (
     Batch,
@@ -24,7 +24,7 @@ from batchformer.lab.engine.optimizer_step import (
     to_double,
 )
 from batchformer.lab.engine.stage import Evaluation, Plan
-from helpers.lab_runs import quiet_plan
+from helpers.lab_runs import fit, quiet_plan
 
 IMAGES = torch.linspace(0, 1, 12).view(4, 3)
 

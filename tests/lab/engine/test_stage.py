@@ -1,10 +1,11 @@
-"""One stage, update by update, against the same arithmetic in plain numbers."""
+"""A training, update by update, against the same arithmetic in plain numbers."""
 
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from batchformer.lab.engine import stage as stage_module
 from batchformer.lab.engine.cuda_graph import WARM_UP, Captured, CapturedUpdate
 from batchformer.lab.engine.interrupt import Interrupted, StopRequest
 from batchformer.lab.engine.log import DivergedError, NoLog, Progress
-from batchformer.lab.engine.method import Batches, Method, TrainingFinding
+from batchformer.lab.engine.method import Batches, Method
 from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep
 from batchformer.lab.engine.stage import Evaluation, Stage, WeightEMA, is_better
 from batchformer.nn.randomness import seed_for
@@ -52,9 +53,6 @@ class Point(Method):
         self.told.append(("predict", x.dtype))
         return self.w.expand(len(x))
 
-    def begin_stage(self, stage: str) -> None:
-        self.told.append(("stage", stage))
-
     def begin_training(self, updates: int) -> None:
         self.told.append(("training", updates, self.epochs))
 
@@ -63,9 +61,6 @@ class Point(Method):
 
     def before_evaluation(self) -> None:
         self.told.append(("before", self.training, torch.is_grad_enabled()))
-
-    def after_evaluation(self, metrics: Mapping[str, float]) -> None:
-        self.told.append(("after", self.training, dict(metrics)))
 
     def compile_step(self) -> None:
         self.told.append("compiled")
@@ -140,19 +135,17 @@ def staged(
     evaluate: Any = where,
     batches: Batches | None = None,
     *,
-    index: int = 0,
     resumed: bool = False,
     restart: int = 0,
+    swad: Any = None,
     **train: Any,
 ) -> Stage:
     options = {"batch_size": 2, "updates": 6, "log_every": 50, **train}
     optim = OptimConfig(lr=LR, momentum=MOMENTUM, weight_decay=0.0)
     schedule = ScheduleConfig(kind="constant", warmup=2, warmup_from=0.5, restart=restart)
-    plan = quiet_plan(folder, optim, schedule, SEED, **options)
+    plan = replace(quiet_plan(folder, optim, schedule, SEED, **options), swad=swad)
     found = checkpoint.load_newest(folder / "checkpoints") if resumed else None
-    return Stage(
-        method or Point(), batches or Targets(), evaluate, plan, Log(folder), Bar(), index, found
-    )
+    return Stage(method or Point(), batches or Targets(), evaluate, plan, Log(folder), Bar(), found)
 
 
 def to_the_end(stage: Stage) -> Evaluation:
@@ -238,24 +231,16 @@ def test_by_default_it_is_evaluated_and_saved_at_the_end(tmp_path: Path) -> None
     assert not stage.bar.notes, "on a CPU nobody expects a CUDA graph"  # type: ignore[attr-defined]
 
 
-def test_a_method_is_told_of_stages_epochs_and_evaluations(tmp_path: Path) -> None:
+def test_a_method_is_told_of_epochs_and_evaluations(tmp_path: Path) -> None:
     method = Point()
-    method.stages = ("first", "second")
-    stage = staged(tmp_path, method, updates=5, eval_every=4, index=1, compile=True)
+    stage = staged(tmp_path, method, updates=5, eval_every=4, compile=True)
     end = to_the_end(stage)
     places, _ = by_hand(5)
-    evaluations = [
-        [("before", True, True), ("after", True, {"all": pytest.approx(places[n - 1])})]
-        for n in (4, 5)
-    ]
     assert method.told == [
-        *(("stage", "second"), ("training", 5, 5 / PER_EPOCH), ("epoch", 0), "compiled"),
-        *(("epoch", 0), *evaluations[0]),
-        ("epoch", 1),
-        *(*evaluations[1], "released"),
+        *(("training", 5, 5 / PER_EPOCH), ("epoch", 0), "compiled"),
+        *(("epoch", 0), ("before", True, True)),
+        *(("epoch", 1), ("before", True, True), "released"),
     ]
-    kept = checkpoint.load_newest(tmp_path / "checkpoints")
-    assert kept is not None and kept["counters"]["stage"] == 1
     assert end.metrics == {"all": pytest.approx(places[4])}
 
 
@@ -283,6 +268,21 @@ def test_a_stop_saves_and_the_rest_is_that_of_an_unbroken_run(tmp_path: Path, st
 
     kept = [r for r in records_of(cut) if r["step"] < stop_at + (r["kind"] == "train")]
     assert kept + records_of(again) == records_of(whole)
+
+
+def test_the_best_the_scale_and_torchs_own_generator_go_on(tmp_path: Path) -> None:
+    """Our draws are functions of the update, but a method may draw outside of updates."""
+    stage = staged(tmp_path, updates=2, precision="fp16")
+    scaler = stage.optimizer_step.scaler
+    scaler.load_state_dict({**scaler.state_dict(), "scale": 8.0, "_growth_tracker": 3})
+    stage.best = {"all": 3.0}
+    torch.manual_seed(5)
+    stage.save()
+    expected = torch.rand(3)
+    torch.manual_seed(999)
+    again = staged(tmp_path, updates=2, precision="fp16", resumed=True)
+    assert torch.equal(torch.rand(3), expected) and again.best == {"all": 3.0}
+    assert again.optimizer_step.scaler.state_dict() == scaler.state_dict()
 
 
 class OneKind(Targets):
@@ -445,43 +445,32 @@ def test_a_restart_forgets_moments_and_begins_the_schedule_anew(tmp_path: Path) 
     assert rates == pytest.approx([LR * f for f in FACTORS[:3] * 2])
 
 
-class Several(Point):
-    """Gives another network at its end, and tells where it found it."""
-
-    unexpected = False
-
-    def conclude(self, batches: Batches) -> dict[str, Method]:
-        assert batches.per_epoch == PER_EPOCH
-        return {"swad": Point(at=9.0)}
-
-    def findings(self) -> dict[str, TrainingFinding]:
-        return {"swad": TrainingFinding({"first": 3}, "found at 3.", self.unexpected)}
-
-
-def test_another_network_is_what_is_reported_and_kept_under_its_name(tmp_path: Path) -> None:
-    end = to_the_end(staged(tmp_path, Several()))
-    place = pytest.approx(by_hand(6)[0][-1])
-    assert list(end.metrics.items()) == [("all", 9.0), ("without_swad_all", place)]
-    assert end.figures == {"at": 9.0, "without_swad_at": place}
-    kept = checkpoint.load_newest(tmp_path / "swad")
-    assert kept is not None and float(kept["method"]["w"]) == 9.0
-    assert saved(tmp_path / "swad") == [6]
-
-
-@pytest.mark.parametrize("unexpected", [False, True])
-def test_what_was_found_is_recorded_and_said_where_it_is_unexpected(
-    tmp_path: Path, unexpected: bool, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("converge", [1, 9])
+def test_the_averaged_network_is_reported_and_kept_and_the_valley_is_recorded(
+    tmp_path: Path, converge: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    method = Several()
-    method.unexpected = unexpected
-    stage = staged(tmp_path, method)
+    def score(method: Method, optimizer_step: OptimizerStep) -> Evaluation:
+        found = where(method, optimizer_step)
+        return Evaluation({**found.metrics, "val_loss": 1.0}, found.figures)
+
+    stage = staged(tmp_path, evaluate=score, swad=(converge, 1, 0.3), eval_every=3)
     end = to_the_end(stage)
-    assert end.findings == {"swad": {"first": 3}} and type(end.findings["swad"]) is dict
+    places, _ = by_hand(6)
+    averaged = places if converge == 1 else places[3:]
+    mean, last = pytest.approx(sum(averaged) / len(averaged)), pytest.approx(places[-1])
+    scores = {"all": mean, "val_loss": 1.0, "without_swad_all": last, "without_swad_val_loss": 1.0}
+    assert list(end.metrics) == list(scores) and end.metrics == scores
+    assert end.figures == {"at": mean, "without_swad_at": last}
+    kept = checkpoint.load_newest(tmp_path / "swad")
+    assert kept is not None and float(kept["method"]["w"]) == mean
+    assert saved(tmp_path / "swad") == [6]
+    found = end.findings["swad"]
+    assert (found["updates"], found["converged"]) == (len(averaged), converge == 1)
+    record = {"kind": "swad", "epoch": 6 // PER_EPOCH, "step": 6, **found}
+    assert [r for r in records_of(stage) if r["kind"] == "swad"] == [record]
+    told = "never converged" in capsys.readouterr().err
+    assert told == (converge == 9), "what is unexpected is said even when quiet"
     assert to_the_end(staged(tmp_path / "other")).findings == {}
-    assert [r for r in records_of(stage) if r["kind"] == "swad"] == [
-        {"kind": "swad", "epoch": 6 // PER_EPOCH, "step": 6, "first": 3}
-    ]
-    assert ("found at 3." in capsys.readouterr().err) == unexpected, "it is quiet"
 
 
 @pytest.mark.parametrize("channels_last", [False, True])

@@ -39,12 +39,6 @@ def test_samples_by_a_loop(labels: list[int], temperature: float) -> None:
     assert z.grad is not None and z.grad.isfinite().all()
 
 
-def test_gradients_of_samples_by_differences() -> None:
-    z = F.normalize(torch.randn(6, 3).double(), dim=1).requires_grad_()
-    labels = torch.tensor([0, 0, 1, 1, 1, 2])
-    assert torch.autograd.gradcheck(lambda rows: supervised_contrast(rows, labels, 0.5), (z,))
-
-
 def test_half_precision_of_samples_is_widened() -> None:
     z = F.normalize(torch.randn(8, 16), dim=1).bfloat16()
     labels = torch.arange(8) % 2
@@ -64,15 +58,9 @@ def test_classes_by_a_loop() -> None:
     assert class_contrast(scores, torch.tensor(targets), 0.1).item() == pytest.approx(expected)
 
 
-@pytest.mark.parametrize(
-    ("labels", "temperature", "words"),
-    [(4, 0.1, r"directions \(N, Z\) and labels \(N,\)"), (3, 0.0, "temperature must be above 0")],
-)
-def test_samples_that_do_not_fit_are_refused(labels: int, temperature: float, words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        supervised_contrast(torch.zeros(3, 2), torch.zeros(labels), temperature)
-    with pytest.raises(ValueError, match="temperature must be above 0"):
-        class_contrast(torch.zeros(3, 2), torch.zeros(3, dtype=torch.int64), -1.0)
+def test_samples_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"directions \(N, Z\) and labels \(N,\)"):
+        supervised_contrast(torch.zeros(3, 2), torch.zeros(4), 0.1)
 
 
 # The critic's penalty.
@@ -142,4 +130,4 @@ def test_a_flat_critic_has_a_finite_gradient() -> None:
 def test_wrong_shapes_are_refused() -> None:
     with pytest.raises(ValueError, match=r"share \(N, 1\)"):
         real, fake, condition, _ = rows()
-        gradient_penalty(Linear(), real, fake, condition, torch.rand(6))
+        gradient_penalty(Linear(), real, fake, condition, torch.rand(6, 2))

@@ -29,6 +29,7 @@ class Inputs:
         self, alpha: float = 0.3, temperature: float = 0.2, valid: Tensor | None = None
     ) -> Tensor:
         arguments: list[Tensor] = [getattr(self, field.name) for field in fields(self)]
+        valid = torch.ones(len(self.queue), dtype=torch.bool) if valid is None else valid
         return paco(*arguments, alpha=alpha, temperature=temperature, queue_valid=valid)
 
     def of_dtype(self, dtype: torch.dtype) -> Inputs:
@@ -165,29 +166,22 @@ def test_without_samples_it_is_the_loss_of_the_centres() -> None:
     assert loss.state_dict() == {}, "counts describe the data"
 
 
-def test_wrong_shapes_are_refused_by_name() -> None:
+def test_wrong_shapes_are_refused() -> None:
     x = draw(11)
-    with pytest.raises(ValueError, match=r"targets \(5,\), got \(4,\).*2N rows"):
-        replace(x, targets=x.targets[:4]).loss()
-    for name in ("keys", "queue", "centres", "queue_targets", "counts"):
+    for name in ("keys", "queue", "centres", "targets", "queue_targets", "counts"):
         tensor = getattr(x, name)
         short = tensor[:, :-1] if tensor.ndim == 2 else tensor[:-1]
-        with pytest.raises(ValueError, match="paco needs"):
+        with pytest.raises(ValueError, match=r"paco, with N .* needs .*targets \(N,\)"):
             replace(x, **{name: short}).loss()
-    with pytest.raises(ValueError, match="queue_valid"):
-        x.loss(valid=torch.ones(3, dtype=torch.bool))
-    with pytest.raises(ValueError, match="queries of two axes"):
-        replace(x, queries=x.queries[0]).loss()
-
-
-@pytest.mark.parametrize("bad", [{"alpha": -1.0}, {"temperature": 0.0}])
-def test_wrong_weights_are_refused(bad: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match=next(iter(bad))):
-        draw(11).loss(**bad)
+    for wrong in ({"valid": torch.ones(3, dtype=torch.bool)}, {}):
+        with pytest.raises(ValueError, match="paco"):
+            (x if wrong else replace(x, queries=x.queries[0])).loss(**wrong)
 
 
 def test_it_compiles_whole() -> None:
     x = draw(12)
     compiled = torch.compile(paco, backend="eager", fullgraph=True)
     arguments = [getattr(x, field.name) for field in fields(x)]
-    torch.testing.assert_close(compiled(*arguments, alpha=0.3, temperature=0.2), x.loss(0.3, 0.2))
+    full = torch.ones(len(x.queue), dtype=torch.bool)
+    found = compiled(*arguments, alpha=0.3, temperature=0.2, queue_valid=full)
+    torch.testing.assert_close(found, x.loss(0.3, 0.2))

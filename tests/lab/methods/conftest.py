@@ -19,8 +19,6 @@ from batchformer.lab.data.sets.images import ImageSplit
 from batchformer.lab.data.sets.pairs import Compositions
 from batchformer.lab.data.transforms import digits_train
 from batchformer.lab.engine.cuda_graph import Captured, Eager
-from batchformer.lab.engine.interrupt import Interrupted, StopRequest
-from batchformer.lab.engine.loop import fit, training
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.engine.stage import Evaluation, Plan
@@ -30,6 +28,7 @@ from batchformer.lab.models.build import build_model
 from batchformer.lab.models.ride import ride_resnet32
 from batchformer.nn.randomness import drawing
 from batchformer.torch_private import BatchNorm
+from helpers.lab_runs import fit, quiet_plan, same, stop_after
 
 COUNTS = torch.tensor([50, 20, 10, 5, 1])
 #: Of lfme: two, two and one class.
@@ -81,7 +80,7 @@ def make(images: Bank) -> Make:
         if "compositional" in entry.tasks:
             draw = torch.Generator().manual_seed(5)
             given |= {"compositions": PAIRS, "vectors": torch.randn(6, 7, generator=draw)}
-        else:
+        elif "contrastive" not in entry.tasks:
             given["class_counts"] = COUNTS
         settings = {"module": ModuleConfig(**module), "hyper": MethodConfig(**own)}
         return build_method(name, **settings, **{**given, **(options or {})})
@@ -176,33 +175,18 @@ def assert_resumes(tmp_path: Path) -> Callable[..., None]:
         **train: Any,
     ) -> None:
         def plan(folder: str) -> Plan:
-            return Plan(
-                optim=optim or OptimConfig(lr=0.05),
-                schedule=ScheduleConfig(kind="cosine"),
-                train=TrainConfig(batch_size=10, updates=8, **train),
-                seed=3,
-                folder=tmp_path / folder,
-                device=torch.device("cpu"),
-                quiet=True,
-            )
+            rates = optim or OptimConfig(lr=0.05), ScheduleConfig(kind="cosine")
+            return quiet_plan(tmp_path / folder, *rates, batch_size=10, updates=8, **train)
 
         batches = batches or Batches()
         whole = build()
         expected = fit(whole, batches, evaluate, plan("whole"))
-        request = StopRequest()
-        run = training(build(), batches, evaluate, plan("cut"), request)
-        for _ in range(5):
-            next(run)
-        request.signal_number = 15
-        with pytest.raises(Interrupted):
-            next(run)
+        stop_after(5, build(), batches, evaluate, plan("cut"))
         torch.manual_seed(999)
         resumed = build()
         got = fit(resumed, batches, evaluate, plan("cut"))
         assert got.metrics == expected.metrics
-        state = resumed.state_dict()
-        for key, value in whole.state_dict().items():
-            assert torch.equal(state[key], value), key
+        assert same(resumed.state_dict(), whole.state_dict())
 
     return check
 

@@ -124,17 +124,6 @@ def test_the_trial_step_is_the_one_that_sgd_takes_next(
         torch.testing.assert_close(got, expected.detach())
 
 
-def test_the_trial_step_keeps_updates_eager(make: Any) -> None:
-    assert "trial step" in make("balms").why_eager()
-
-
-def test_other_optimizers_need_a_rate_of_the_trial_step(make: Any) -> None:
-    adam = OptimConfig(name="adam", lr=1e-3)
-    with pytest.raises(ValueError, match=r"a step of SGD, and optim.name is adam; set hyper.inner"):
-        make("balms").optimizers(adam)
-    assert set(make("balms", {"inner_lr": 0.02}).optimizers(adam)) == {"main", "sampler"}
-
-
 def test_the_class_weights_learn_at_a_constant_rate(make: Any, batch: Any) -> None:
     """The loop scales all optimizers by the schedule; the first step of Adam is its rate."""
     method = make("balms", {"sampler_lr": 0.25}, enabled=False).train()

@@ -228,13 +228,7 @@ def test_the_data_is_not_in_checkpoints() -> None:
     assert kept == parts | {"encoder", "classifier"}
 
 
-def test_what_has_no_sense_is_refused() -> None:
-    with pytest.raises(ValueError, match="cannot have its own weight"):
-        made(mixed_weight=0.5)
-    made({"module_at": "classifier"}, mixed_weight=0.5)
-    with pytest.raises(ValueError, match=r"hyper\.critic-steps is 0, below 1"):
-        made({"critic_steps": 0})
-    assert made().rows_per_update(2048) == 4096
+def test_labels_of_unseen_classes_are_refused() -> None:
     with pytest.raises(ValueError, match="seen classes only"):
         data = {"labels": LABELS, "seen": SEEN, "unseen": UNSEEN}
         CeGzsl(FEATURES, ATTRIBUTES, ModuleConfig(enabled=False), 0, MethodConfig(), **data)

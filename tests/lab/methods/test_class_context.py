@@ -14,11 +14,9 @@ from torch import Tensor, nn
 
 from batchformer import check
 from batchformer.cli.main import main
-from batchformer.lab.config.arms import with_arm
 from batchformer.lab.config.methods import MethodConfig
 from batchformer.lab.config.training import OptimConfig
 from batchformer.lab.methods.class_context import ClassContext
-from batchformer.lab.recipes import find_recipe
 from batchformer.lab.runs.compare import run
 from helpers.lab_runs import digits_method, short
 
@@ -248,12 +246,3 @@ def test_the_gpu_computes_what_the_cpu_computes(attend: Any) -> None:
         found.append([part.cpu() for part in (mixed.detach(), *parts)])
     for on_cpu, on_gpu in zip(*found, strict=True):
         torch.testing.assert_close(on_gpu, on_cpu, rtol=2e-3, atol=2e-3)
-
-
-def test_the_arms_are_of_methods_with_one_classifier() -> None:
-    assert with_arm(find_recipe("cifar100_lt_cross_entropy"), "class_context").module.enabled
-    for name in ("cifar100_lt_ldam", "rotated_digits_coral", "cifar100_lt_moco_v3"):
-        for arm in ("class_context", "class_context_self"):
-            words = f"{arm} adds class rows.*--method cross_entropy or balanced_softmax"
-            with pytest.raises(ValueError, match=words):
-                with_arm(find_recipe(name), arm)

@@ -143,19 +143,6 @@ def test_updates_lower_the_loss(boxed: Any, precision: Any) -> None:
     assert "on the CPU" in str(method.why_eager())
 
 
-@pytest.mark.parametrize(
-    ("module", "words"),
-    [
-        ({"at": ()}, "detr has no pooled features.*model.encoder.layers.1"),
-        ({"loss_scale": "official"}, "one mean over the boxes"),
-        ({"mixed_weight": 0.5}, "leave module.mixed-weight at 1"),
-    ],
-)
-def test_what_makes_no_sense_is_refused(module: dict[str, Any], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        build(enabled=True, **module)
-
-
 # BatchFormer: places whose modules read masks and positions beside their tokens
 
 

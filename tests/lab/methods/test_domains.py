@@ -9,9 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from batchformer.lab.config.training import OptimConfig, TrainConfig
-from batchformer.lab.engine.optimizer_step import OptimizerStep
-from batchformer.lab.losses.domains import coral
+from batchformer.lab.losses.domains import coral, irm_penalty
 from batchformer.lab.methods.domains import by_domain
 from batchformer.lab.models.domains import MixStyle
 
@@ -33,14 +31,6 @@ def test_batches_without_blocks_are_refused(make: Any, batch: Any, name: str) ->
         make(name, AFTER, {"groups": 3}).step(batch)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_accumulation_would_part_the_domains(make: Any, batch: Any, name: str) -> None:
-    method = make(name, AFTER, {"groups": 2})
-    optimizer_step = OptimizerStep(TrainConfig(batch_size=10, accumulate=2), torch.device("cpu"))
-    with pytest.raises(ValueError, match=r"train\.accumulate 1"):
-        method.update(batch, method.optimizers(OptimConfig()), optimizer_step)
-
-
 def variance(features: Tensor, logits: Tensor, targets: Tensor) -> Tensor:
     """Of the domains' cross-entropies, domain by domain."""
     losses = [F.cross_entropy(z, y) for z, y in zip(logits, targets, strict=True)]
@@ -48,20 +38,11 @@ def variance(features: Tensor, logits: Tensor, targets: Tensor) -> Tensor:
     return torch.stack([(loss - mean) ** 2 for loss in losses]).mean()
 
 
-def slopes(features: Tensor, logits: Tensor, targets: Tensor) -> Tensor:
-    """Products of the slopes of two halves in a factor of the logits, domain by domain."""
-    products = []
-    for z, y in zip(logits, targets, strict=True):
-        found = []
-        for half in (slice(0, None, 2), slice(1, None, 2)):
-            w = torch.ones((), requires_grad=True)
-            loss = F.cross_entropy(w * z[half], y[half])
-            found += torch.autograd.grad(loss, w, create_graph=True)
-        products.append(found[0] * found[1])
-    return torch.stack(products).mean()
-
-
-PENALTIES: dict[str, Any] = {"coral": lambda rows, *_: coral(rows), "irm": slopes, "vrex": variance}
+PENALTIES: dict[str, Any] = {
+    "coral": lambda rows, *_: coral(rows),
+    "irm": lambda _, *given: irm_penalty(*given),
+    "vrex": variance,
+}
 
 
 @pytest.mark.parametrize("streams", ["shared", "mixed_only", "none"])

@@ -36,12 +36,6 @@ def test_the_minimum_by_least_squares(targets: Any) -> None:
     assert got.dtype == torch.float64
 
 
-def test_scores_are_products() -> None:
-    x, v, s = torch.randn(6, 5), torch.randn(5, 3).double(), torch.randn(4, 3)
-    expected = [[float(x[n].double() @ v @ s[k].double()) for k in range(4)] for n in range(6)]
-    torch.testing.assert_close(eszsl_scores(x, v, s), torch.tensor(expected, dtype=torch.float64))
-
-
 def linear_classes(noise: float) -> AttributeFeatures:
     """Twelve classes, whose means are linear in their attributes; the last three are unseen."""
     draw = torch.Generator().manual_seed(1)
@@ -108,8 +102,6 @@ def test_as_a_method_it_is_the_closed_form() -> None:
     expected = torch.nn.functional.cross_entropy(method.predict(features), labels)
     torch.testing.assert_close(losses["loss"], expected.float())
     assert torch.equal(method.matrix, before)
-    with pytest.raises(ValueError, match="--arms baseline"):
-        Eszsl(features, labels, attributes, seen, unseen, ModuleConfig(), 0)
 
 
 def test_units_and_origins_of_channels_change_nothing() -> None:

@@ -168,24 +168,15 @@ def test_half_precision_accumulation_and_clipping(name: str, train: dict[str, An
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_what_has_no_sense_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match="no released code"):
-        made(name, loss_scale="official")
-    with pytest.raises(ValueError, match=r"leave hyper\.swad off"):
-        made(name, {"swad": True})
+def test_parts_of_weights_or_of_a_batch_are_refused(name: str) -> None:
     method, batch = made(name), feed().batch(0)
     optimizers, sharded = method.optimizers(ADAM), optimizer_step()
-    with pytest.raises(ValueError, match=r"set train\.ema 0"):
-        method.update(batch, optimizers, optimizer_step(ema=0.9))
     with pytest.raises(ValueError, match=r"set train\.parallel ddp"):
         sharded.parallel = Parallel(optimizers.values(), sharded=True)
         method.update(batch, optimizers, sharded)
-    if name == "izf":  # the others have a critic
-        return
-    with pytest.raises(ValueError, match=r"2 equal batches .* got 31 rows"):
-        method.update(feed(31, 1).batch(0), optimizers, optimizer_step())
-    with pytest.raises(ValueError, match=r"leave train\.compile off"):
-        method.compile_step()
+    if name != "izf":  # the others have a critic
+        with pytest.raises(ValueError, match=r"2 equal batches .* got 31 rows"):
+            method.update(feed(31, 1).batch(0), optimizers, optimizer_step())
 
 
 @pytest.mark.gpu

@@ -113,8 +113,6 @@ def test_the_likelihood_of_a_flow() -> None:
         free = MultivariateNormal(torch.zeros(3).double(), torch.eye(3).double()).log_prob(y[2:])
         expected -= float(of_class + free + d) / 6
     assert flow_loss(mapped, log_det, semantics).item() == pytest.approx(expected)
-    with pytest.raises(ValueError, match="with A <= D"):
-        flow_loss(mapped, log_det, torch.zeros(6, 9))
 
 
 def test_centres_by_a_loop() -> None:
@@ -148,7 +146,7 @@ def test_the_mmd_by_loops() -> None:
     assert negative_mmd(real, other).item() == pytest.approx(2 / 25 * between - inside / 20)
     other.requires_grad_()
     assert torch.autograd.gradcheck(lambda rows: negative_mmd(real, rows), (other,))
-    with pytest.raises(ValueError, match="at least two each"):
+    with pytest.raises(ValueError, match="at least two of each"):
         negative_mmd(real[:1], real[:1])
 
 

@@ -42,14 +42,6 @@ def test_an_expert_fades_as_the_student_catches_up() -> None:
     assert expert_weights(torch.zeros(2), torch.tensor([0.0, 0.4])).tolist() == [0, 1]
 
 
-def test_floors_are_ratios_of_mean_class_sizes() -> None:
-    """Groups of 230, 53 and 12 images on average have the authors' floors."""
-    counts = torch.tensor([400, 60, 60, 46, 20, 10, 6])
-    groups = [torch.tensor(group) for group in ([0, 1], [2, 3], [4, 5, 6])]
-    found = class_floors(counts, groups).tolist()
-    assert found == pytest.approx([12 / 230] * 2 + [12 / 53] * 2 + [1] * 3)
-
-
 def test_first_weights_class_by_class() -> None:
     torch.manual_seed(0)
     p, y = torch.rand(20), torch.arange(20) % 3

@@ -22,7 +22,7 @@ OF_IMAGES = [
     if name != "knn" and not OTHER_TASKS.intersection(entry.tasks)
 ]
 #: Their stopping is in their own files, or is that of the same class.
-NEVER_STOPPED = ("cross_entropy", "balanced_softmax", "coral", "vrex", "ride_assignment")
+NEVER_STOPPED = ("cross_entropy", "balanced_softmax", "coral", "vrex")
 #: They answer with features, or by routers that are no part of the network.
 NOT_DEPLOYED = ("moco_v2", "moco_v3", "ride_assignment")
 TRAIN: list[dict[str, Any]] = [{"precision": "bf16"}, {"accumulate": 2}]
@@ -79,11 +79,6 @@ def test_half_precision_and_accumulation(
         # Attention that is uniform at first has next to no gradient for some biases.
         if value.requires_grad and value.ndim > 1:
             assert not torch.equal(value, before[key]), key
-
-
-def test_settings_without_sense_are_refused_by_name(make: Any) -> None:
-    with pytest.raises(ValueError, match="never released"):
-        make("paco", loss_scale="official")
 
 
 @pytest.mark.parametrize("name", OF_IMAGES)
@@ -144,6 +139,10 @@ def test_an_update_writes_its_state_in_place(
     method.begin_epoch(1)
     assert {key: value.data_ptr() for key, value in method.state_dict().items()} == places
     assert method.why_eager() is None and method.phase() is None
+
+
+def test_updates_that_cannot_be_captured_say_why(make: Any) -> None:
+    assert "trial step" in make("balms").why_eager() and "trained" in make("knn").why_eager()
 
 
 @pytest.mark.parametrize("name", ["tau_norm", "knn"])

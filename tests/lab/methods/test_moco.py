@@ -52,11 +52,9 @@ def test_under_autocast_the_module_still_learns(
 
 
 @pytest.mark.parametrize("name", BOTH)
-def test_what_has_no_sense_is_refused(make: Any, batch: Any, update: Any, name: str) -> None:
-    with pytest.raises(ValueError, match="there is one stream"):
-        make(name, {**HYPER, "contrast_pairs": "plain"}, streams="mixed_only")
-    with pytest.raises(ValueError, match="there is one stream"):
-        make(name, {**HYPER, "enqueued": "mixed"}, streams="mixed_only")
+def test_a_rising_momentum_needs_the_length_of_the_training(
+    make: Any, batch: Any, update: Any, name: str
+) -> None:
     method = make(name, {**HYPER, "momentum_schedule": "cosine"})
     with pytest.raises(RuntimeError, match=r"call begin_training\(updates\)"):
         update(method, batch)

@@ -55,6 +55,7 @@ def test_the_loss_by_hand_over_three_updates(
             COUNTS,
             alpha=0.1,
             temperature=0.2,
+            queue_valid=torch.ones(len(newest), dtype=torch.bool),
         )
         torch.testing.assert_close(method.step(part)["loss"], expected)
         held += list(zip(keys.detach(), y.tolist(), strict=True))

@@ -174,7 +174,9 @@ def loss_of(
 ) -> Tensor:
     """PaCo's loss of these queries, with the method's centres for their rows."""
     centres = method.network.fc(rows)
-    return paco(queries, keys, held, centres, *labels, COUNTS, alpha=0.1, temperature=0.2)
+    options: dict[str, Any] = {"alpha": 0.1, "temperature": 0.2}
+    full = torch.ones(len(held), dtype=torch.bool)
+    return paco(queries, keys, held, centres, *labels, COUNTS, **options, queue_valid=full)
 
 
 def work_paco(rank: int, ranks: int, folder: str) -> None:

@@ -313,7 +313,3 @@ def test_only_routers_are_trained(batch: Any, assert_trained_once: Any) -> None:
     assert {n.split(".")[0] for n, p in method.named_parameters() if p.requires_grad} == {"routers"}
     assert not method.train().network.training
     assert assigned(frozen_mode="train").train().network.shared.bn1.training
-
-
-def test_routers_resume(assert_resumes: Any) -> None:
-    assert_resumes(assigned)

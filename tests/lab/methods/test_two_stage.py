@@ -7,10 +7,8 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
 
 from batchformer.lab.config.training import OptimConfig
-from batchformer.lab.methods.two_stage import tau_normalise
 
 METHODS = ["crt", "lws", "balms"]
 
@@ -53,18 +51,6 @@ def test_factors_multiply_their_classes_logits(make: Any, batch: Any) -> None:
     torch.testing.assert_close(method.eval().predict(batch["x"]), logits)
     method.train()
     torch.testing.assert_close(method.step(batch)["loss"], F.cross_entropy(logits, batch["y"]))
-
-
-@pytest.mark.parametrize("tau", [0.0, 0.5, 1.0])
-def test_weights_are_divided_by_a_power_of_their_length(tau: float) -> None:
-    classifier = nn.Linear(3, 4)
-    before = classifier.weight.detach().clone()
-    tau_normalise(classifier, tau)
-    for row, old in zip(classifier.weight, before, strict=True):
-        torch.testing.assert_close(row, old / float(old.square().sum()) ** (tau / 2))
-    assert not classifier.bias.any()
-    lengths = classifier.weight.norm(dim=1)
-    torch.testing.assert_close(lengths, before.norm(dim=1) ** (1 - tau))
 
 
 def test_the_answer_is_that_of_the_normalised_network(make: Any, batch: Any) -> None:

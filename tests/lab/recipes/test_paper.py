@@ -1,3 +1,5 @@
+"""What ties the numbers of the paper together; the numbers are in settings.json."""
+
 from __future__ import annotations
 
 from collections import Counter
@@ -7,6 +9,7 @@ import pytest
 
 from batchformer.lab.recipes import RECIPES, find_recipe
 from batchformer.lab.recipes.paper import ROWS, PaperRow, rows_for
+from batchformer.lab.recipes.paper.row import read_rows
 
 Finder = Callable[[str, str, str, str, str], PaperRow]
 
@@ -58,31 +61,6 @@ def implied() -> Iterator[tuple[PaperRow, float]]:
 IMPLIED = list(implied())
 
 
-def test_every_table_is_there_whole() -> None:
-    assert Counter(row.table for row in ROWS) == {
-        "T1": 9,
-        "T2": 16,
-        "T3": 6,
-        "T4": 6,
-        "T5": 11,
-        "T6": 6,
-        "T6b": 18,
-        "T7": 8,
-        "T8": 4,
-        "GZSL": 5,
-        "OfficeHome": 6,
-        "VLCS": 2,
-        "TerraIncognita": 2,
-        "VisDA-2017": 2,
-        "VOC2007": 4,
-        "ImageNet": 2,
-        "Batch size": 6,
-        "Shared classifier": 2,
-        "Layers": 5,
-        "Without PaCo loss": 4,
-    }
-
-
 def test_no_row_stands_twice() -> None:
     assert not [key for key, n in Counter(name(row) for row in ROWS).items() if n > 1]
 
@@ -114,11 +92,6 @@ def test_each_batchformer_row_has_its_baseline(find_row: Finder, row: PaperRow) 
 
 def test_the_tables_without_baselines_have_none() -> None:
     assert {row.arm for row in ROWS if row.table in WITHOUT_BASELINE} == {"batchformer"}
-
-
-@pytest.mark.parametrize(("ratio", "sizes"), [(100, (35, 35, 30)), (200, (30, 31, 39))])
-def test_classes_by_shots_on_cifar100_lt(ratio: int, sizes: tuple[int, int, int]) -> None:
-    assert cifar_shot_classes(ratio) == sizes
 
 
 @pytest.mark.parametrize(("row", "value"), IMPLIED, ids=[name(row) for row, _ in IMPLIED])
@@ -159,6 +132,34 @@ def test_contradictions_between_tables_are_noted_on_both_sides(find_row: Finder)
     )
     for one, other in ((t2, ablated), (ablated, t2)):
         assert ", ".join(map(str, other.numbers.values())) in one.note
+
+
+def test_resnet50_rows_of_pacs_have_photo_and_sketch_put_right() -> None:
+    for row in ROWS:
+        if row.data == "PACS" and "photo" in row.numbers:
+            assert row.numbers["photo"] > row.numbers["sketch"] + 10, row
+
+
+def test_averages_of_t7_are_those_of_the_tables_by_data_set(find_row: Finder) -> None:
+    for row in ROWS:
+        if row.table == "T7":
+            table = "T6b" if row.data == "PACS" else row.data
+            longer = find_row(table, row.data, row.model, row.method, row.arm)
+            same = longer.numbers["average"] == row.numbers["average"]
+            assert same or f"{longer.numbers['average']} in {table}" in row.note, row
+
+
+def test_what_t6b_repeats_is_the_same(find_row: Finder) -> None:
+    repeated = [row for row in ROWS if row.note == "repeats T6"]
+    assert len(repeated) == 4
+    for row in repeated:
+        first = find_row("T6", row.data, row.model, row.method, row.arm)
+        assert first.numbers == row.numbers
+
+
+def test_a_row_with_too_few_cells_is_refused() -> None:
+    with pytest.raises(ValueError, match="shorter"):
+        read_rows("long_tailed", "= T1 | d | m | all many\nmethod\n  50.0")
 
 
 def test_rows_with_a_recipe_carry_its_numbers() -> None:

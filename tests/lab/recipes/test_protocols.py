@@ -1,4 +1,4 @@
-"""What recipes come to: rates over time, lengths, and what tells related recipes apart.
+"""What recipes come to: lengths, and what tells related recipes apart.
 
 Their settings themselves are in settings.json.
 """
@@ -6,7 +6,6 @@ Their settings themselves are in settings.json.
 from __future__ import annotations
 
 import dataclasses
-import math
 from pathlib import Path
 from typing import Any, get_args
 
@@ -14,86 +13,18 @@ import pytest
 import torch
 
 from batchformer.lab.config.arms import ARMS, with_arm
-from batchformer.lab.data.feeds.memory import FeatureFeed
 from batchformer.lab.data.sets.images import class_counts
 from batchformer.lab.engine.optim import lr_factor
 from batchformer.lab.methods import ce_gzsl
-from batchformer.lab.methods.domains import Mdd
 from batchformer.lab.metrics.compositional import CompositionalResult
 from batchformer.lab.metrics.generalized import generalized_accuracy
 from batchformer.lab.models.faster_rcnn import Kind
-from batchformer.lab.models.networks import digits16_net
 from batchformer.lab.recipes import RECIPES, find_recipe
-from batchformer.lab.recipes.contrastive import IMAGES as IMAGENET
 from batchformer.lab.recipes.shared import IMAGES, in_epochs, warm_up_and_drop
 from batchformer.lab.runs.build import given_weights
 
 KNOWN = {name: find_recipe(name) for name in RECIPES}
 ON_FEATURES = {n: r.start for n, r in KNOWN.items() if r.method in ("linear_probe", "knn")}
-LIBRARY = [
-    *(f"pacs_{method}" for method in ("erm", "mixstyle", "coral", "irm", "vrex")),
-    *("pacs_irm_resnet50", "pacs_vrex_resnet50", "office_home_irm_resnet50"),
-]
-
-# Rates over time
-
-#: By recipe: updates of an epoch, epochs, and the multiple of the rate at the start of some.
-RATES: dict[str, tuple[int, int, dict[float, float]]] = {
-    "imagenet_moco_v2": (5, 200, {0: 1, 0.8: 1, 100: 0.5}),
-    "imagenet_moco_v3": (IMAGENET // 4096, 100, {0: 0, 5: 0.5, 10: 1, 55: 0.5}),
-    "imagenet_moco_v2_probe": (7, 100, {0: 1, 59: 1, 60: 0.1, 79: 0.1, 80: 0.01, 99: 0.01}),
-    "imagenet_moco_v3_probe": (7, 90, {0: 1, 6 / 7: 1, 45: 0.5}),
-    "imagenet_lt_paco": (905, 400, {epoch: (epoch + 1) / 10 for epoch in range(10)}),
-    "imagenet_lt_lfme": (452, 90, {0: 1, 48.99: 1, 49: 0.1, 78.99: 0.1, 79: 0.01}),
-    "imagenet_lt_lfme_few": (9, 120, {0: (1 + math.cos(math.pi / 120)) / 2, 59: 0.5, 119: 0}),
-    "imagenet_lt_oltr": (905, 60, {0: 1, 19.99: 1, 20: 0.1, 39.99: 0.1, 40: 0.01}),
-    "places_lt_oltr": (488, 30, {0: 1, 9.99: 1, 10: 0.1, 19.99: 0.1, 20: 0.01}),
-    "pacs_baseline": (100, 30, {0: 1, 23.99: 1, 24: 0.1, 29.99: 0.1}),
-    "visda_mdd": (1_000, 30, {e: (1 + 0.2 * e) ** -0.75 for e in (0, 0.001, 1, 2.5, 29.999)}),
-    "pacs_mdd": (1_000, 3, {e: (1 + 0.2 * e) ** -0.75 for e in (0, 0.001, 1, 2.5)}),
-    "cub_izf": (28, 60, {0: 1, 14.9: 1, 15: 0.8, 29.9: 0.8, 30: 0.64, 45: 0.512}),
-    "cub_ce_gzsl": (4, 2_000, {e: 0.99 ** (e // 100) for e in (0, 99, 100, 199.75, 200, 1_999)}),
-    **{
-        f"imagenet_lt_ride_{model}": (290, 100, {0: 0.2, 4: 1, 59: 1, 60: 0.1, 79: 0.1, 80: 0.01})
-        for model in ("resnet10", "resnet50", "resnext50")
-    },
-    # From 1e-6 to 1e-3 over five epochs.
-    "imagenet_deit_tiny": (1_251, 300, {0: 1e-3, 1: 1e-3 + 0.999 / 5, 5: 1}),
-}
-
-
-@pytest.mark.parametrize("name", RATES)
-def test_the_rate_over_time(name: str) -> None:
-    per_epoch, epochs, expected = RATES[name]
-    schedule = KNOWN[name].schedule
-    found = {
-        epoch: lr_factor(schedule, round(epoch * per_epoch), epochs * per_epoch, per_epoch)
-        for epoch in expected
-    }
-    assert found == pytest.approx(expected, rel=1e-9)
-
-
-def test_deits_cosine_ends_at_its_floor() -> None:
-    recipe = KNOWN["imagenet_deit_base"]
-    last = recipe.optim.lr * lr_factor(recipe.schedule, 299 * 1_251, 300 * 1_251, 1_251)
-    assert 1e-5 < last < 1.1e-5
-
-
-@pytest.mark.parametrize("name", LIBRARY)
-def test_the_cosine_begins_anew_where_the_penalty_sets_in(name: str) -> None:
-    recipe = KNOWN[name]
-    anew = recipe.method in ("irm", "vrex")
-    assert recipe.hyper.penalty_from == (1 if anew else 0)
-    updates = (0, 250, 499, 500, 5_000, 9_999)
-
-    def expected(update: int) -> float:
-        late = anew and update >= 500
-        done = (update - 500) / 9_500 if late else update / 10_000
-        return 0.5 * (1 + math.cos(math.pi * done))
-
-    found = [lr_factor(recipe.schedule, update, 10_000, 500) for update in updates]
-    assert found == pytest.approx([expected(update) for update in updates])
-    assert found[-1] < 1e-7, "to 0"
 
 
 def published(epoch: int, warmup: int, milestones: tuple[int, ...], gamma: float) -> float:
@@ -119,17 +50,6 @@ def test_rates_by_epoch(
             assert got == pytest.approx(expected, rel=1e-9), epoch
 
 
-@pytest.mark.parametrize("name", ["visda_mdd", "pacs_mdd"])
-def test_the_reversal_of_mdd_over_time(name: str) -> None:
-    recipe = KNOWN[name]
-    method = Mdd(digits16_net(3), torch.ones(3), 0, hyper=recipe.hyper, module=recipe.module)
-    for update in (0, 1, 500, 1_000, 30_000):
-        method.updates.fill_(update)
-        expected = 2 * 0.1 / (1 + math.exp(-update / 1_000)) - 0.1
-        assert float(method.reversal()) == pytest.approx(expected, abs=1e-7)
-    assert float(method.reversal()) == pytest.approx(0.1)
-
-
 # Lengths
 
 
@@ -144,25 +64,6 @@ def test_image_counts_follow_from_the_profile() -> None:
     for (name, ratio), images in IMAGES.items():
         classes, largest = (100, 500) if name == "cifar100" else (10, 5000)
         assert sum(class_counts(largest, classes, ratio)) == images
-
-
-@pytest.mark.parametrize(
-    ("name", "per_epoch", "updates", "every", "classified"),
-    [
-        ("cub_ce_gzsl", 4, 8_000, 200, 12_057),
-        ("cub_tf_vaegan", 111, 2 * 300 * 111, 20 * 111, 22_057),
-        ("cub_izf", 28, 60 * 28, 5 * 28, 22_057),
-    ],
-)
-def test_updates_on_cub_and_rows_of_its_classifier(
-    name: str, per_epoch: int, updates: int, every: int, classified: int
-) -> None:
-    recipe, rows, unseen = KNOWN[name], 7057, 50
-    given = torch.zeros(rows, 1), torch.zeros(rows, dtype=torch.int64)
-    assert FeatureFeed(*given, recipe.train.batch_size, seed=0).per_epoch == per_epoch
-    counted = recipe.train.in_updates(per_epoch)
-    assert (counted.updates, counted.eval_every) == (updates, every)
-    assert rows + unseen * recipe.hyper.synthetic == classified
 
 
 # What tells related recipes apart

@@ -141,7 +141,7 @@ def test_the_averaged_network_is_kept_and_restored(averaged: Path, plain: Path) 
     assert all(torch.equal(state[key], value) for key, value in kept["method"].items())
 
 
-def test_a_checkpoint_of_a_run_with_swad_is_that_of_its_inner_method(
+def test_a_checkpoint_of_a_run_with_swad_is_that_of_a_run_without(
     averaged: Path, plain: Path, tmp_path: Path
 ) -> None:
     """Where the averaged network is not there yet, the method itself is what is loaded."""

@@ -1,6 +1,7 @@
-"""The settings of recipes, as settings.json has them: no recipe changes by accident.
+"""Settings of recipes and numbers of the paper, as settings.json has them; none changes by chance.
 
 A recipe has to be there once numbers of it are published: the paper's, or records in ``results``.
+The numbers were compared with the tables as printed.
 After a change that is meant, write the file again: ``python tests/lab/recipes/test_settings.py``.
 """
 
@@ -15,6 +16,7 @@ import pytest
 
 from batchformer.lab.config.recipe import Recipe, changed_settings
 from batchformer.lab.recipes import RECIPES, find_recipe
+from batchformer.lab.recipes.paper import ROWS
 from helpers.lab_runs import published_recipes
 
 FILE = Path(__file__).with_name("settings.json")
@@ -56,6 +58,18 @@ def all_defaults() -> dict[str, Any]:
     return plain
 
 
+def rows() -> dict[str, dict[str, float]]:
+    """Every printed number, by row and metric."""
+    return {
+        " | ".join((row.table, row.data, row.model, row.method, row.arm)): dict(row.numbers)
+        for row in ROWS
+    }
+
+
+def test_the_numbers_of_the_paper() -> None:
+    assert rows() == CONTENT["rows"] and len(CONTENT["rows"]) == len(ROWS)
+
+
 @pytest.mark.parametrize("name", CONTENT["recipes"])
 def test_the_settings_of_a_recipe(name: str) -> None:
     assert settings(find_recipe(name)) == CONTENT["recipes"][name]
@@ -76,6 +90,6 @@ def lines(content: dict[str, Any]) -> str:
 
 if __name__ == "__main__":
     recipes = {name: settings(find_recipe(name)) for name in sorted(RECIPES)}
-    parts = {"defaults": all_defaults(), "recipes": recipes}
+    parts = {"defaults": all_defaults(), "recipes": recipes, "rows": rows()}
     written = ",\n".join(f'"{name}": {{\n{lines(part)}\n}}' for name, part in parts.items())
     FILE.write_text(f"{{\n{written}\n}}\n")

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -25,7 +24,7 @@ from batchformer.lab.runs.compare import run
 from batchformer.lab.runs.load_run import restore
 from batchformer.lab.tasks.contrastive import ContrastiveTask
 from batchformer.lab.tasks.long_tailed import LongTailedTask
-from helpers.data_files import save_noise, save_tail
+from helpers.data_files import save_images, save_tail
 from helpers.lab_runs import metrics_of
 from helpers.smoke import CPU, moved_parts, scores, tiny, two_updates
 
@@ -38,19 +37,12 @@ TREES = {"imagenet": "n{c:08d}/{i}.JPEG", "folder": "class {c}/{i}.png"}
 SIDE = 32
 
 
-def _tree(root: Path, pattern: str) -> None:
-    stream = np.random.default_rng(0)
-    for part, sizes in (("train", (6, 4, 3, 2, 1, 1)), ("val", (1,) * CLASSES)):
-        for c, size in enumerate(sizes):
-            for i in range(size):
-                save_noise(root / part / pattern.format(c=c, i=i), stream, 40 + i, 50 - c)
-
-
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("noise")
     for name, pattern in TREES.items():
-        _tree(folder / name, pattern)
+        save_images(folder / name / "train", pattern, (6, 4, 3, 2, 1, 1))
+        save_images(folder / name / "val", pattern, [1] * CLASSES)
     (folder / "cifar100").mkdir()
     save_tail(folder / "cifar100" / "cifar100_lt.npz", classes=100, largest=120)
     yield folder

@@ -1,4 +1,4 @@
-"""Every recipe of Faster R-CNN trains: two updates at 64 pixels, on coloured rectangles.
+"""Every recipe of detection trains: two updates at 64 pixels, on coloured rectangles.
 
 Losses and optimizers are the recipes' own. The network is timm's ResNet for tests, in place of the
 one that test_networks.py builds; of the regions that a detector proposes, a few are looked at.
@@ -6,6 +6,7 @@ one that test_networks.py builds; of the regions that a detector proposes, a few
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,12 @@ from PIL import Image
 from batchformer.cli import main as cli
 from batchformer.lab.config.arms import with_arm
 from batchformer.lab.config.recipe import Recipe
+from batchformer.lab.models import detr
 from batchformer.lab.recipes import RECIPES, find_recipe
 from batchformer.lab.runs.build import build, load_task
 from batchformer.lab.runs.compare import run
 from batchformer.lab.runs.load_run import restore
-from helpers.lab_runs import config_of, metrics_of
+from helpers.lab_runs import config_of, metrics_of, records_of
 from helpers.smoke import CPU, scores, tiny, two_updates
 
 pytestmark = pytest.mark.usefixtures("few_regions")
@@ -30,20 +32,29 @@ pytestmark = pytest.mark.usefixtures("few_regions")
 NAMES = [
     name for name in RECIPES if find_recipe(name).method == "detector" and name != "voc_moco_v3"
 ]
+SIDES = {"shorter": (48, 64), "shorter_at_test": 64, "longest": 96}
 COLOURS = {"dog": (220, 40, 40), "cat": (40, 40, 220)}
-LISTS = {"2007/trainval": 4, "2012/trainval": 2, "2007/test": 2}
+#: Lists of VOC, with their images, and the name that these have in COCO.
+LISTS = {
+    "2007/trainval": (4, "train2017"),
+    "2012/trainval": (2, "unused"),
+    "2007/test": (2, "val2017"),
+}
 
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The same images in the folders of VOC, and most of them in those of COCO."""
     place, stream = tmp_path_factory.mktemp("VOCdevkit"), np.random.default_rng(0)
-    for name, images in LISTS.items():
+    categories = [{"id": number, "name": name} for number, name in enumerate(COLOURS)]
+    for name, (count, coco) in LISTS.items():
         year, part = name.split("/")
         folder = place / f"VOC{year}"
         for below in ("JPEGImages", "Annotations", "ImageSets/Main"):
             (folder / below).mkdir(parents=True, exist_ok=True)
-        stems = [f"{part}_{number}" for number in range(images)]
-        for stem in stems:
+        (place / coco).mkdir()
+        stems, boxes = [f"{part}_{number}" for number in range(count)], []
+        for image, stem in enumerate(stems):
             pixels = stream.integers(90, 140, (80, 96, 3), dtype=np.uint8)
             objects = ""
             for number, (label, colour) in enumerate(COLOURS.items()):
@@ -56,10 +67,17 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
                     f"</xmin><ymin>{top}</ymin><xmax>{right}</xmax><ymax>{bottom}</ymax></bndbox>"
                     "</object>"
                 )
-            Image.fromarray(pixels).save(folder / "JPEGImages" / f"{stem}.jpg")
+                box = [left - 1, top - 1, 39, 41]
+                boxes.append({"image_id": image, "category_id": number, "bbox": box})
+            for file in (folder / "JPEGImages" / f"{stem}.jpg", place / coco / f"{image}.jpg"):
+                Image.fromarray(pixels).save(file)
             file = folder / "Annotations" / f"{stem}.xml"
             file.write_text(f"<annotation>{objects}</annotation>")
         (folder / "ImageSets/Main" / f"{part}.txt").write_text("\n".join(stems))
+        images = [{"id": n, "file_name": f"{n}.jpg"} for n in range(count)]
+        content = {"images": images, "annotations": boxes, "categories": categories}
+        (place / "annotations").mkdir(exist_ok=True)
+        (place / f"annotations/instances_{coco}.json").write_text(json.dumps(content))
     yield place
     load_task.cache_clear()
 
@@ -68,16 +86,15 @@ def small(name: str, root: Path) -> Recipe:
     """The recipe on small images, two in a batch, with a small network."""
     recipe = find_recipe(name).changed(start="")
     precise = min(1, recipe.data.precise_norm)  # type: ignore[union-attr]
-    sides = {"shorter": (48, 64), "shorter_at_test": 64, "longest": 96}
     length = {"batch_size": 2, "updates": 2, "eval_every": 0, "checkpoint_every": 1}
-    return tiny(recipe, {"root": str(root), "precise_norm": precise, **sides}, length)
+    return tiny(recipe, {"root": str(root), "precise_norm": precise, **SIDES}, length)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_two_updates(name: str, root: Path) -> None:
     recipe: Any = with_arm(small(name, root), "baseline")
     task = load_task(recipe.data, CPU)
-    assert task.facts()["train"] == sum(LISTS[part] for part in recipe.data.trained_on)
+    assert task.facts()["train"] == sum(LISTS[part][0] for part in recipe.data.trained_on)
     method: Any = build(recipe, 0, task)
 
     def look(step: int, batch: object, losses: Mapping[str, float]) -> None:
@@ -143,3 +160,54 @@ def test_from_the_command_line(
     cli.main(["export", str(folder), "--to", str(tmp_path / "network.pt"), "--device", "cpu"])
     exported = torch.load(tmp_path / "network.pt", weights_only=True)
     assert "conv1.0.weight" in exported and not any("detector" in name for name in exported)
+
+
+# DETR
+
+#: my_boxes is Deformable DETR, too.
+OF_DETR = [
+    name
+    for name in RECIPES
+    if find_recipe(name).method == "detr" and not name.endswith("deformable_detr")
+]
+
+
+@pytest.fixture
+def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("transformers")
+    sizes = {"d_model": 64, "encoder_layers": 2, "decoder_layers": 2, "encoder_ffn_dim": 16}
+    monkeypatch.setattr(detr, "SIZES", {**sizes, "decoder_ffn_dim": 16})
+
+
+def of_two(name: str, root: Path) -> Recipe:
+    """Two updates of two images, in parts where the recipe has some, on a smaller network."""
+    recipe: Any = find_recipe(name).changed(model="resnet18", weights="", hyper={"queries": 5})
+    lists = {"trained_on": ("2007/trainval",)} if recipe.data.name == "voc" else {}
+    length = {"batch_size": 2, "accumulate": min(2, recipe.train.accumulate), "updates": 2}
+    more = {"epochs": 0, "eval_every": 0, "workers": 0, "figures": False, "precision": "fp32"}
+    return recipe.changed(data={"root": str(root), **SIDES, **lists}, train={**length, **more})
+
+
+@pytest.mark.usefixtures("narrow")
+@pytest.mark.parametrize("name", OF_DETR)
+def test_two_updates_of_detr(name: str, root: Path) -> None:
+    recipe = with_arm(of_two(name, root), "baseline")
+    task = load_task(recipe.data, CPU)
+    method = build(recipe, 0, task)
+    before = two_updates(recipe, task, method)
+    moved = {key for key, value in method.named_parameters() if not torch.equal(value, before[key])}
+    assert "network.layer4.0.conv1.weight" in moved and "network.layer1.0.conv1.weight" not in moved
+    assert any(key.startswith("detector.model.encoder.layers.1") for key in moved)
+    found = scores(method, task, recipe)
+    both = ["ap", "ap50", "ap75"]
+    assert list(found)[:3] == both and ("voc07_ap" in found) == (recipe.data.name == "voc")
+
+
+@pytest.mark.usefixtures("narrow")
+@pytest.mark.parametrize("arm", ["batchformer", "batchformer_identity"])
+def test_arms_with_batchformer(arm: str, root: Path, tmp_path: Path) -> None:
+    """Weights, loss and scores of a whole run."""
+    folder = run(of_two("my_boxes", root), arm, 0, root=tmp_path, device=CPU, quiet=True)
+    trained = [record for record in records_of(folder) if record["kind"] == "train"]
+    assert trained and all(np.isfinite(record["loss"]) for record in trained)
+    assert metrics_of(folder)["ap"] >= 0

@@ -20,6 +20,7 @@ from batchformer.lab.config.data import DomainConfig
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.data.sets.domain_layouts import DOMAIN_SETS
 from batchformer.lab.engine.method import Method
+from batchformer.lab.engine.swad import Swad
 from batchformer.lab.recipes import RECIPES, find_recipe
 from batchformer.lab.runs.build import build, load_task
 from batchformer.lab.runs.sub_runs import targets_of
@@ -98,11 +99,12 @@ def updated(recipe: Recipe, task: Task, method: Method) -> set[str]:
         assert ("penalty" in losses) == (recipe.method in ("coral", "irm", "vrex", "mdd"))
 
     def end(feed: Any) -> None:
-        method.after_evaluation(scores(method, task, recipe))
-        for name, other in method.conclude(feed).items():
-            assert name == "swad" and recipe.hyper.swad
-            assert list(scores(other, task, recipe)) == metric_names(recipe)
-            assert part_names(other) == part_names(method)
+        if recipe.hyper.swad:
+            swad = Swad(method, (1, 1, 0.3))
+            swad.add(method)
+            swad.tell(scores(method, task, recipe))
+            averaged = swad.averaged(method, [feed.batch(0)["x"]])
+            assert list(scores(averaged, task, recipe)) == metric_names(recipe)
 
     return moved_parts(two_updates(recipe, task, method, look, end), method)
 
@@ -120,7 +122,6 @@ def test_two_updates(
     assert updated(recipe, task, method) == expected
     metrics = scores(method, task, recipe)
     assert list(metrics) == metric_names(recipe) and 0 <= next(iter(metrics.values())) <= 100
-    assert hasattr(method, "inner") == recipe.hyper.swad
     with only_built():
         baseline = build(with_arm(recipe, "baseline"), 0, task)
     assert part_names(baseline) == expected - {"encoder"}

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -17,7 +16,7 @@ from batchformer.lab.data.sets import image_layouts
 from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.recipes import RECIPES, find_recipe
 from batchformer.lab.runs.build import build, build_network, load_task
-from helpers.data_files import save_noise
+from helpers.data_files import save_images
 from helpers.smoke import CPU, moved_parts, scores, tiny, two_updates
 
 DATA = {name: find_recipe(name).data for name in RECIPES}
@@ -44,24 +43,13 @@ NAMES = [
 ]
 
 
-def _images(root: Path, pattern: str, sizes: tuple[int, ...]) -> str:
-    """Noise of various shapes; gives the list of them."""
-    stream, lines = np.random.default_rng(0), []
-    for c, size in enumerate(sizes):
-        for i in range(size):
-            path = pattern.format(c=c, i=i)
-            save_noise(root / path, stream, 40 + i, 50 - c)
-            lines.append(f"{path} {c}\n")
-    return "".join(lines)
-
-
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("trees")
     with pytest.MonkeyPatch.context() as patch:
         for name, (train, test) in TREES.items():
-            lists = {"train": _images(folder / name, train, SIZES)}
-            lists["test"] = lists["val"] = _images(folder / name, test, (1, 1, 1))
+            lists = {"train": save_images(folder / name, train, SIZES)}
+            lists["test"] = lists["val"] = save_images(folder / name, test, (1, 1, 1))
             if name in image_layouts.ANNOTATED:
                 known = image_layouts.ANNOTATED[name]
                 for part, text in lists.items():

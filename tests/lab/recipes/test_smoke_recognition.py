@@ -6,14 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 from batchformer.lab.config.arms import with_arm
 from batchformer.lab.recipes import RECIPES, find_recipe
 from batchformer.lab.runs.build import build, load_task
-from helpers.data_files import save_noise, save_tail
+from helpers.data_files import save_images, save_tail
 from helpers.smoke import CPU, scores, tiny, two_updates
 
 KNOWN = {name: find_recipe(name) for name in RECIPES}
@@ -30,11 +29,9 @@ CLASSES = 6
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    folder, stream = tmp_path_factory.mktemp("imagenet"), np.random.default_rng(0)
+    folder = tmp_path_factory.mktemp("imagenet")
     for part, count in (("train", 3), ("val", 1)):
-        for c in range(CLASSES):
-            for i in range(count):
-                save_noise(folder / part / f"n{c:08d}" / f"{i}.JPEG", stream, 40 + i, 50 - c)
+        save_images(folder / part, "n{c:08d}/{i}.JPEG", [count] * CLASSES)
     save_tail(folder / "cifar100_lt.npz", 100, largest=2, ratios=(1,))
     yield folder
     load_task.cache_clear()

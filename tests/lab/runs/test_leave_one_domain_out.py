@@ -177,15 +177,6 @@ def test_a_target_that_diverges_is_named_and_the_others_go_on(
     same_results(arm / "seed1", kept / "seed1")
 
 
-def test_side_by_side_gives_the_results_of_one_after_the_other(
-    compared: Path, tmp_path: Path
-) -> None:
-    folders = list(compare(short(), ARMS, SEEDS, root=tmp_path, together=3, **OPTIONS))
-    assert len(folders) == 4 == len(set(folders))
-    for folder in folders:
-        same_results(folder, compared / folder.relative_to(tmp_path))
-
-
 def test_the_only_part_of_a_single_target_has_the_scores_of_the_part(
     compared: Path, tmp_path: Path
 ) -> None:

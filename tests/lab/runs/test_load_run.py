@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ from batchformer.lab.config.arms import with_arm
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.engine import checkpoint
 from batchformer.lab.engine.method import Method
-from batchformer.lab.methods.swad import Swad
 from batchformer.lab.recipes import find_recipe
 from batchformer.lab.recipes.small import demo
 from batchformer.lab.runs.build import build, load_task
@@ -93,18 +91,11 @@ def test_the_mean_of_the_weights_comes_before_the_weights(tmp_path: Path) -> Non
 
 
 def test_the_best_comes_before_the_last_and_swad_before_both(tmp_path: Path) -> None:
-    without = find_recipe("rotated_digits_erm")
-    without = without.changed(data={"target": "r0"})
-    recipe = without.changed(hyper={"swad": True})
+    recipe = find_recipe("rotated_digits_erm").changed(data={"target": "r0"}, hyper={"swad": True})
     run = begun(tmp_path, recipe)
-    plain = dataclasses.replace(run, recipe=without)
-    last, best, mean = (weights(number, plain) for number in (2, 3, 4))
-    wrapped = {f"inner.{name}": value for name, value in last.items()}
-    keep(tmp_path / "checkpoints", 9, {**wrapped, "sums.updates": torch.tensor(3)})
-    method = restore(tmp_path, CPU)[0]
-    assert same(dict(method.state_dict()), last)
-    assert not isinstance(method, Swad), "what it was wrapped in is of training alone"
-    assert isinstance(build(run.trained, 1, run.task), Swad)
+    last, best, mean = (weights(number, run) for number in (2, 3, 4))
+    keep(tmp_path / "checkpoints", 9, last)
+    assert same(restored(tmp_path), last)
     checkpoint.save(tmp_path / "best", 3, {"method": best})
     assert same(restored(tmp_path), best)
     checkpoint.save(tmp_path / "swad", 9, {"method": mean})

@@ -12,13 +12,7 @@ from typing import TYPE_CHECKING, Any
 from batchformer.lab.config.data import BY_TASK
 from batchformer.lab.config.methods import find_method, methods_that
 from batchformer.lab.config.module import ModuleConfig
-from batchformer.lab.config.settings import (
-    Adversary,
-    MethodConfig,
-    Mixing,
-    MomentumContrast,
-    ShuffledNorm,
-)
+from batchformer.lab.config.settings import Adversary, Mixing, ShuffledNorm
 from batchformer.lab.config.training import require
 
 if TYPE_CHECKING:
@@ -53,8 +47,8 @@ def require_consistent(recipe: Recipe) -> None:
         "hyper.feature-layer is a layer before a classifier of images, and a detector takes the "
         "network without it; set --hyper.feature-layer 0",
     )
-    why_not = entry.refuse_data(recipe.data)
-    require(not why_not, f"{recipe.method} {why_not}")
+    for refused, why in entry.refuses:
+        require(not refused(recipe), why.format(method=recipe.method))
     _require_read(recipe)
     require(
         getattr(recipe.data, "sampler", "") != "mates"
@@ -64,8 +58,6 @@ def require_consistent(recipe: Recipe) -> None:
     )
     _require_swad(recipe)
     _require_mixing(recipe)
-    if MomentumContrast in entry.settings:
-        require_contrast_sense(recipe.method, recipe.module, recipe.hyper)
     if ShuffledNorm in entry.settings and recipe.hyper.norm_parts > 1:
         _require_parts(recipe)
     if recipe.task == "generalized":
@@ -219,18 +211,15 @@ def _require_parts(recipe: Recipe) -> None:
 
 
 def require_sense(method: str, module: ModuleConfig) -> None:
-    """Refuse settings of BatchFormer that have no meaning in a method.
+    """Refuse settings of BatchFormer that have no meaning in any method, or in methods like this.
 
-    >>> require_sense("paco", ModuleConfig(loss_scale="official"))
+    >>> require_sense("paco", ModuleConfig(views=4))
     Traceback (most recent call last):
     ...
-    ValueError: Not possible: PaCo with BatchFormer was never released, so ...
+    ValueError: Not possible: module.views is for cross_entropy and ...
     """
     if not module.enabled:
         return
-    entry, official = find_method(method), module.loss_scale == "official"
-    require(not (official and entry.no_official_loss), entry.no_official_loss)
-    require(not (module.mixed_weight != 1 and entry.no_mixed_weight), entry.no_mixed_weight)
     _require_place(method, module)
     _require_sample_loss(method, module)
     if module.streams == "mixed_only":
@@ -240,7 +229,7 @@ def require_sense(method: str, module: ModuleConfig) -> None:
             f"{alone}which is weighed against no other; leave module.mixed-weight at 1",
         )
         require(
-            not official,
+            module.loss_scale != "official",
             f"{alone}and the official loss is of two; leave module.loss-scale mean, and for three "
             "times the loss set train.loss-multiplier 3",
         )
@@ -331,21 +320,4 @@ def require_training(method: str, module: ModuleConfig) -> None:
         not (module.enabled and find_method(method).batchformer == "closed_form"),
         f"{method} is a closed form: BatchFormer has no training to act in. Train the baseline "
         "alone: --arms baseline with compare, --arm baseline with train",
-    )
-
-
-def require_contrast_sense(method: str, module: ModuleConfig, hyper: MethodConfig) -> None:
-    """Refuse settings of the streams that have no meaning in MoCo, or in this version of it."""
-    if not module.enabled:
-        return
-    require_sense(method, module)
-    require(
-        module.streams == "shared" or (hyper.contrast_pairs == "all" and hyper.enqueued == "both"),
-        'with module.streams "mixed_only" there is one stream, and nothing to choose from; leave '
-        "hyper.contrast-pairs all and hyper.enqueued both",
-    )
-    require(
-        method != "moco_v2" or hyper.contrast_pairs in ("all", "plain"),
-        f"hyper.contrast-pairs {hyper.contrast_pairs} is a list of the released MoCo-v3; "
-        "moco_v2 has all and plain",
     )

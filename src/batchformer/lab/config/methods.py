@@ -14,8 +14,13 @@ from batchformer.lab.config import settings
 from batchformer.lab.config.module import ModuleConfig as ModuleConfig
 from batchformer.lab.config.settings import MethodConfig as MethodConfig
 
+if TYPE_CHECKING:
+    from batchformer.lab.config.recipe import Recipe
+
 #: Families of experiments on labelled images of one domain.
 LABELLED = ("long_tailed", "ablation", "recognition")
+#: What a method refuses: a condition on a recipe, and why; ``{method}`` stands for its name.
+Refusal = tuple[Callable[["Recipe"], bool], str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,9 +43,7 @@ class MethodEntry:
         pooled: BatchFormer can stand behind pooled features: its place if ``module.at`` is empty.
         sample_loss: the loss is a mean over images, of one classifier's logits against a label that
             may be soft. So class rows, further streams and other labels can join it.
-        no_official_loss: why the released code's loss has no meaning here.
-        no_mixed_weight: why the mixed stream has no weight of its own.
-        refuse_data: returns why data of a fitting task cannot be used, or an empty string.
+        refuses: settings of a recipe for a fitting task that make no sense here.
         loss_change: if the loss changes during training, the setting with the epoch, and how.
         bank: it is given all training images without augmentation, to compute something from them.
         teacher_classes: for a method with several teachers, each trained on some of the classes:
@@ -58,17 +61,30 @@ class MethodEntry:
     inside: bool = False
     pooled: bool = True
     sample_loss: bool = False
-    no_official_loss: str = ""
-    no_mixed_weight: str = ""
-    refuse_data: Callable[[Any], str] = lambda data: ""
+    refuses: tuple[Refusal, ...] = ()
     loss_change: tuple[str, str] | None = None
     bank: bool = False
     teacher_classes: Callable[[MethodConfig, Sequence[int]], Sequence[int]] | None = None
 
 
-def _needs(condition: Callable[[Any], bool], otherwise: str) -> Callable[[Any], str]:
-    """A `refuse_data` that says why, and what to set, where the condition does not hold."""
-    return lambda data: "" if condition(data) else otherwise
+def _needs_data(condition: Callable[[Any], bool], otherwise: str) -> Refusal:
+    """Data for which the condition does not hold; the words say what to set."""
+    return lambda recipe: not condition(recipe.data), f"{{method}} {otherwise}"
+
+
+def _no_module(condition: Callable[[Recipe], bool], why: str) -> Refusal:
+    """A recipe with BatchFormer for which the condition holds."""
+    return lambda recipe: recipe.module.enabled and condition(recipe), why
+
+
+def _no_official_loss(why: str) -> Refusal:
+    """The loss of the released code for Balanced Softmax."""
+    return _no_module(lambda recipe: recipe.module.loss_scale == "official", why)
+
+
+def _no_mixed_weight(why: str) -> Refusal:
+    """A weight of the mixed stream's own."""
+    return _no_module(lambda recipe: recipe.module.mixed_weight != 1, why)
 
 
 def _expert_classes(hyper: MethodConfig, counts: Sequence[int]) -> list[int]:
@@ -78,9 +94,16 @@ def _expert_classes(hyper: MethodConfig, counts: Sequence[int]) -> list[int]:
 _OF_DOMAINS: dict[str, Any] = {
     "tasks": ("domains",),
     "needs": "images of several domains",
-    "refuse_data": _needs(
-        lambda data: data.sampler == "domains" and data.domains_in_batch != 1,
-        "compares the domains of a batch; set data.sampler domains",
+    "refuses": (
+        _needs_data(
+            lambda data: data.sampler == "domains" and data.domains_in_batch != 1,
+            "compares the domains of a batch; set data.sampler domains",
+        ),
+        (
+            lambda recipe: recipe.train.accumulate > 1,
+            "{method} needs all domains of a batch at once, and accumulation would separate them; "
+            "set train.accumulate 1",
+        ),
     ),
 }
 _OF_PAIRS: dict[str, Any] = {
@@ -92,25 +115,52 @@ _OF_FEATURES: dict[str, Any] = {
     "tasks": ("generalized",),
     "needs": "features and attributes of classes, some of which are never trained on",
 }
-_GENERATED: dict[str, Any] = {
-    **_OF_FEATURES,
-    "own_classifier": True,
-    "no_official_loss": (
+_GENERATED: tuple[Refusal, ...] = (
+    _no_official_loss(
         "there is no released code of this method with BatchFormer, so no official loss; leave "
         "module.loss-scale mean"
     ),
-}
+    (
+        lambda recipe: recipe.train.ema > 0,
+        "the final classifier is trained for the current weights, not for a mean of weights; set "
+        "train.ema 0",
+    ),
+)
+_ADVERSARIAL: tuple[Refusal, ...] = (
+    *_GENERATED,
+    (
+        lambda recipe: recipe.train.compile,
+        "the critic needs second derivatives, which torch.compile lacks; leave train.compile off",
+    ),
+)
 _OF_VIEWS: dict[str, Any] = {
     "tasks": ("contrastive",),
     "needs": "two views of images without labels",
-    "no_official_loss": (
-        'the released code of MoCo-v3 adds its terms, which is module.loss-scale "sum", and that '
-        'of MoCo-v2 takes their mean, which is "mean"; the official loss is that of Balanced '
-        "Softmax"
-    ),
-    "no_mixed_weight": (
-        "in MoCo both streams are contrasted with each other, so the mixed one has no weight of "
-        "its own; leave module.mixed-weight at 1, or choose hyper.contrast-pairs"
+    "refuses": (
+        _no_official_loss(
+            'the released code of MoCo-v3 adds its terms, which is module.loss-scale "sum", and '
+            'that of MoCo-v2 takes their mean, which is "mean"; the official loss is that of '
+            "Balanced Softmax"
+        ),
+        _no_mixed_weight(
+            "in MoCo both streams are contrasted with each other, so the mixed one has no weight "
+            "of its own; leave module.mixed-weight at 1, or choose hyper.contrast-pairs"
+        ),
+        _no_module(
+            lambda recipe: (
+                recipe.module.streams == "mixed_only"
+                and (recipe.hyper.contrast_pairs, recipe.hyper.enqueued) != ("all", "both")
+            ),
+            'with module.streams "mixed_only" there is one stream, and nothing to choose from; '
+            "leave hyper.contrast-pairs all and hyper.enqueued both",
+        ),
+        _no_module(
+            lambda recipe: (
+                recipe.method == "moco_v2" and recipe.hyper.contrast_pairs not in ("all", "plain")
+            ),
+            "hyper.contrast-pairs first_release and readme are lists of the released MoCo-v3; "
+            "{method} has all and plain",
+        ),
     ),
 }
 _REWEIGHTED = ("reweight_epoch", "the loss weights classes by how rare they are")
@@ -146,9 +196,11 @@ METHODS: dict[str, MethodEntry] = {
         path="ride:RideMethod",
         settings=(settings.Margins, settings.Experts, settings.MixedClasses),
         reads=("teacher",),
-        no_official_loss=(
-            'the released code of RIDE adds the two streams, which is module.loss-scale "sum"; the '
-            "official loss is that of Balanced Softmax"
+        refuses=(
+            _no_official_loss(
+                'the released code of RIDE adds the two streams, which is module.loss-scale "sum"; '
+                "the official loss is that of Balanced Softmax"
+            ),
         ),
         loss_change=_REWEIGHTED,
     ),
@@ -161,17 +213,19 @@ METHODS: dict[str, MethodEntry] = {
     "paco": MethodEntry(
         path="paco:PaCoMethod",
         settings=(settings.ParametricContrast, settings.KeyEncoder, settings.ShuffledNorm),
-        no_official_loss=(
-            "PaCo with BatchFormer was never released, so it has no official loss; for three "
-            "times its loss set train.loss-multiplier 3"
-        ),
-        no_mixed_weight=(
-            "in PaCo both streams are contrasted with each other, so the mixed one has no weight "
-            "of its own; leave module.mixed-weight at 1"
-        ),
-        refuse_data=_needs(
-            lambda data: data.augment in ("paco", "simclr"),
-            "compares two views of each image; set data.augment paco",
+        refuses=(
+            _no_official_loss(
+                "PaCo with BatchFormer was never released, so it has no official loss; for three "
+                "times its loss set train.loss-multiplier 3"
+            ),
+            _no_mixed_weight(
+                "in PaCo both streams are contrasted with each other, so the mixed one has no "
+                "weight of its own; leave module.mixed-weight at 1"
+            ),
+            _needs_data(
+                lambda data: data.augment in ("paco", "simclr"),
+                "compares two views of each image; set data.augment paco",
+            ),
         ),
     ),
     "crt": MethodEntry(
@@ -194,9 +248,16 @@ METHODS: dict[str, MethodEntry] = {
         settings=(settings.MetaSampler, settings.FrozenFeatures),
         reads=("data.meta_batch", "data.meta_from"),
         given="network",
-        refuse_data=_needs(
-            lambda data: data.meta_batch > 0,
-            "judges its sampling by a balanced batch; set data.meta-batch, for example 512",
+        refuses=(
+            _needs_data(
+                lambda data: data.meta_batch > 0,
+                "judges its sampling by a balanced batch; set data.meta-batch, for example 512",
+            ),
+            (
+                lambda recipe: recipe.optim.name != "sgd" and not recipe.hyper.inner_lr,
+                "the trial step of {method} is a step of SGD, and optim.name is another; set "
+                "hyper.inner-lr, for example to 0.02, for a plain gradient step",
+            ),
         ),
     ),
     "bbn": MethodEntry(
@@ -204,9 +265,11 @@ METHODS: dict[str, MethodEntry] = {
         settings=(settings.CumulativeLearning,),
         reads=("data.paired",),
         own_classifier=True,
-        refuse_data=_needs(
-            lambda data: data.paired != "none",
-            "trains a second branch on images of rare classes; set data.paired reversed",
+        refuses=(
+            _needs_data(
+                lambda data: data.paired != "none",
+                "trains a second branch on images of rare classes; set data.paired reversed",
+            ),
         ),
     ),
     "oltr_plain": MethodEntry(path="oltr:PlainStage", settings=(settings.BackboneRate,)),
@@ -247,8 +310,10 @@ METHODS: dict[str, MethodEntry] = {
         settings=(settings.Penalty, settings.Disparity, settings.BackboneRate),
         reads=("data.adapt",),
         own_classifier=True,
-        refuse_data=_needs(
-            lambda data: data.adapt, "adapts to a target; set data.adapt, and name data.target"
+        refuses=(
+            _needs_data(
+                lambda data: data.adapt, "adapts to a target; set data.adapt, and name data.target"
+            ),
         ),
     ),
     "cge": MethodEntry(
@@ -260,20 +325,44 @@ METHODS: dict[str, MethodEntry] = {
         path="compositional:CompCos",
         settings=(settings.Pairs, settings.Feasibility, settings.FrozenFeatures),
         reads=("data.mask",),
+        refuses=(
+            (
+                lambda recipe: recipe.hyper.image_embedding == 0,
+                "{method} embeds images and pairs in one space; set the channels of it by "
+                "hyper.image-embedding, for example as many as the word vectors have",
+            ),
+        ),
         **_OF_PAIRS,
     ),
     "ce_gzsl": MethodEntry(
         path="ce_gzsl:CeGzsl",
         settings=(settings.Synthesis, settings.Adversary, settings.ContrastiveEmbedding),
-        **_GENERATED,
+        refuses=(
+            *_ADVERSARIAL,
+            _no_module(
+                lambda recipe: (
+                    recipe.hyper.module_at == "embedding" and recipe.module.mixed_weight != 1
+                ),
+                "on the embedding of {method} both streams are contrasted with each other, so the "
+                "mixed stream cannot have its own weight; leave module.mixed-weight at 1",
+            ),
+        ),
+        own_classifier=True,
+        **_OF_FEATURES,
     ),
     "tf_vaegan": MethodEntry(
         path="tf_vaegan:TfVaegan",
         settings=(settings.Synthesis, settings.Adversary, settings.SemanticFeedback),
-        **_GENERATED,
+        refuses=_ADVERSARIAL,
+        own_classifier=True,
+        **_OF_FEATURES,
     ),
     "izf": MethodEntry(
-        path="izf:Izf", settings=(settings.Synthesis, settings.InvertibleFlow), **_GENERATED
+        path="izf:Izf",
+        settings=(settings.Synthesis, settings.InvertibleFlow),
+        refuses=_GENERATED,
+        own_classifier=True,
+        **_OF_FEATURES,
     ),
     "eszsl": MethodEntry(
         path="eszsl:Eszsl",
@@ -316,12 +405,15 @@ METHODS: dict[str, MethodEntry] = {
         settings=(settings.SetPrediction, settings.BackboneRate),
         inside=True,
         pooled=False,
-        no_official_loss=(
-            "DETR's loss is one mean over the boxes of both streams, and the official loss is that "
-            "of Balanced Softmax; for three times the loss set train.loss-multiplier 3"
-        ),
-        no_mixed_weight=(
-            "DETR's loss is one mean over the boxes of both streams; leave module.mixed-weight at 1"
+        refuses=(
+            _no_official_loss(
+                "DETR's loss is one mean over the boxes of both streams, and the official loss is "
+                "that of Balanced Softmax; for three times the loss set train.loss-multiplier 3"
+            ),
+            _no_mixed_weight(
+                "DETR's loss is one mean over the boxes of both streams; leave module.mixed-weight "
+                "at 1"
+            ),
         ),
     ),
 }

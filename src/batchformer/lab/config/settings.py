@@ -38,7 +38,7 @@ class Margins:
     """ldam, ride: factor on cosines."""
     reweight_epoch: int = at_least(0, 160)
     """ldam, ride: the epoch, from 0, at which deferred re-weighting begins."""
-    reweight_beta: float = 0.9999
+    reweight_beta: float = below_one(0.9999)
     """ldam, ride: beta of the effective-number class weights."""
 
 
@@ -50,7 +50,7 @@ class Experts:
     """ride: experts of the network."""
     diversity: float = -0.45
     """ride: weight of the experts' divergence from their mean; -0.2 for ImageNet-LT."""
-    temperature_factor: float = 0.05
+    temperature_factor: float = below_one(0.05)
     """ride: how far temperatures of rare classes fall; 0.02 ImageNet-LT, 0.015 iNaturalist."""
     teacher_experts: int = at_least(1, 6)
     """ride with a teacher: experts of the teacher's network."""
@@ -89,7 +89,7 @@ class Routers:
 class ParametricContrast:
     """PaCo's loss."""
 
-    alpha: float = 0.01
+    alpha: float = at_least(0, 0.01)
     """paco: weight of a sample of the same class among the positives; 0.05 for ImageNet-LT."""
 
 
@@ -97,7 +97,7 @@ class ParametricContrast:
 class KeyEncoder:
     """The key encoder of PaCo and MoCo."""
 
-    temperature: float = 0.05
+    temperature: float = above_zero(0.05)
     """paco, moco: divides the similarities of samples; 0.2 for ImageNet-LT and MoCo-v2, 1 for
     MoCo-v3."""
     queue: int = at_least(1, 1024)
@@ -542,7 +542,7 @@ class ValleyAverage:
     """swad: the valley begins when the oldest of this many validation losses is the least."""
     swad_tolerance: int = at_least(1, 6)
     """swad: evaluations that may lie above the threshold before the valley has ended."""
-    swad_ratio: float = 0.3
+    swad_ratio: float = at_least(0, 0.3)
     """swad: the threshold is this share above the mean loss at the valley's beginning."""
 
 

@@ -1,1 +1,1 @@
-"""The training loop: stages, optimizer steps, checkpoints, logs, CUDA graphs and several ranks."""
+"""The training loop: optimizer steps, checkpoints, logs, CUDA graphs and several ranks."""

@@ -1,10 +1,9 @@
 """Checkpoints: files that are complete or absent, and the state of a stage in them.
 
-A checkpoint is named ``<update>.<sha256>.pt``, in stages after the first
-``stage<number>-<update>.<sha256>.pt``. It is written beside its name, flushed to the disk and
-renamed, so a killed process leaves the old files or the new one. The newest checkpoint is the one
-furthest in the training, by stage and update, because copies may lose the times of files. The two
-newest are kept: if the hash shows that one was damaged later, the one before it is used.
+A checkpoint is named ``<update>.<sha256>.pt``. It is written beside its name, flushed to the disk
+and renamed, so a killed process leaves the old files or the new one. The newest checkpoint is the
+one furthest in the training, because copies may lose the times of files. The two newest are kept:
+if the hash shows that one was damaged later, the one before it is used.
 
 A checkpoint holds tensors and plain values only, and its format number, so that a version that
 cannot read it can say so.
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
 KEPT = 2
 #: Increases when earlier versions can no longer read a checkpoint.
 FORMAT = 1
-_NAME = re.compile(r"(?:stage(\d+)-)?(\d+)\.[0-9a-f]+\.pt")
+_NAME = re.compile(r"(\d+)\.[0-9a-f]+\.pt")
 
 
 class DamagedCheckpoint(RuntimeError):
@@ -56,7 +55,7 @@ class RefusedCheckpoint(ValueError):
 # Files.
 
 
-def save(folder: Path, update: int, state: dict[str, Any], stage: int = 0) -> Path:
+def save(folder: Path, update: int, state: dict[str, Any]) -> Path:
     """Write a checkpoint and remove all but the newest two, and others of the same update.
 
     Only rank 0 calls it.
@@ -64,11 +63,10 @@ def save(folder: Path, update: int, state: dict[str, Any], stage: int = 0) -> Pa
     buffer = io.BytesIO()
     torch.save({"format": FORMAT, **state}, buffer)
     content = buffer.getvalue()
-    of_stage = f"stage{stage}-" if stage else ""
-    path = folder / f"{of_stage}{update:09d}.{_hash(content)}.pt"
+    path = folder / f"{update:09d}.{_hash(content)}.pt"
     write_atomically(path, content)
     others = [other for other in _newest_first(folder) if other.name != path.name]
-    same_update = [other for other in others if _position(other) == (stage, update)]
+    same_update = [other for other in others if _update(other) == update]
     earlier = [other for other in others if other not in same_update]
     for old in (*same_update, *earlier[KEPT - 1 :]):
         old.unlink(missing_ok=True)
@@ -136,7 +134,7 @@ def read(content: bytes, path: Path) -> dict[str, Any]:
     return state
 
 
-def remove_outdated(folder: Path, stage: int, update: int, resumed: bool) -> None:
+def remove_outdated(folder: Path, update: int, resumed: bool) -> None:
     """Remove all networks in a run's folder that a training from this update writes again.
 
     The best and averaged networks of this very update go too, because it is evaluated again.
@@ -151,7 +149,7 @@ def remove_outdated(folder: Path, stage: int, update: int, resumed: bool) -> Non
     for subfolder in {path.parent for path in folder.glob("*/*.pt")}:
         first = update + (resumed and subfolder.name == "checkpoints")
         for path in _newest_first(subfolder):
-            if _position(path) >= (stage, first):
+            if _update(path) >= first:
                 path.unlink(missing_ok=True)
 
 
@@ -170,21 +168,19 @@ def _newest(folder: Path, say: Callable[[str], None]) -> tuple[Path, dict[str, A
 
 def _newest_first(folder: Path) -> list[Path]:
     found = [path for path in folder.glob("*.pt") if _NAME.fullmatch(path.name)]
-    return sorted(found, key=lambda path: (_position(path), path.name), reverse=True)
+    return sorted(found, key=lambda path: (_update(path), path.name), reverse=True)
 
 
-def _position(path: Path) -> tuple[int, int]:
-    """Stage and update of a checkpoint, by its name."""
-    named = _NAME.fullmatch(path.name)
-    assert named is not None
-    return int(named[1] or 0), int(named[2])
+def _update(path: Path) -> int:
+    """The update of a checkpoint, by its name."""
+    return int(path.name.partition(".")[0])
 
 
 def _hash(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:32]
 
 
-# The state of a stage. All ranks gather it together, and rank 0 writes it.
+# The state of a training. All ranks gather it together, and rank 0 writes it.
 
 
 def state_of_stage(stage: Stage) -> dict[str, Any]:
@@ -197,6 +193,7 @@ def state_of_stage(stage: Stage) -> dict[str, Any]:
         "optimizers": full_tensors(optimizers),
         "scaler": stage.optimizer_step.scaler.state_dict(),
         "average": average,
+        "swad": None if stage.swad is None else state_of_model(stage.swad),
         "counters": stage.counters,
         "best": stage.best,
         "window": window,
@@ -213,6 +210,8 @@ def restore_stage(stage: Stage, state: dict[str, Any]) -> None:
     stage.optimizer_step.scaler.load_state_dict(state["scaler"])
     if stage.average is not None:
         stage.average.load_state_dict(state["average"])
+    if stage.swad is not None:
+        load_model(stage.swad, state["swad"])
     stage.counters, stage.best = state["counters"], state["best"]
     stage.window.restore(state["window"])
     torch.set_rng_state(state["rng"])

@@ -201,8 +201,8 @@ def synchronize(device: torch.device) -> None:
 def signature(batch: Batch) -> Hashable:
     """Names, shapes and types of the tensors, and all other values.
 
-    >>> signature({"x": torch.zeros(2, 3), "stage": 1})
-    (('x', (2, 3), torch.float32), ('stage', 1))
+    >>> signature({"x": torch.zeros(2, 3), "step": 1})
+    (('x', (2, 3), torch.float32), ('step', 1))
     """
     return tuple(
         (name, tuple(value.shape), value.dtype) if isinstance(value, Tensor) else (name, value)

@@ -1,4 +1,4 @@
-"""The training loop: train a method stage by stage, resuming from its newest checkpoint."""
+"""The training loop: train a method, resuming from its newest checkpoint."""
 
 from __future__ import annotations
 
@@ -9,11 +9,8 @@ from typing import Any
 
 import torch
 
-from batchformer.lab.engine.checkpoint import (
-    explain_mismatch,
-    load_newest_on_rank_zero,
-    remove_outdated,
-)
+from batchformer.lab.config.training import require
+from batchformer.lab.engine.checkpoint import load_newest_on_rank_zero, remove_outdated
 from batchformer.lab.engine.cuda_graph import new_stream
 from batchformer.lab.engine.distributed.gradients import broadcast_state
 from batchformer.lab.engine.distributed.rank_zero import max_over_ranks
@@ -22,30 +19,11 @@ from batchformer.lab.engine.interrupt import Interrupted, StopRequest, stop_requ
 from batchformer.lab.engine.log import DivergedError, NoLog, Progress, RunLog
 from batchformer.lab.engine.method import Batches, Method
 from batchformer.lab.engine.optimizer_step import matmul_precision
-from batchformer.lab.engine.stage import Evaluate, Evaluation, Plan, Position, Stage
+from batchformer.lab.engine.stage import Evaluate, Evaluation, Plan, Stage
 from batchformer.nn.exchange import is_rank_zero, world_size
 
-Training = Generator[Position, None, Evaluation]
-
-
-def fit(method: Method, batches: Batches, evaluate: Evaluate, plan: Plan) -> Evaluation:
-    """Train to the end, resuming from the folder's newest checkpoint, and evaluate.
-
-    An interrupted and resumed training equals an uninterrupted one: batches, learning rates and
-    random draws are functions of the update, and the rest is in the checkpoint.
-
-    Raises:
-        Interrupted: SIGINT or SIGTERM came; the state is saved.
-        DivergedError: a loss became NaN or infinite, or a score NaN; checkpoints are kept.
-    """
-    with stop_requests() as request, own_stream(plan.device):
-        run = training(method, batches, evaluate, plan, request)
-        while True:
-            try:
-                next(run)
-            except StopIteration as end:
-                evaluation: Evaluation = end.value
-                return evaluation
+#: Yields the number of the next update.
+Training = Generator[int, None, Evaluation]
 
 
 def own_stream(device: torch.device) -> AbstractContextManager[Any]:
@@ -61,11 +39,18 @@ def training(
     request: StopRequest,
     draw_bar: bool = True,
 ) -> Training:
-    """:func:`fit` as a generator: yields the position of the next update after each update.
+    """Train to the end, resuming from the folder's newest checkpoint, and evaluate.
+
+    An interrupted and resumed training equals an uninterrupted one: batches, learning rates and
+    random draws are functions of the update, and the rest is in the checkpoint.
 
     Args:
         request: asks the run to save and stop.
         draw_bar: whether this run may draw a progress bar on the terminal.
+
+    Raises:
+        Interrupted: a signal came; the state is saved.
+        DivergedError: a loss became NaN or infinite, or a score NaN; checkpoints are kept.
     """
     run = _training(method, batches, evaluate, plan, request, draw_bar)
     with closing(run):
@@ -73,11 +58,11 @@ def training(
             # Restored between updates: an interleaved run may have another precision.
             with matmul_precision(plan.train.precision):
                 try:
-                    position = next(run)
+                    update = next(run)
                 except StopIteration as end:
                     evaluation: Evaluation = end.value
                     return evaluation
-            yield position
+            yield update
 
 
 def _training(
@@ -101,20 +86,13 @@ def _training(
     try:
         with Progress(plan.title, plan.train.updates, plan.quiet, draw_bar, silent) as bar:
             found = load_newest_on_rank_zero(plan.folder / "checkpoints", bar.say)
-            with explain_mismatch(plan.folder):
-                first = int(found["counters"]["stage"]) if found else 0
-            seconds = 0.0
-            for index in range(first, len(method.stages)):
-                run = Stage(method, batches, evaluate, plan, log, bar, index, found, seconds)
-                if index == first:
-                    remove_outdated(plan.folder, index, run.update, resumed=found is not None)
-                    if plan.on_start is not None:
-                        plan.on_start(method.stages[index], run.update)
-                evaluation = yield from run.train(request)
-                found, seconds = None, run.seconds
+            run = Stage(method, batches, evaluate, plan, log, bar, found)
+            remove_outdated(plan.folder, run.update, resumed=found is not None)
+            if plan.on_start is not None:
+                plan.on_start(run.update)
+            return (yield from run.train(request))
     finally:
         log.close()
-    return evaluation
 
 
 def _prepare_ranks(method: Method, plan: Plan) -> None:
@@ -125,6 +103,7 @@ def _prepare_ranks(method: Method, plan: Plan) -> None:
         synchronise_norms(method, plan.device)
     broadcast_state((*method.parameters(), *method.buffers()))
     if plan.train.parallel == "fsdp":
+        require(plan.swad is None, "hyper.swad sums whole weights; set train.parallel ddp")
         shard(method, plan.train)
 
 
@@ -154,12 +133,12 @@ class Job:
 
 @dataclass(eq=False)
 class _Running:
-    """A run in progress; its position is None until its first update."""
+    """A run in progress, and its next update; None until the first is done."""
 
     job: Job
     training: Training
     on_stream: Callable[[], AbstractContextManager[Any]]
-    position: Position | None = None
+    update: int | None = None
 
 
 def train_interleaved(
@@ -180,7 +159,7 @@ def train_interleaved(
                 ended: Evaluation | DivergedError | None = None
                 try:
                     with one.on_stream():
-                        one.position = next(one.training)
+                        one.update = next(one.training)
                     continue
                 except StopIteration as end:
                     ended = end.value
@@ -201,7 +180,7 @@ def train_interleaved(
 
 def _is_ahead(one: _Running, running: Sequence[_Running]) -> bool:
     """Whether a run must wait for another run that shares its feed and is behind."""
-    if one.position is None or one.job.feed is None:
+    if one.update is None or one.job.feed is None:
         return False
     sharing = [other for other in running if other.job.feed is one.job.feed]
-    return any(other.position is None or other.position < one.position for other in sharing)
+    return any(other.update is None or other.update < one.update for other in sharing)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
+from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -29,21 +28,6 @@ class Batches(Protocol):
     def batch(self, step: int) -> dict[str, Any]: ...
 
 
-@dataclass(frozen=True)
-class TrainingFinding:
-    """A result of a training that is not a score.
-
-    Args:
-        values: for its record in ``metrics.jsonl``, and for ``result.json``.
-        words: the same as one line.
-        unexpected: whether to print that line even when quiet.
-    """
-
-    values: Mapping[str, float]
-    words: str
-    unexpected: bool = False
-
-
 class Method(nn.Module):
     """What one training step computes, and what the trained network predicts.
 
@@ -53,11 +37,8 @@ class Method(nn.Module):
     module_lr_factor: float = 1.0
     """BatchFormer's learning rate as a multiple of the network's."""
 
-    stages: tuple[str, ...] = ("train",)
-    """Names of the stages, run one after the other, each with its own optimizers and schedule."""
-
     epochs: float = 0.0
-    """Epochs of the stage that is trained, for schedules of a method's own; the loop sets it."""
+    """Epochs of the training, for schedules of a method's own; the loop sets it."""
 
     def step(self, batch: Batch) -> dict[str, Tensor]:
         """The losses of a batch: ``{"loss": ..., and parts worth logging}``."""
@@ -73,10 +54,6 @@ class Method(nn.Module):
         if not isinstance(network, nn.Module):
             raise NotImplementedError(f"{type(self).__name__} does not implement deployed()")
         return network
-
-    def scored(self) -> Method:
-        """The method that an evaluation scores: itself, or the one that it wraps."""
-        return self
 
     def relations(self) -> Relations | None:
         """Where samples attend to one another, for figures; None if they do not."""
@@ -120,11 +97,8 @@ class Method(nn.Module):
         """What an update depends on besides its batch and the values of tensors."""
         return None
 
-    def begin_stage(self, stage: str) -> None:
-        """Called before the first update of a stage, also when resuming inside it."""
-
     def begin_training(self, updates: int) -> None:
-        """Called before the first update, also when resuming, with the stage's total updates."""
+        """Called before the first update, also when resuming, with the number of updates."""
 
     def begin_epoch(self, epoch: int) -> None:
         """Called before the first update of an epoch, also when resuming inside it."""
@@ -138,24 +112,6 @@ class Method(nn.Module):
     def before_evaluation(self) -> None:
         """Called before every evaluation, in training mode and with gradients, for example to
         train a classifier."""
-
-    def after_evaluation(self, metrics: Mapping[str, float]) -> None:
-        """Called after every evaluation with what it measured, in training mode."""
-
-    def conclude(self, batches: Batches) -> dict[str, Method]:
-        """Other networks that the training produced, by name, such as averaged weights.
-
-        They are scored at its end and reported first; scores of the trained network follow with
-        the prefix ``without_NAME_``.
-
-        Args:
-            batches: of the training, to recalibrate batch normalisation.
-        """
-        return {}
-
-    def findings(self) -> dict[str, TrainingFinding]:
-        """Results that are not scores, by the kind of their record; asked for at the end."""
-        return {}
 
 
 class Untrained(Method):

@@ -1,4 +1,4 @@
-"""One stage of a training: its updates, evaluations, checkpoints, and the best score."""
+"""The state of a training: its updates, evaluations, checkpoints, and the best score."""
 
 from __future__ import annotations
 
@@ -38,6 +38,7 @@ from batchformer.lab.engine.log import ADVICE, DivergedError, LossWindow, Progre
 from batchformer.lab.engine.method import Batches, Method
 from batchformer.lab.engine.optim import lr_factor, reset_state, set_lr
 from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep, predict_in_double, to_double
+from batchformer.lab.engine.swad import STATISTICS_BATCHES, Swad, SwadSettings
 from batchformer.lab.metrics.generalized import NaNScoreError
 from batchformer.nn.exchange import is_rank_zero, rank, world_size
 from batchformer.nn.randomness import seed_for
@@ -48,8 +49,8 @@ from batchformer.plug.insertion import is_sharded
 class Evaluation:
     """What a task measures: scores by name, the headline first, and arrays for its figures.
 
-    At the end of a training it also has the method's findings, by the kind of their record, and the
-    training time in seconds, resumed parts included.
+    At the end of a training it also has findings that are no scores, by the kind of their record,
+    and the training time in seconds, resumed parts included.
     """
 
     metrics: dict[str, float]
@@ -67,16 +68,14 @@ class Evaluation:
         return Evaluation(
             {**self.metrics, **{without + key: value for key, value in other.metrics.items()}},
             {**self.figures, **{without + key: value for key, value in other.figures.items()}},
+            self.findings,
         )
 
 
 Evaluate = Callable[[Method, OptimizerStep], Evaluation]
 
-#: Number of the stage, and update in it, of a training.
-Position = tuple[int, int]
-
-#: Folder of the reported network, if that is not the last one.
-BEST = "best"
+#: Folders of the reported network, if that is not the last one.
+BEST, SWAD = "best", "swad"
 
 
 @dataclass(frozen=True)
@@ -84,8 +83,8 @@ class Plan:
     """The settings of a training, its device and its folder.
 
     Args:
-        on_start: called on every rank before the first update, with the stage and the update that
-            the training starts at or resumes from.
+        on_start: called on every rank before the first update, with the update that the training
+            starts at or resumes from.
     """
 
     optim: OptimConfig
@@ -97,7 +96,8 @@ class Plan:
     title: str = "run"
     quiet: bool = False
     wandb_project: str | None = None
-    on_start: Callable[[str, int], None] | None = None
+    swad: SwadSettings | None = None
+    on_start: Callable[[int], None] | None = None
 
 
 class WeightEMA(AveragedModel):
@@ -173,11 +173,10 @@ def _decisive(metrics: Mapping[str, float], select_on: str) -> str:
 
 
 class Stage:
-    """One stage of a training.
+    """The state of a training, and what changes it.
 
     Args:
-        found: a checkpoint of this stage to resume from.
-        seconds: what earlier stages took.
+        found: a checkpoint to resume from.
     """
 
     def __init__(
@@ -188,14 +187,11 @@ class Stage:
         plan: Plan,
         log: RunLog,
         bar: Progress,
-        index: int,
         found: dict[str, Any] | None,
-        seconds: float = 0.0,
     ) -> None:
         self.method, self.batches, self.evaluator, self.plan = method, batches, evaluate, plan
         self.log, self.bar = log, bar
         method.epochs = plan.train.updates / batches.per_epoch
-        method.begin_stage(method.stages[index])
         method.begin_training(plan.train.updates)
         self.optimizers: dict[str, Optimizer] = method.optimizers(plan.optim)
         self.optimizer_step = OptimizerStep(plan.train, plan.device)
@@ -203,7 +199,8 @@ class Stage:
             sharded = plan.train.parallel == "fsdp"
             self.optimizer_step.parallel = Parallel(self.optimizers.values(), sharded)
         self.average = WeightEMA(method, plan.train.ema) if plan.train.ema else None
-        self.counters: dict[str, Any] = {"stage": index, "update": 0, "seconds": seconds}
+        self.swad = None if plan.swad is None else Swad(method, plan.swad)
+        self.counters: dict[str, Any] = {"update": 0, "seconds": 0.0}
         self.best: dict[str, float] = {}
         self.window = LossWindow()
         if found is not None:
@@ -230,15 +227,11 @@ class Stage:
         return int(self.counters["update"])
 
     @property
-    def number(self) -> int:
-        return int(self.counters["stage"])
-
-    @property
     def seconds(self) -> float:
         """Training time, resumed parts included, without work that a kill lost."""
         return time.perf_counter() - self.began
 
-    def train(self, request: StopRequest) -> Generator[Position, None, Evaluation]:
+    def train(self, request: StopRequest) -> Generator[int, None, Evaluation]:
         """Train to the end; however it ends, the device has finished its work.
 
         Raises:
@@ -260,7 +253,7 @@ class Stage:
         if isinstance(self.updater, Captured):
             self.updater.release()
 
-    def _train(self, request: StopRequest) -> Generator[Position, None, Evaluation]:
+    def _train(self, request: StopRequest) -> Generator[int, None, Evaluation]:
         train, evaluation = self.plan.train, Evaluation({})
         eval_every = train.eval_every or train.updates
         save_every = train.checkpoint_every or eval_every
@@ -285,14 +278,14 @@ class Stage:
             if finished:
                 break
             self.one_update()
-            yield self.number, self.update
+            yield self.update
         self.method.release_step()
-        others, findings = self.conclude(), self.tell_findings()
+        averaged = None if self.swad is None else self.conclude(self.swad)
         if train.select_on != "last":
             evaluation = Evaluation(self.best, self.figures_of_best())
-        for name, other in others.items():
-            evaluation = other.followed_by(evaluation, name)
-        return dataclasses.replace(evaluation, findings=findings, seconds=self.seconds)
+        if averaged is not None:
+            evaluation = averaged.followed_by(evaluation, SWAD)
+        return dataclasses.replace(evaluation, seconds=self.seconds)
 
     def one_update(self) -> None:
         plan, method, update = self.plan, self.method, self.update
@@ -318,6 +311,8 @@ class Stage:
             self.optimizer_step.parallel.enter(self.method.phase())
         losses = self.method.update(batch, self.optimizers, self.optimizer_step)
         self.method.after_update()
+        if self.swad is not None:
+            self.swad.add(self.method)
         if self.average is not None:
             self.average.update_parameters(self.method)
         return losses
@@ -354,8 +349,9 @@ class Stage:
         if is_better(evaluation.metrics, self.best, self.plan.train.select_on):
             self.best = dict(evaluation.metrics)
             if self.plan.train.select_on != "last":
-                self.write(BEST, {"method": state_of_model(trained.scored())})
-        self.method.after_evaluation(evaluation.metrics)
+                self.write(BEST, {"method": state_of_model(trained)})
+        if self.swad is not None:
+            self.swad.tell(evaluation.metrics)
         self.window.pause(time.perf_counter() - started)
         return evaluation
 
@@ -375,28 +371,25 @@ class Stage:
         if kept is None:
             return {}
         # A sharded network cannot be copied; the training is over, so overwrite it.
-        best = self.method.scored()
-        best = best if is_sharded(best) else copy.deepcopy(best)
+        best = self.method if is_sharded(self.method) else copy.deepcopy(self.method)
         load_model(best, kept["method"])
         return self.score(best).figures
 
-    def conclude(self) -> dict[str, Evaluation]:
-        """Score and save the other networks of the training, by name."""
-        scores = {}
-        for name, other in self.method.conclude(self.batches).items():
-            self.write(name, {"method": state_of_model(other)})
-            scores[name] = self.score(other)
-        return scores
-
-    def tell_findings(self) -> dict[str, dict[str, float]]:
-        """Write and print the findings of the method; returns their values by name."""
-        found = self.method.findings()
-        epoch = self.update // self.batches.per_epoch
-        for name, finding in found.items():
-            self.log.write(name, epoch, self.update, finding.values)
-            tell = self.bar.say if finding.unexpected else self.bar.note
-            tell(f"{self.plan.title}: {finding.words}")
-        return {name: dict(finding.values) for name, finding in found.items()}
+    def conclude(self, swad: Swad) -> Evaluation:
+        """Save and score the averaged network, and record where the valley was."""
+        steps = range(min(STATISTICS_BATCHES, self.batches.per_epoch))
+        images = (self.batches.batch(step)["x"] for step in steps)
+        double = self.plan.train.precision == "fp64"
+        averaged = swad.averaged(self.method, map(to_double, images) if double else images)
+        self.write(SWAD, {"method": state_of_model(averaged)})
+        evaluation = self.score(averaged)
+        values, words = swad.finding()
+        if not values:
+            return evaluation
+        self.log.write(SWAD, self.update // self.batches.per_epoch, self.update, values)
+        tell = self.bar.note if values["converged"] else self.bar.say
+        tell(f"{self.plan.title}: {words}")
+        return dataclasses.replace(evaluation, findings={SWAD: values})
 
     def save(self) -> None:
         synchronize(self.plan.device)
@@ -406,4 +399,4 @@ class Stage:
     def write(self, folder: str, state: dict[str, Any]) -> None:
         """Write a state of this update below the run's folder."""
         if is_rank_zero():
-            save(self.plan.folder / folder, self.update, state, self.number)
+            save(self.plan.folder / folder, self.update, state)

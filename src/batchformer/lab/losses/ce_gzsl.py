@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from batchformer.lab.losses import widened
-from batchformer.lab.losses.contrast import require_positive
+from batchformer.lab.losses import require_shapes, widened
 
 
 def supervised_contrast(directions: Tensor, labels: Tensor, temperature: float) -> Tensor:
@@ -29,12 +28,7 @@ def supervised_contrast(directions: Tensor, labels: Tensor, temperature: float) 
     >>> supervised_contrast(z, torch.tensor([4, 4, 7]), 1.0)  # log(e + 1) - 1
     tensor(0.3133)
     """
-    if directions.ndim != 2 or labels.shape != directions.shape[:1]:
-        raise ValueError(
-            "supervised_contrast needs directions (N, Z) and labels (N,), got "
-            f"{tuple(directions.shape)} and {tuple(labels.shape)}."
-        )
-    require_positive(temperature)
+    require_shapes("supervised_contrast", directions=(directions, "N Z"), labels=(labels, "N"))
     z = widened(directions)
     with torch.autocast(z.device.type, enabled=False):
         similarities = z @ z.T / temperature
@@ -54,7 +48,6 @@ def class_contrast(scores: Tensor, targets: Tensor, temperature: float) -> Tenso
         scores: (N, S) of each sample with each class.
         targets: (N,) numbers within these S classes.
     """
-    require_positive(temperature)
     return F.cross_entropy(widened(scores) / temperature, targets)
 
 
@@ -78,11 +71,8 @@ def gradient_penalty(
         condition: (N, A), attributes of each row's class.
         share: (N, 1), uniform in [0, 1]; the caller draws it, and so chooses the generator.
     """
-    if real.shape != fake.shape or share.shape != (len(real), 1):
-        raise ValueError(
-            "gradient_penalty needs real and fake (N, D) and share (N, 1), got "
-            f"{tuple(real.shape)}, {tuple(fake.shape)} and {tuple(share.shape)}."
-        )
+    both = {"real": (real, "N D"), "fake": (fake, "N D")}
+    require_shapes("gradient_penalty", **both, share=(share, "N 1"))
     between = (share * real.detach() + (1 - share) * fake.detach()).requires_grad_()
     scores = critic(between, condition)
     (gradient,) = torch.autograd.grad(scores.sum(), between, create_graph=True)

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from batchformer.lab.losses import require_shapes
+
 PairList = Literal["all", "plain", "first_release", "readme"]
 
 
@@ -53,11 +55,6 @@ def stream_pairs(kind: PairList, view: int) -> tuple[StreamPair, ...]:
     >>> [query + " " + key for query, key in stream_pairs("first_release", 2)]
     ['plain plain', 'plain mixed', 'plain plain', 'plain mixed']
     """
-    if kind not in _LISTS or view not in (1, 2):
-        raise ValueError(
-            f"stream_pairs(): {kind!r} and view {view}; lists are {', '.join(_LISTS)}, and views "
-            "are 1 and 2."
-        )
     return _LISTS[kind][view - 1]
 
 
@@ -79,7 +76,7 @@ def queue_contrast(
     keys: Tensor,
     queue: Tensor,
     temperature: float,
-    valid: Tensor | None = None,
+    valid: Tensor,
 ) -> Tensor:
     """MoCo-v2's loss: each query's own key against the queue; a scalar, the mean over queries.
 
@@ -92,29 +89,17 @@ def queue_contrast(
         queries: (N, D), of length one: the caller normalises, as the queue holds normalised keys.
         keys: (N, D), of length one, of the same samples; compute them without gradients.
         queue: (Q, D), of length one, keys of earlier samples.
-        valid: (Q,) booleans, False where the queue holds no key yet; None if all hold one.
+        valid: (Q,) booleans, False where the queue holds no key yet.
 
-    >>> q = torch.tensor([[1.0, 0.0]])
-    >>> queue_contrast(q, q, torch.tensor([[0.0, 1.0]]), temperature=1.0)  # log(e + 1) - 1
+    >>> q, queue = torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0]])
+    >>> queue_contrast(q, q, queue, 1.0, torch.tensor([True]))  # log(e + 1) - 1
     tensor(0.3133)
     """
-    require_positive(temperature)
-    shapes = tuple(queries.shape), tuple(keys.shape), tuple(queue.shape)
-    if queries.ndim != 2 or shapes[1] != shapes[0] or shapes[2][1:] != shapes[0][1:]:
-        raise ValueError(
-            "queue_contrast needs queries (N, D), keys (N, D) and a queue (Q, D), got "
-            f"{', '.join(map(str, shapes))}."
-        )
-    if valid is not None and valid.shape != queue.shape[:1]:
-        raise ValueError(
-            f"queue_contrast needs valid ({len(queue)},), one for each key in the queue, got "
-            f"{tuple(valid.shape)}."
-        )
+    both = {"queries": (queries, "N D"), "keys": (keys, "N D")}
+    require_shapes("queue_contrast", **both, queue=(queue, "Q D"), valid=(valid, "Q"))
     q, k = _widened(queries, keys)
     with torch.autocast(q.device.type, enabled=False):
-        others = q @ queue.to(q.dtype).T
-    if valid is not None:
-        others = others.masked_fill(~valid, -math.inf)
+        others = (q @ queue.to(q.dtype).T).masked_fill(~valid, -math.inf)
     own = (q * k).sum(1, keepdim=True)
     scores = torch.cat((own, others), 1) / temperature
     return F.cross_entropy(scores, torch.zeros(len(q), dtype=torch.int64, device=q.device))
@@ -135,12 +120,7 @@ def batch_contrast(queries: Tensor, keys: Tensor, temperature: float, first: int
     >>> batch_contrast(q, torch.tensor([[0.0, 1.0], [2.0, 0.0]]), temperature=1.0, first=1)
     tensor(0.6265)
     """
-    require_positive(temperature)
-    if queries.ndim != 2 or keys.ndim != 2 or queries.shape[1] != keys.shape[1]:
-        raise ValueError(
-            "batch_contrast needs queries (N, D) and keys (M, D), got "
-            f"{tuple(queries.shape)} and {tuple(keys.shape)}."
-        )
+    require_shapes("batch_contrast", queries=(queries, "N D"), keys=(keys, "M D"))
     if not 0 <= first <= len(keys) - len(queries):
         raise ValueError(
             f"batch_contrast: {len(keys)} keys are too few for {len(queries)} queries whose keys "
@@ -156,9 +136,3 @@ def batch_contrast(queries: Tensor, keys: Tensor, temperature: float, first: int
 def _widened(queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
     dtype = torch.promote_types(torch.promote_types(queries.dtype, keys.dtype), torch.float32)
     return queries.to(dtype), keys.to(dtype)
-
-
-def require_positive(temperature: float) -> None:
-    """Refuse a temperature of 0 or below."""
-    if not temperature > 0:
-        raise ValueError(f"the temperature must be above 0, got {temperature}.")

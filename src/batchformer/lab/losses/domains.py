@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from batchformer.lab.losses import widened
+from batchformer.lab.losses import require_shapes, widened
 
 
 def coral(features: Tensor) -> Tensor:
@@ -78,8 +78,6 @@ def vrex(losses: Tensor) -> Tensor:
     >>> vrex(torch.tensor([1.0, 2.0, 6.0]))  # the mean of 4, 1 and 9
     tensor(4.6667)
     """
-    if losses.ndim != 1 or not len(losses):
-        raise ValueError(f"vrex needs losses (G,), one of each domain, got {tuple(losses.shape)}.")
     return losses.var(correction=0)
 
 
@@ -104,11 +102,15 @@ def mdd(
     >>> mdd(sure, torn, sure, torn, gamma=4.0)  # -4 log 2 + log(1 / 2)
     tensor(-3.4657)
     """
-    shapes = [tuple(t.shape) for t in (source, source_adversary, target, target_adversary)]
-    if source.ndim != 2 or shapes[0] != shapes[1] or shapes[2] != shapes[3]:
-        raise ValueError(f"mdd needs logits (N, K) twice and (M, K) twice, got {shapes}.")
-    if shapes[0][1] != shapes[2][1] or shapes[0][1] < 2:
-        raise ValueError(f"mdd needs the same two or more classes in both domains, got {shapes}.")
+    require_shapes(
+        "mdd",
+        source=(source, "N K"),
+        source_adversary=(source_adversary, "N K"),
+        target=(target, "M K"),
+        target_adversary=(target_adversary, "M K"),
+    )
+    if source.shape[1] < 2:
+        raise ValueError("mdd needs at least two classes, or no answer can be another.")
     agreement = F.cross_entropy(widened(source_adversary), source.argmax(1))
     return -gamma * agreement + log_other(widened(target_adversary), target.argmax(1)).mean()
 

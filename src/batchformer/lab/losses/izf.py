@@ -11,6 +11,8 @@ import math
 import torch
 from torch import Tensor
 
+from batchformer.lab.losses import require_shapes
+
 
 def flow_loss(mapped: Tensor, log_det: Tensor, semantics: Tensor) -> Tensor:
     """The negative log-likelihood of features under a flow, the mean over rows; a scalar.
@@ -22,13 +24,9 @@ def flow_loss(mapped: Tensor, log_det: Tensor, semantics: Tensor) -> Tensor:
         log_det: (N,) log |det| of the map's Jacobian at each row.
         semantics: (N, A) of each row's class.
     """
-    width = semantics.shape[1]
-    if mapped.ndim != 2 or width > mapped.shape[1] or log_det.shape != mapped.shape[:1]:
-        raise ValueError(
-            "flow_loss needs mapped (N, D), log_det (N,) and semantics (N, A) with A <= D, got "
-            f"{tuple(mapped.shape)}, {tuple(log_det.shape)} and {tuple(semantics.shape)}."
-        )
-    found, free = mapped.tensor_split((width,), dim=1)
+    shapes = {"log_det": (log_det, "N"), "semantics": (semantics, "N A")}
+    require_shapes("flow_loss", mapped=(mapped, "N D"), **shapes)
+    found, free = mapped.tensor_split((semantics.shape[1],), dim=1)
     squares = (found - semantics).square().sum(1) + free.square().sum(1)
     constant = mapped.shape[1] * math.log(2 * math.pi)
     return (0.5 * (squares + constant) - log_det).mean()
@@ -68,12 +66,10 @@ def negative_mmd(real: Tensor, made: Tensor) -> Tensor:
     >>> [round(negative_mmd(x, other).item(), 4) for other in (x, x + 1e6)]
     [0.5, -1.0]
     """
-    if real.ndim != 2 or real.shape != made.shape or len(real) < 2:
-        raise ValueError(
-            "negative_mmd needs two sets of equally many rows (N, D), at least two each, got "
-            f"{tuple(real.shape)} and {tuple(made.shape)}."
-        )
+    require_shapes("negative_mmd", real=(real, "N D"), made=(made, "N D"))
     rows = len(real)
+    if rows < 2:
+        raise ValueError("negative_mmd compares rows within a set, and needs at least two of each.")
     between = _kernel(real, made).sum() * (2 / rows**2)
     # The diagonal of a set with itself is 1 in every row.
     inside = _kernel(real, real).sum() + _kernel(made, made).sum() - 2 * rows

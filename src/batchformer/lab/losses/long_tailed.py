@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from batchformer.lab.losses import widened
+from batchformer.lab.losses import require_shapes, widened
 
 #: (K,) training images of each class.
 ClassCounts = Tensor | Sequence[int]
@@ -55,11 +55,6 @@ def effective_number_weights(class_counts: ClassCounts, beta: float = 0.9999) ->
     >>> effective_number_weights([1, 3], beta=0.5)  # effective numbers 1 and 1.75
     tensor([1.2727, 0.7273])
     """
-    if not 0 <= beta < 1:
-        raise ValueError(
-            f"effective_number_weights needs beta in [0, 1), got {beta}; inverse frequencies are "
-            f"the limit, for example 0.999999"
-        )
     counts = checked_counts(class_counts, "effective_number_weights")
     present = counts > 0
     # expm1 keeps 1 - beta^n exact where beta^n is close to 1.
@@ -70,15 +65,13 @@ def effective_number_weights(class_counts: ClassCounts, beta: float = 0.9999) ->
 
 # Balanced Softmax (Ren et al., 2020).
 
-Reduction = Literal["none", "mean"]
-
 
 def balanced_softmax(
     logits: Tensor,
     targets: Tensor,
     class_counts: Tensor,
     *,
-    reduction: Reduction = "mean",
+    reduction: Literal["none", "mean"] = "mean",
 ) -> Tensor:
     """Cross-entropy on ``z_c + log n_c``; at test time the plain logits are used.
 
@@ -93,21 +86,14 @@ def balanced_softmax(
     >>> balanced_softmax(torch.zeros(1, 2), torch.tensor([1]), torch.tensor([3, 1])).exp()
     tensor(4.)
     """
-    if logits.ndim != 2 or class_counts.shape != logits.shape[1:]:
-        raise ValueError(
-            f"balanced_softmax needs logits (N, K) and class_counts (K,), got "
-            f"{tuple(logits.shape)} and {tuple(class_counts.shape)}: give one count per class, "
-            f"in the order of the logits"
-        )
-    if targets.shape not in (logits.shape, logits.shape[:1]):
-        raise ValueError(
-            f"balanced_softmax needs targets (N,) of class indices or (N, K) of probabilities, "
-            f"got {tuple(targets.shape)} for logits {tuple(logits.shape)}"
-        )
+    require_shapes(
+        "balanced_softmax",
+        logits=(logits, "N K"),
+        targets=(targets, "N" if targets.ndim == 1 else "N K"),
+        class_counts=(class_counts, "K"),
+    )
     dtype = torch.promote_types(logits.dtype, torch.float32)
     adjusted = logits + class_counts.to(dtype).log()
-    if reduction not in ("none", "mean"):
-        raise ValueError(f"reduction must be 'none' or 'mean', got {reduction!r}")
     if targets.ndim == 1:
         return F.cross_entropy(adjusted, targets, reduction=reduction)
 
@@ -181,11 +167,7 @@ def ldam(
     >>> ldam(2 * cosines, y, margins, scale=2).exp()  # both classes at 0 after the margin
     tensor(2.)
     """
-    if logits.ndim != 2 or margins.shape != logits.shape[1:] or targets.shape != logits.shape[:1]:
-        raise ValueError(
-            f"ldam needs logits (N, K), targets (N,) of class indices and margins (K,), got "
-            f"{tuple(logits.shape)}, {tuple(targets.shape)} and {tuple(margins.shape)}"
-        )
+    require_shapes("ldam", logits=(logits, "N K"), targets=(targets, "N"), margins=(margins, "K"))
     scores = widened(logits)
     classes = torch.arange(logits.shape[1], device=logits.device)
     true_class = targets.unsqueeze(1) == classes

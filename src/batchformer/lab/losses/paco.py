@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from batchformer.lab.losses import require_shapes
 from batchformer.lab.losses.long_tailed import ClassCounts, checked_counts
 
 #: Added to the share of each class, so that a class without images has a finite logarithm.
@@ -35,7 +36,7 @@ def paco(
     *,
     alpha: float,
     temperature: float,
-    queue_valid: Tensor | None = None,
+    queue_valid: Tensor,
 ) -> Tensor:
     """Parametric contrastive loss; a scalar, the mean over the N queries.
 
@@ -58,14 +59,19 @@ def paco(
         queue_targets: (Q,).
         class_counts: (K,) training images of each class.
         alpha: weight of a sample among the positives.
-        queue_valid: (Q,) booleans, False where the queue holds no key yet; None if all hold one.
+        queue_valid: (Q,) booleans, False where the queue holds no key yet.
     """
-    if alpha < 0 or temperature <= 0:
-        raise ValueError(
-            f"paco needs alpha of at least 0 and temperature above 0, got alpha {alpha}, "
-            f"temperature {temperature}"
-        )
-    _check(queries, keys, queue, centre_logits, targets, queue_targets, class_counts, queue_valid)
+    require_shapes(
+        "paco, with N the rows of both streams,",
+        queries=(queries, "N D"),
+        keys=(keys, "N D"),
+        queue=(queue, "Q D"),
+        centre_logits=(centre_logits, "N K"),
+        targets=(targets, "N"),
+        queue_targets=(queue_targets, "Q"),
+        class_counts=(class_counts, "K"),
+        queue_valid=(queue_valid, "Q"),
+    )
     dtype = torch.promote_types(torch.promote_types(queries.dtype, keys.dtype), torch.float32)
     with torch.autocast(queries.device.type, enabled=False):
         others = torch.cat([queries.to(dtype), keys.to(dtype), queue.to(dtype)])
@@ -74,10 +80,8 @@ def paco(
 
     rows = torch.arange(len(queries), device=queries.device)
     columns = torch.arange(len(others), device=queries.device)
-    usable = rows.unsqueeze(1) != columns
-    if queue_valid is not None:
-        valid = torch.cat([queue_valid.new_ones(2 * len(queries)), queue_valid])
-        usable = usable & valid.bool()
+    valid = torch.cat([queue_valid.new_ones(2 * len(queries)), queue_valid])
+    usable = (rows.unsqueeze(1) != columns) & valid
     same_class = targets.unsqueeze(1) == torch.cat([targets, targets, queue_targets])
     positive = same_class & usable
 
@@ -107,35 +111,3 @@ class CentreLoss(nn.Module):
     def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Loss of centre logits (N, K) against targets (N,)."""
         return F.cross_entropy(logits + log_prior(self.class_counts, logits.dtype), targets)
-
-
-def _check(
-    queries: Tensor,
-    keys: Tensor,
-    queue: Tensor,
-    centre_logits: Tensor,
-    targets: Tensor,
-    queue_targets: Tensor,
-    class_counts: Tensor,
-    queue_valid: Tensor | None,
-) -> None:
-    for name, matrix in (("queries", queries), ("queue", queue), ("centre_logits", centre_logits)):
-        if matrix.ndim != 2:
-            raise ValueError(f"paco needs {name} of two axes, got {tuple(matrix.shape)}")
-    (n, d), q, k = queries.shape, len(queue), centre_logits.shape[1]
-    expected = {
-        "keys": (keys, (n, d)),
-        "queue": (queue, (q, d)),
-        "centre_logits": (centre_logits, (n, k)),
-        "targets": (targets, (n,)),
-        "queue_targets": (queue_targets, (q,)),
-        "class_counts": (class_counts, (k,)),
-        "queue_valid": (queue_valid, (q,)),
-    }
-    for name, (tensor, shape) in expected.items():
-        if tensor is not None and tensor.shape != shape:
-            raise ValueError(
-                f"paco needs {name} {shape}, got {tuple(tensor.shape)}, for queries {(n, d)}, "
-                f"{q} keys in the queue and {k} classes; with two streams queries, keys, "
-                f"centre_logits and targets all have 2N rows"
-            )

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from batchformer.lab.losses import widened
+from batchformer.lab.losses import require_shapes, widened
 from batchformer.lab.losses.long_tailed import LDAM, ClassCounts, checked_counts, ldam
 
 DistillationCount = Literal["once", "per_expert"]
@@ -42,12 +42,7 @@ def distillation(student_logits: Tensor, teacher_logits: Tensor, temperature: fl
     >>> distillation(logits, logits + 5, temperature=2.0).abs() < 1e-6
     tensor(True)
     """
-    if student_logits.ndim != 2 or teacher_logits.shape != student_logits.shape:
-        raise ValueError(
-            f"distillation needs logits (N, K) of student and teacher, got "
-            f"{tuple(student_logits.shape)} and {tuple(teacher_logits.shape)}; with two streams, "
-            f"repeat the teacher's rows for both"
-        )
+    require_shapes("distillation", student=(student_logits, "N K"), teacher=(teacher_logits, "N K"))
     student = widened(student_logits)
     teacher = teacher_logits.to(student.dtype)
     return temperature**2 * kl_from(teacher / temperature, student / temperature)
@@ -65,10 +60,6 @@ def class_temperatures(class_counts: ClassCounts, factor: float) -> Tensor:
     >>> class_temperatures([3, 1], factor=0.5)  # w = 1.25 and 0.75
     tensor([1.0000, 0.6000])
     """
-    if not 0 <= factor < 1:
-        raise ValueError(
-            f"class_temperatures needs factor in [0, 1), so that no temperature is 0; got {factor}"
-        )
     counts = checked_counts(class_counts, "class_temperatures")
     weights = counts.numel() * counts / counts.sum() * factor + 1 - factor
     return (weights / weights.max()).to(torch.get_default_dtype())
@@ -84,15 +75,10 @@ def divergence(expert_logits: Tensor, temperatures: Tensor | None = None) -> Ten
         expert_logits: (E, N, K).
         temperatures: (K,), each dividing the logit of its class, with mean Tm; None means 1.
     """
-    logits = _checked(expert_logits, "divergence")
+    logits = widened(expert_logits)
     mean = logits.mean(0)
     if temperatures is None:
         return kl_from(mean, logits)
-    if temperatures.shape != logits.shape[2:]:
-        raise ValueError(
-            f"divergence needs one temperature per class, (K,), got {tuple(temperatures.shape)} "
-            f"for expert logits (E, N, K) {tuple(expert_logits.shape)}"
-        )
     temperatures = temperatures.to(logits.dtype)
     return temperatures.mean().square() * kl_from(mean / temperatures, logits / temperatures)
 
@@ -118,13 +104,8 @@ def ride(
         diversity: negative drives the experts apart.
         temperatures: (K,) once re-weighting has begun, else None.
     """
-    logits = _checked(expert_logits, "ride")
-    experts, samples, _ = logits.shape
-    if targets.shape != (samples,):
-        raise ValueError(
-            f"ride needs targets (N,) of class indices, got {tuple(targets.shape)} for expert "
-            f"logits (E, N, K) {tuple(expert_logits.shape)}"
-        )
+    require_shapes("ride", expert_logits=(expert_logits, "E N K"), targets=(targets, "N"))
+    logits, experts = widened(expert_logits), len(expert_logits)
     # All experts have the same weights, so the mean over E N rows is the mean of their means.
     rows, row_targets = logits.flatten(0, 1), targets.repeat(experts)
     losses = experts * ldam(rows, row_targets, margins, scale, class_weights)
@@ -149,15 +130,9 @@ def ride_with_teacher(
         distillation_count: "once" adds the two. "per_expert" adds that sum once for every expert,
             as RIDE's released code does: the whole loss times E.
     """
-    student = _checked(expert_logits, "ride_with_teacher").mean(0)
+    student = widened(expert_logits).mean(0)
     loss = ride_loss + factor * distillation(student, teacher_logits, temperature)
-    if distillation_count == "once":
-        return loss
-    if distillation_count == "per_expert":
-        return len(expert_logits) * loss
-    raise ValueError(
-        f"distillation_count must be 'once' or 'per_expert', got {distillation_count!r}"
-    )
+    return loss if distillation_count == "once" else len(expert_logits) * loss
 
 
 class RIDE(LDAM):
@@ -199,13 +174,3 @@ class RIDE(LDAM):
             diversity=self.diversity,
             temperatures=self.temperatures if self.reweighted else None,
         )
-
-
-def _checked(expert_logits: Tensor, who: str) -> Tensor:
-    """The logits (E, N, K) in float32 or wider."""
-    if expert_logits.ndim != 3 or len(expert_logits) == 0:
-        raise ValueError(
-            f"{who} needs the logits of all experts, (E, N, K), got {tuple(expert_logits.shape)}; "
-            f"stack them along a new first axis"
-        )
-    return widened(expert_logits)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from batchformer.lab.losses import widened
+from batchformer.lab.losses import require_shapes, widened
 
 #: Mean penalties above the first raise its weight, below the second lower it, by this factor.
 TOO_LARGE, TOO_SMALL, FACTOR = 1.05, 1.001, 1.1
@@ -28,11 +28,7 @@ def decoding_error(decoded: Tensor, attributes: Tensor) -> Tensor:
     >>> decoding_error(torch.tensor([[3.0, 4.0]]), torch.zeros(1, 2))  # (27 + 64) / 5
     tensor(18.2000)
     """
-    if decoded.ndim != 2 or decoded.shape != attributes.shape:
-        raise ValueError(
-            "decoding_error needs decoded and attributes (N, A), got "
-            f"{tuple(decoded.shape)} and {tuple(attributes.shape)}."
-        )
+    require_shapes("decoding_error", decoded=(decoded, "N A"), attributes=(attributes, "N A"))
     wide = widened(decoded)
     error = wide - attributes.to(wide.dtype)
     lengths: Tensor = torch.linalg.vector_norm(error, dim=1, keepdim=True)

@@ -5,22 +5,15 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from batchformer.lab.config.consistency import require_sense
-from batchformer.lab.config.methods import MethodConfig, ModuleConfig, find_method
+from batchformer.lab.config.methods import MethodConfig, find_method
 
 if TYPE_CHECKING:
     from batchformer.lab.engine.method import Method
 
 
-def build_method(name: str, **options: Any) -> Method:
+def build_method(name: str, *, hyper: MethodConfig | None = None, **options: Any) -> Method:
     """The method of this name; its file is imported when it is asked for."""
     file, _, kind = find_method(name).path.partition(":")
-    if isinstance(options.get("module"), ModuleConfig):
-        require_sense(name, options["module"])
-    method: Method = getattr(importlib.import_module(f"{__name__}.{file}"), kind)(**options)
-    hyper = options.get("hyper")
-    if isinstance(hyper, MethodConfig) and hyper.swad:
-        from batchformer.lab.methods.swad import Swad
-
-        return Swad(method, hyper.swad_converge, hyper.swad_tolerance, hyper.swad_ratio)
+    make = getattr(importlib.import_module(f"{__name__}.{file}"), kind)
+    method: Method = make(hyper=hyper or MethodConfig(), **options)
     return method

@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.optim import Optimizer
 
-from batchformer.lab.config.methods import MethodConfig
-from batchformer.lab.config.training import OptimConfig, require
+from batchformer.lab.config.training import OptimConfig
 from batchformer.lab.engine.optim import build_optimizer, parameters_of, set_lr
 from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep
 from batchformer.lab.losses import widened
@@ -69,18 +68,9 @@ class MetaSampled(OnFrozenFeatures):
         network: of an earlier run; its classifier is initialised again.
     """
 
-    def __init__(
-        self,
-        network: nn.Module,
-        class_counts: Tensor,
-        seed: int,
-        hyper: MethodConfig | None = None,
-        **options: Any,
-    ) -> None:
-        hyper = hyper or MethodConfig()
-        criterion = BalancedSoftmax(class_counts)
-        super().__init__(network, criterion, seed=seed, hyper=hyper, **options)
-        self.sampler = ClassSampler(class_counts, hyper.sampler_power)
+    def __init__(self, network: nn.Module, class_counts: Tensor, seed: int, **options: Any) -> None:
+        super().__init__(network, BalancedSoftmax(class_counts), seed=seed, **options)
+        self.sampler = ClassSampler(class_counts, self.hyper.sampler_power)
         with drawing(seed, "weights", 1):
             classifier_of(network).reset_parameters()
 
@@ -90,11 +80,6 @@ class MetaSampled(OnFrozenFeatures):
         return param_groups(nn.ModuleList(trained), optim.lr, self.module_lr_factor)
 
     def optimizers(self, optim: OptimConfig) -> dict[str, Optimizer]:
-        require(
-            optim.name == "sgd" or self.hyper.inner_lr > 0,
-            f"the trial step of balms is a step of SGD, and optim.name is {optim.name}; set "
-            "hyper.inner-lr, for example to 0.02, for a plain gradient step",
-        )
         own = OptimConfig(name="adam", lr=self.hyper.sampler_lr, weight_decay=0.0)
         groups = [{"params": list(self.sampler.parameters())}]
         return {**super().optimizers(optim), "sampler": build_optimizer(groups, own)}

@@ -57,11 +57,11 @@ class Bbn(Method):
         class_counts: Tensor,
         module: ModuleConfig,
         seed: int,
-        hyper: MethodConfig | None = None,
+        hyper: MethodConfig,
     ) -> None:
         super().__init__()
         self.network, self.config = network, module
-        self.hyper = hyper or MethodConfig()
+        self.hyper = hyper
         self.module_lr_factor = module.lr_factor
         with drawing(seed, "weights", 1):
             # In a tuple: it is a part of the network already, and is not registered twice.

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from batchformer.lab.config.methods import MethodConfig, ModuleConfig
-from batchformer.lab.config.training import OptimConfig, require
+from batchformer.lab.config.training import OptimConfig
 from batchformer.lab.engine.optim import build_optimizer, parameters_of
 from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep
 from batchformer.lab.losses.ce_gzsl import class_contrast, gradient_penalty, supervised_contrast
@@ -49,14 +49,13 @@ class CeGzsl(AdversarialFeatures):
         attributes: Tensor,
         module: ModuleConfig,
         seed: int,
-        hyper: MethodConfig | None = None,
+        hyper: MethodConfig,
         embedding: int = EMBEDDING,
         direction: int = DIRECTION,
         comparator: int = COMPARATOR,
         **data: Any,
     ) -> None:
         super().__init__(features, attributes, module, seed, hyper, **data)
-        _require_sense(module, self.hyper)
         hyper, channels, dim = self.hyper, attributes.shape[1], features.shape[1]
         self.noise_channels = hyper.noise
         with drawing(seed, "weights"):
@@ -173,11 +172,3 @@ class CeGzsl(AdversarialFeatures):
         """Features to logits: the embedding's layer and the classifier."""
         layers = nn.Sequential(self.embedding.hidden, nn.ReLU(), self.classifier)
         return copy.deepcopy(layers)
-
-
-def _require_sense(module: ModuleConfig, hyper: MethodConfig) -> None:
-    require(
-        not module.enabled or hyper.module_at == "classifier" or module.mixed_weight == 1,
-        "on the embedding of ce_gzsl both streams are contrasted with each other, so the mixed "
-        "stream cannot have its own weight; leave module.mixed-weight at 1",
-    )

@@ -70,17 +70,32 @@ class ClassContext(BatchFormer):
         samples, classes = mixed.to(x.dtype).tensor_split((len(x),))
         return samples, classes
 
+    @torch.no_grad()
     def update_means(self, features: Tensor, targets: Tensor) -> None:
-        """Move the means towards those of a batch, in place; every rank calls it.
+        """Move the means of classes in a batch, in place; every rank calls it.
+
+        A mean becomes ``momentum * old + (1 - momentum) * new``, or ``new`` if its class was never
+        seen before. Means of other classes stay.
 
         Args:
             features: (N, C) plain; detached here.
             targets: (N,) classes, or (N, K) shares of classes, which weight the features.
         """
-        sums = class_sums(features, targets, self.means)
+        shares = one_hot(targets, len(self.means)) if targets.ndim == 1 else targets
+        rows = features.detach().to(self.means.dtype)
+        rows = torch.cat((rows, rows.new_ones(len(rows), 1)), dim=1)
+        # (K, C + 1), the last column counts samples. A matrix product rather than index_add_, whose
+        # order of summation varies on a GPU.
+        with torch.autocast(features.device.type, enabled=False):
+            sums = shares.to(self.means.dtype).T @ rows
         if world_size() > 1:
             _all_reduce_(sums)
-        move_means_(self.means, self.seen, sums, self.momentum)
+        numbers = sums[:, -1:]
+        present, before = numbers > 0, self.seen[:, None]
+        batch = sums[:, :-1] / numbers.masked_fill(~present, 1.0)
+        moved = self.momentum * self.means + (1 - self.momentum) * batch
+        self.means.copy_(torch.where(present, torch.where(before, moved, batch), self.means))
+        self.seen.logical_or_(present[:, 0])
 
     def class_rows(self) -> Tensor:
         """The means (S, C) of the S classes seen so far, a copy; reads back from the device."""
@@ -90,49 +105,6 @@ class ClassContext(BatchFormer):
 @uncompiled
 def _all_reduce_(x: Tensor) -> None:
     all_reduce_(x)
-
-
-@torch.no_grad()
-def class_sums(features: Tensor, targets: Tensor, like: Tensor) -> Tensor:
-    """(K, C + 1): the sum of each class's features, and its number of samples in the last column.
-
-    Args:
-        features: (N, C).
-        targets: (N,) classes, or (N, K) shares of classes, which then count as samples.
-        like: (K, C), whose dtype the sums have, also under autocast.
-
-    >>> class_sums(torch.tensor([[1.0], [2.0], [4.0]]), torch.tensor([1, 0, 1]), torch.zeros(3, 1))
-    tensor([[2., 1.],
-            [5., 2.],
-            [0., 0.]])
-    """
-    shares = one_hot(targets, len(like)) if targets.ndim == 1 else targets
-    rows = features.detach().to(like.dtype)
-    rows = torch.cat((rows, rows.new_ones(len(rows), 1)), dim=1)
-    # A matrix product rather than index_add_, whose order of summation varies on a GPU.
-    with torch.autocast(features.device.type, enabled=False):
-        return shares.to(like.dtype).T @ rows
-
-
-@torch.no_grad()
-def move_means_(means: Tensor, seen: Tensor, sums: Tensor, momentum: float) -> None:
-    """Update running means of classes by one batch, in place.
-
-    The mean of a class in the batch becomes ``momentum * old + (1 - momentum) * new``, or ``new``
-    if the class was never seen before. Other classes keep theirs.
-
-    Args:
-        means: (K, C).
-        seen: (K,) bool.
-        sums: (K, C + 1) of :func:`class_sums`.
-        momentum: from 0 to 1.
-    """
-    numbers = sums[:, -1:]
-    present, before = numbers > 0, seen[:, None]
-    batch = sums[:, :-1] / numbers.masked_fill(~present, 1.0)
-    moved = torch.where(before, momentum * means + (1 - momentum) * batch, batch)
-    means.copy_(torch.where(present, moved, means))
-    seen.logical_or_(present[:, 0])
 
 
 def class_row_loss(logits: Tensor, seen: Tensor) -> Tensor:

@@ -48,7 +48,7 @@ class Classifier(Method):
         criterion: nn.Module,
         module: ModuleConfig,
         seed: int,
-        hyper: MethodConfig | None = None,
+        hyper: MethodConfig,
         groups: int = 1,
         classes: int = 0,
     ) -> None:
@@ -59,7 +59,7 @@ class Classifier(Method):
                 f"{type(network).__name__} has several experts and is for the method ride."
             )
         self.network, self.criterion, self.config = network, criterion, module
-        self.hyper = hyper or MethodConfig()
+        self.hyper = hyper
         self.groups, self.classes = groups, classes
         self.module_lr_factor = module.lr_factor
         self.encoder: BatchFormer | None = None

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from batchformer.insight.relations import Relations
-from batchformer.lab.config.methods import MethodConfig
 from batchformer.lab.config.training import OptimConfig
 from batchformer.lab.data.sets.pairs import Compositions
 from batchformer.lab.engine.optimizer_step import Batch
@@ -142,10 +141,9 @@ class Cge(PairClassifier):
         compositions: Compositions,
         vectors: Tensor,
         seed: int,
-        hyper: MethodConfig | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(network, compositions, vectors, seed=seed, hyper=hyper, **options)
+        super().__init__(network, compositions, vectors, seed=seed, **options)
         features, wanted = feature_width(network), self.hyper.image_embedding
         self.register_buffer(
             "nodes", node_features(compositions, vectors.float()), persistent=False
@@ -205,16 +203,10 @@ class CompCos(PairClassifier, OnFrozenFeatures):
         compositions: Compositions,
         vectors: Tensor,
         seed: int,
-        hyper: MethodConfig | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(network, compositions, vectors, seed=seed, hyper=hyper, **options)
+        super().__init__(network, compositions, vectors, seed=seed, **options)
         hyper, dim = self.hyper, self.hyper.image_embedding
-        if dim < 1:
-            raise ValueError(
-                f"compcos embeds images and pairs in one space, and hyper.image-embedding is {dim}:"
-                f" set its channels, for example {vectors.shape[1]} as the word vectors have."
-            )
         words, count = vectors.detach().float(), len(compositions.attributes)
         self.attributes = nn.Parameter(words[:count].clone())
         self.objects = nn.Parameter(words[count:].clone())

@@ -41,14 +41,14 @@ class Detector(Method):
         classes: Sequence[str],
         module: ModuleConfig,
         seed: int,
-        hyper: MethodConfig | None = None,
+        hyper: MethodConfig,
         class_counts: Tensor | None = None,
     ) -> None:
         super().__init__()
         self.network, self.classes = network, tuple(classes)
         with drawing(seed, "weights", 1):
             # It holds the network's layers without registering their parameters twice.
-            self.detector = faster_rcnn(network, len(classes), (hyper or MethodConfig()).detector)
+            self.detector = faster_rcnn(network, len(classes), hyper.detector)
         head_of(network).requires_grad_(False)
 
     def step(self, batch: Batch) -> dict[str, Tensor]:

@@ -45,12 +45,12 @@ class Detr(Method):
         classes: Sequence[str],
         module: ModuleConfig,
         seed: int,
-        hyper: MethodConfig | None = None,
+        hyper: MethodConfig,
         class_counts: Tensor | None = None,
     ) -> None:
         super().__init__()
         self.network, self.classes, self.config = network, tuple(classes), module
-        self.hyper = hyper or MethodConfig()
+        self.hyper = hyper
         self.module_lr_factor = module.lr_factor
         with drawing(seed, "weights", 1):
             # It holds the network's layers without registering their parameters twice.

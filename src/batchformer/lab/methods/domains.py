@@ -9,11 +9,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
-from batchformer.lab.config.methods import MethodConfig
 from batchformer.lab.config.training import OptimConfig
-from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep
+from batchformer.lab.engine.optimizer_step import Batch
 from batchformer.lab.losses.domains import coral, irm_penalty, mdd, vrex
 from batchformer.lab.methods.classifier import Classifier, feature_width
 from batchformer.lab.models.domains import insert_mixstyle, reverse_gradient
@@ -56,16 +54,6 @@ class ByDomain(Classifier):
                 "these are shuffled or have one domain: set data.sampler domains, and "
                 "data.domains-in-batch to 0 (all) or to 2 or more."
             )
-
-    def update(
-        self, batch: Batch, optimizers: dict[str, Optimizer], optimizer_step: OptimizerStep
-    ) -> dict[str, Tensor]:
-        if optimizer_step.config.accumulate > 1:
-            raise ValueError(
-                f"{type(self).__name__} needs all domains of a batch at once, and accumulation "
-                "would separate them: set train.accumulate 1."
-            )
-        return super().update(batch, optimizers, optimizer_step)
 
 
 class Penalised(ByDomain):
@@ -192,15 +180,8 @@ class Mdd(Classifier):
 
     updates: Tensor
 
-    def __init__(
-        self,
-        network: nn.Module,
-        class_counts: Tensor,
-        seed: int,
-        hyper: MethodConfig | None = None,
-        **options: Any,
-    ) -> None:
-        super().__init__(network, nn.CrossEntropyLoss(), seed=seed, hyper=hyper, **options)
+    def __init__(self, network: nn.Module, class_counts: Tensor, seed: int, **options: Any) -> None:
+        super().__init__(network, nn.CrossEntropyLoss(), seed=seed, **options)
         replace_classifier(network, nn.Identity())
         width, classes = self.hyper.bottleneck, len(class_counts)
         with drawing(seed, "weights", 1):

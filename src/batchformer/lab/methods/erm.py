@@ -30,11 +30,6 @@ class MixingClassifier(Classifier):
         criterion: of logits ``(N, K)`` and targets ``(N,)`` or ``(N, K)``.
     """
 
-    def __init__(
-        self, network: nn.Module, criterion: nn.Module, classes: int, **options: Any
-    ) -> None:
-        super().__init__(network, criterion, classes=classes, **options)
-
     def update(
         self, batch: Batch, optimizers: dict[str, Optimizer], optimizer_step: OptimizerStep
     ) -> dict[str, Tensor]:
@@ -77,12 +72,13 @@ class CrossEntropy(MixingClassifier):
     Only the length of ``class_counts`` is used.
     """
 
-    def __init__(self, network: nn.Module, class_counts: Tensor, **options: Any) -> None:
-        hyper = options.get("hyper")
+    def __init__(
+        self, network: nn.Module, class_counts: Tensor, hyper: MethodConfig, **options: Any
+    ) -> None:
         # Smoothing is linear: smoothing mixed targets equals mixing smoothed ones.
-        smoothing = hyper.smoothing if hyper is not None else 0.0
-        criterion = nn.CrossEntropyLoss(label_smoothing=smoothing)
-        super().__init__(network, criterion, len(class_counts), **options)
+        criterion = nn.CrossEntropyLoss(label_smoothing=hyper.smoothing)
+        classes = len(class_counts)
+        super().__init__(network, criterion, hyper=hyper, classes=classes, **options)
 
 
 class BalancedSoftmaxMethod(MixingClassifier):
@@ -93,7 +89,7 @@ class BalancedSoftmaxMethod(MixingClassifier):
 
     def __init__(self, network: nn.Module, class_counts: Tensor, **options: Any) -> None:
         criterion = BalancedSoftmax(class_counts)
-        super().__init__(network, criterion, len(class_counts), **options)
+        super().__init__(network, criterion, classes=len(class_counts), **options)
 
 
 # LDAM-DRW: margins for rare classes from the start, weights for them at the end.
@@ -128,16 +124,11 @@ class LDAMMethod(Classifier):
         network: nn.Module,
         class_counts: Tensor,
         seed: int,
-        hyper: MethodConfig | None = None,
+        hyper: MethodConfig,
         **options: Any,
     ) -> None:
-        hyper = hyper or MethodConfig()
-        criterion = LDAM(
-            class_counts,
-            largest=hyper.margin,
-            scale=hyper.scale,
-            beta=hyper.reweight_beta,
-        )
+        margins = {"largest": hyper.margin, "scale": hyper.scale, "beta": hyper.reweight_beta}
+        criterion = LDAM(class_counts, **margins)
         super().__init__(network, criterion, seed=seed, hyper=hyper, **options)
         with drawing(seed, "weights", 1):
             cosines = CosineClassifier(feature_width(network), len(class_counts), hyper.scale)

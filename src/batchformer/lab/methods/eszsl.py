@@ -7,7 +7,6 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from batchformer.lab.config.consistency import require_training
 from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.engine.method import Untrained
 
@@ -78,11 +77,9 @@ class Eszsl(Untrained):
         unseen: Tensor,
         module: ModuleConfig,
         seed: int,
-        hyper: MethodConfig | None = None,
+        hyper: MethodConfig,
     ) -> None:
         super().__init__()
-        require_training("eszsl", module)
-        hyper = hyper or MethodConfig()
         powers = 10.0**hyper.eszsl_gamma, 10.0**hyper.eszsl_lambda
         own = torch.searchsorted(seen, labels)
         matrix = eszsl(features, own, attributes[seen], *powers, hyper.eszsl_targets)

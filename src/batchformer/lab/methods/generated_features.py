@@ -35,8 +35,6 @@ BATCH = 100
 ADAM = OptimConfig(name="adam", lr=1e-3, betas=(0.5, 0.999), weight_decay=0.0)
 #: In place of a step, so that the classifier's random draws differ from those of training.
 APART = -1
-#: Why weights cannot be averaged.
-_CURRENT = "the final classifier is trained for the current weights, not for a mean of weights"
 
 
 class GeneratedFeatures(Method):
@@ -77,17 +75,16 @@ class GeneratedFeatures(Method):
         attributes: Tensor,
         module: ModuleConfig,
         seed: int,
-        hyper: MethodConfig | None,
+        hyper: MethodConfig,
         *,
         labels: Tensor,
         seen: Tensor,
         unseen: Tensor,
     ) -> None:
         super().__init__()
-        self.hyper = hyper or MethodConfig()
+        self.hyper = hyper
         self.config, self.seed, self.module_lr_factor = module, seed, module.lr_factor
         self.classifier_module = module
-        require(not self.hyper.swad, f"{_CURRENT}; leave hyper.swad off")
         if not bool(torch.isin(labels, seen).all()):
             raise ValueError("this method trains on seen classes only, and labels has others too")
         place = torch.full((len(attributes),), -1).index_copy(0, seen, torch.arange(len(seen)))
@@ -147,9 +144,8 @@ class GeneratedFeatures(Method):
         if encoder is not None and self.encoder is not None:
             self.encoder.load_state_dict(encoder.state_dict())
 
-    def require_current(self, optimizer_step: OptimizerStep) -> None:
-        """Refuse weights that the final classifier cannot be trained for."""
-        require(not optimizer_step.config.ema, f"{_CURRENT}; set train.ema 0")
+    def require_whole_weights(self, optimizer_step: OptimizerStep) -> None:
+        """Refuse weights that ranks have in parts."""
         require(
             optimizer_step.parallel is None or not optimizer_step.parallel.sharded,
             "the final classifier is trained between updates, where FSDP has no whole weights; set "
@@ -170,13 +166,9 @@ class GeneratedFeatures(Method):
 class AdversarialFeatures(GeneratedFeatures):
     """A generator against a critic with a gradient penalty.
 
-    The rows of an update are ``critic_steps`` batches, one after the other
-    (:meth:`rows_per_update`). The critic takes a step on each, and the generator on the last.
+    The rows of an update are ``critic_steps`` batches, one after the other. The critic takes a step
+    on each, and the generator on the last.
     """
-
-    def rows_per_update(self, batch_size: int) -> int:
-        """Rows of an update whose steps each take `batch_size`."""
-        return self.hyper.critic_steps * batch_size
 
     def critic_parts(
         self, batch: Batch, optimizer_step: OptimizerStep
@@ -185,12 +177,12 @@ class AdversarialFeatures(GeneratedFeatures):
 
         Each has ``x`` (N, D), ``y`` (N,), ``noise`` (N, Z) and ``share`` (N, 1).
         """
-        self.require_current(optimizer_step)
+        self.require_whole_weights(optimizer_step)
         steps, rows = self.hyper.critic_steps, len(batch["y"])
         if rows % steps:
             raise ValueError(
                 f"an update needs {steps} equal batches (hyper.critic-steps), and got {rows} rows; "
-                "let the feed give rows_per_update(batch_size)"
+                "let the feed give that many batches (data.batches)"
             )
         x, y = batch["x"], batch["y"]
         # Drawn first, so that arms with and without dropout get the same noise.
@@ -201,12 +193,6 @@ class AdversarialFeatures(GeneratedFeatures):
             for number, (own, labels) in enumerate(zip(x.chunk(steps), y.chunk(steps), strict=True))
         ]
         return parts, {**parts[-1], "noise": noise[steps]}
-
-    def compile_step(self) -> None:
-        raise ValueError(
-            "the critic needs second derivatives, which torch.compile lacks; leave train.compile "
-            "off"
-        )
 
 
 @contextmanager

@@ -43,10 +43,9 @@ class Izf(GeneratedFeatures):
         attributes: Tensor,
         module: ModuleConfig,
         seed: int,
-        hyper: MethodConfig | None = None,
+        hyper: MethodConfig,
         **data: Any,
     ) -> None:
-        hyper = hyper or MethodConfig()
         dim, channels = features.shape[1], attributes.shape[1]
         require(
             dim > channels,
@@ -84,7 +83,7 @@ class Izf(GeneratedFeatures):
     def update(
         self, batch: Batch, optimizers: dict[str, Optimizer], optimizer_step: OptimizerStep
     ) -> dict[str, Tensor]:
-        self.require_current(optimizer_step)
+        self.require_whole_weights(optimizer_step)
         return optimizer_step.minimise(self.step, batch, optimizers["flow"], self.flow.parameters())
 
     def optimizers(self, optim: OptimConfig) -> dict[str, Optimizer]:

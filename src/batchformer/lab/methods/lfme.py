@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from batchformer.lab.config.methods import MethodConfig
 from batchformer.lab.config.settings import cut_classes
 from batchformer.lab.engine.optimizer_step import Batch
 from batchformer.lab.losses.lfme import (
@@ -59,12 +58,10 @@ class Lfme(Classifier):
         network: nn.Module,
         class_counts: Tensor,
         teacher: Sequence[nn.Module],
-        seed: int,
-        hyper: MethodConfig | None = None,
         bank: Bank | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(network, nn.CrossEntropyLoss(), seed=seed, hyper=hyper, **options)
+        super().__init__(network, nn.CrossEntropyLoss(), **options)
         self.experts = nn.ModuleList(teacher).requires_grad_(False)
         self.bank, self.pacing = bank, False
         groups = cut_classes(class_counts.tolist(), self.hyper.expert_cuts)

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from batchformer.lab.config.consistency import require_contrast_sense
 from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optimizer_step import Batch
@@ -191,9 +190,6 @@ class MocoV2(Moco):
     assigned to parts at random in every update, which is what that many ranks compute
     (:mod:`~batchformer.lab.methods.momentum`). BatchFormer still attends to the whole batch. On
     several ranks each has its share of the parts.
-
-    Args:
-        class_counts: not used; images have no labels here.
     """
 
     def __init__(
@@ -201,11 +197,8 @@ class MocoV2(Moco):
         network: nn.Module,
         module: ModuleConfig,
         seed: int,
-        hyper: MethodConfig | None = None,
-        class_counts: Tensor | None = None,
+        hyper: MethodConfig,
     ) -> None:
-        hyper = hyper or MethodConfig()
-        require_contrast_sense("moco_v2", module, hyper)
         with drawing(seed, "weights", 1):
             head = projector(
                 feature_width(network),
@@ -277,9 +270,6 @@ class MocoV3(Moco):
     With two streams the heads normalise all 2N rows together, and the loss of a view has the terms
     of ``hyper.contrast_pairs``. The patch projection of a timm ``VisionTransformer`` is not
     trained, as in MoCo-v3.
-
-    Args:
-        class_counts: not used; images have no labels here.
     """
 
     def __init__(
@@ -287,11 +277,8 @@ class MocoV3(Moco):
         network: nn.Module,
         module: ModuleConfig,
         seed: int,
-        hyper: MethodConfig | None = None,
-        class_counts: Tensor | None = None,
+        hyper: MethodConfig,
     ) -> None:
-        hyper = hyper or MethodConfig()
-        require_contrast_sense("moco_v3", module, hyper)
         with drawing(seed, "weights", 1):
             head = normalised_projector(
                 feature_width(network),

@@ -47,11 +47,10 @@ class Oltr(Classifier):
         network: nn.Module,
         class_counts: Tensor,
         seed: int,
-        hyper: MethodConfig | None = None,
+        hyper: MethodConfig,
         bank: Bank | None = None,
         **options: Any,
     ) -> None:
-        hyper = hyper or MethodConfig()
         recalling = classifier_of(network)
         trained: list[nn.Module] = []
         with drawing(seed, "weights", 1):

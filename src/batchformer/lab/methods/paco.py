@@ -58,10 +58,9 @@ class PaCoMethod(Classifier):
         class_counts: Tensor,
         module: ModuleConfig,
         seed: int,
-        hyper: MethodConfig | None = None,
+        hyper: MethodConfig,
         **options: Any,
     ) -> None:
-        hyper = hyper or MethodConfig()
         # Figures use the loss of the centres: the contrast would relate samples too.
         super().__init__(network, CentreLoss(class_counts), module, seed, hyper, **options)
         with drawing(seed, "weights", 1):

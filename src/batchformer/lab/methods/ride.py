@@ -64,7 +64,7 @@ class RideMethod(Method):
         class_counts: Tensor,
         module: ModuleConfig,
         seed: int,
-        hyper: MethodConfig | None = None,
+        hyper: MethodConfig,
         teacher: nn.Module | None = None,
     ) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class RideMethod(Method):
                 f"{type(network).__name__} has one classifier."
             )
         self.network, self.config = network, module
-        self.hyper = hyper or MethodConfig()
+        self.hyper = hyper
         self.module_lr_factor = module.lr_factor
         self.criterion = RIDE(
             class_counts,
@@ -234,7 +234,7 @@ class AssignedExperts(Method):
         class_counts: Tensor,
         module: ModuleConfig,
         seed: int,
-        hyper: MethodConfig | None = None,
+        hyper: MethodConfig,
     ) -> None:
         super().__init__()
         if not isinstance(network, RideNetwork) or network.experts < 2:
@@ -242,7 +242,7 @@ class AssignedExperts(Method):
                 f"ride_assignment needs a network of at least two experts, such as ride_resnet32, "
                 f"got {type(network).__name__}."
             )
-        self.network, self.hyper = network.requires_grad_(False), hyper or MethodConfig()
+        self.network, self.hyper = network.requires_grad_(False), hyper
         top = min(self.hyper.router_top, network.num_classes)
         width = self.hyper.router_width
         with drawing(seed, "weights", 1):

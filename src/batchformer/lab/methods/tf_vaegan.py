@@ -60,7 +60,7 @@ class TfVaegan(AdversarialFeatures):
         attributes: Tensor,
         module: ModuleConfig,
         seed: int,
-        hyper: MethodConfig | None = None,
+        hyper: MethodConfig,
         **data: Any,
     ) -> None:
         unit = F.normalize(attributes, dim=1)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Literal
 
@@ -40,7 +40,7 @@ class Level:
     row: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Sweep:
     """A base recipe and the levels of one factor.
 
@@ -60,7 +60,7 @@ class Sweep:
     levels: tuple[Level, ...]
     reference: str
     table: str = NOT_IN_THE_PAPER
-    baseline: Literal["once", "each"] = "once"
+    baseline: Literal["once", "each"] = field(default="once", kw_only=True)
 
     def __post_init__(self) -> None:
         if self.reference not in self.level_names:
@@ -274,28 +274,10 @@ _SWEEPS: dict[str, tuple[Any, ...]] = {
 }
 #: Factors that change the baseline as well.
 _CHANGE_BASELINE = ("batch size", _PACO, _IN_FRONT)
-
-
-def _sweep(
-    name: str,
-    base: str,
-    factor: str,
-    levels: tuple[Level, ...],
-    reference: str,
-    table: str = NOT_IN_THE_PAPER,
-) -> Sweep:
-    return Sweep(
-        name=name,
-        base=base,
-        factor=factor,
-        levels=levels,
-        reference=reference,
-        table=table,
-        baseline="each" if factor in _CHANGE_BASELINE else "once",
-    )
-
-
-SWEEPS = {name: _sweep(name, *row) for name, row in _SWEEPS.items()}
+SWEEPS = {
+    name: Sweep(name, *row, baseline="each" if row[1] in _CHANGE_BASELINE else "once")
+    for name, row in _SWEEPS.items()
+}
 
 
 def find_sweep(name: str) -> Sweep:

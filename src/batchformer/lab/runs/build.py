@@ -366,12 +366,11 @@ def build_teachers(recipe: Recipe, task: Sizes, weights: Sequence[Weights]) -> l
 def build_untrained(
     recipe: Recipe, seed: int, task: Task, device: torch.device, epoch: int
 ) -> Method:
-    """The method as it is scored, with random weights and the loss of an epoch.
+    """The method with random weights and the loss of an epoch.
 
     It is a control for what comes with loss and network alone, so its weights are random also where
     the recipe names others.
     """
-    without_swad = recipe.changed(hyper={"swad": False})
-    method = build(without_swad, seed, task).to(device)
+    method = build(recipe, seed, task).to(device)
     method.begin_epoch(epoch)
-    return method.scored()
+    return method

@@ -115,7 +115,7 @@ def _open(folder: Path) -> tuple[dict[str, Any], Recipe, int, Weights]:
                 "them."
             )
         raise FileNotFoundError(f"{folder} holds no checkpoint to load.")
-    return config, recipe.changed(hyper={"swad": False}), seed, state
+    return config, recipe, seed, state
 
 
 def _read(folder: Path, config: Mapping[str, Any]) -> tuple[Recipe, int]:

@@ -94,11 +94,10 @@ def contributing(sittings: Sequence[Sitting]) -> list[Sitting]:
     >>> [one["from_update"] for one in contributing([at(0), at(0), at(40), at(90), at(60)])]
     [0, 40, 60]
     """
-    stages = list(dict.fromkeys(one["stage"] for one in sittings))  # in the order of training
     kept: list[Sitting] = []
-    earliest: dict[Any, tuple[int, int]] = {}
+    earliest: dict[Any, int] = {}
     for one in reversed(sittings):
-        began, part = (stages.index(one["stage"]), int(one["from_update"])), one.get("part")
+        began, part = int(one["from_update"]), one.get("part")
         if part not in earliest or began < earliest[part]:
             kept.append(one)
             earliest[part] = began

@@ -176,12 +176,12 @@ class Run:
         refuse_other_data(self.folder, before, more)
         write_json(self.folder / "config.json", {**config, **more})
 
-    def record_sitting(self, stage: str, update: int) -> None:
+    def record_sitting(self, update: int) -> None:
         """Record that this process trains from here; a part also records it in its run."""
-        on_rank_zero(lambda: self._record_sitting(stage, update))
+        on_rank_zero(lambda: self._record_sitting(update))
 
-    def _record_sitting(self, stage: str, update: int) -> None:
-        sitting = {**provenance(self.device), "from_update": update, "stage": stage}
+    def _record_sitting(self, update: int) -> None:
+        sitting = {**provenance(self.device), "from_update": update, "stage": "train"}
         folders = {self.folder: sitting}
         if self.part:
             folders[self.folder.parent] = {**sitting, "part": self.part}
@@ -275,7 +275,7 @@ class Run:
     ) -> Training:
         """Train, or continue where it stopped, and write the result; yields at every update."""
         trained, task = self.settled(), self.task
-        train = trained.train.in_updates(feed.per_epoch)
+        train, h = trained.train.in_updates(feed.per_epoch), trained.hyper
         plan = Plan(
             optim=trained.optim,
             schedule=trained.schedule,
@@ -286,6 +286,7 @@ class Run:
             title=self.title,
             quiet=quiet,
             wandb_project=wandb,
+            swad=(h.swad_converge, h.swad_tolerance, h.swad_ratio) if h.swad else None,
             on_start=self.record_sitting,
         )
         said = partial(print, f"{self.title}:", file=sys.stderr, flush=True)
@@ -310,7 +311,7 @@ class Run:
             untrained = partial(build_untrained, trained, self.seed, task, self.device, last_epoch)
             figures = Progress(f"{self.title}: figures", 1, quiet, draw_bar)
             with group.as_single_rank(), matmul_precision(train.precision), figures as bar:
-                _write_results(self, method.scored(), untrained, task, evaluation, train, bar)
+                _write_results(self, method, untrained, task, evaluation, train, bar)
         return evaluation
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from batchformer.lab.config.arms import ARMS
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.engine.checkpoint import explain_mismatch, load_newest
-from batchformer.lab.engine.stage import BEST
+from batchformer.lab.engine.stage import BEST, SWAD
 from batchformer.lab.models.weights import Place
 from batchformer.lab.recipes import RECIPES, find_recipe
 from batchformer.lab.runs.folder import read_json, recipe_from_json
@@ -112,7 +112,8 @@ def trained_network(folder: Path) -> Weights:
         )
     from batchformer.plug.export import export  # late: few runs start from others
 
-    return export(_below("network.", state))
+    prefix = "network."
+    return export({k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)})
 
 
 def trained_stride(folder: Path) -> Place:
@@ -127,22 +128,16 @@ def final_state(folder: Path) -> Weights | None:
     With SWAD that is the averaged network. Else it is the best one on validation data where that is
     reported, and else the last one: the running mean of the weights if there is one.
     """
-    for name in ("swad", BEST):
+    for name in (SWAD, BEST):
         chosen = load_newest(folder / name)
         if chosen is not None:
             with explain_mismatch(folder):
-                weights: Weights = chosen["method"]
-            return weights
+                return dict(chosen["method"])
     checkpoint = load_newest(folder / "checkpoints")
     if checkpoint is None:
         return None
     with explain_mismatch(folder):
-        average, state = checkpoint["average"], checkpoint["method"]
-        if average is not None:
-            state = {k.removeprefix("module."): v for k, v in average.items() if k != "n_averaged"}
-    return _below("inner.", state) or state
-
-
-def _below(prefix: str, state: Weights) -> Weights:
-    """The tensors whose names have this prefix, without it."""
-    return {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
+        average = checkpoint["average"]
+        if average is None:
+            return dict(checkpoint["method"])
+        return {k.removeprefix("module."): v for k, v in average.items() if k != "n_averaged"}

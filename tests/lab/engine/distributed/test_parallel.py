@@ -42,7 +42,7 @@ from batchformer.lab.engine.distributed.rank_zero import (
 from batchformer.lab.engine.distributed.sync_norm import synchronise_norms
 from batchformer.lab.engine.interrupt import Interrupted, StopRequest
 from batchformer.lab.engine.log import DivergedError
-from batchformer.lab.engine.loop import fit, training
+from batchformer.lab.engine.loop import training
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep, Step
 from batchformer.lab.engine.stage import Evaluation, Plan
@@ -50,7 +50,7 @@ from batchformer.lab.methods import build_method
 from batchformer.lab.models.build import build_model
 from batchformer.lab.tasks.detection import of_all_ranks
 from batchformer.nn.exchange import as_single_rank, world_size
-from helpers.lab_runs import quiet_plan
+from helpers.lab_runs import fit, quiet_plan
 
 #: Batches of 8 and, at the end of an epoch, of 6: on three ranks 3, 3, 2 and 2, 2, 2 rows.
 IMAGES, BATCH = 30, 8

@@ -27,11 +27,11 @@ from batchformer.lab.data.transforms import digits_train
 from batchformer.lab.engine import checkpoint
 from batchformer.lab.engine.distributed import sharding
 from batchformer.lab.engine.interrupt import StopRequest
-from batchformer.lab.engine.loop import fit, training
+from batchformer.lab.engine.loop import training
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep
 from batchformer.lab.engine.stage import Evaluation, Plan
-from helpers.lab_runs import quiet_plan
+from helpers.lab_runs import fit, quiet_plan
 
 SPLIT = ImageSplit(
     torch.randint(

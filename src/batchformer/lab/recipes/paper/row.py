@@ -1,10 +1,10 @@
-"""A printed row of the paper, and the block of a table it stands in; nothing here needs torch."""
+"""A printed row of the paper, and tables of them as text; nothing here needs torch."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 Task = Literal[
     "long_tailed",
@@ -48,62 +48,53 @@ class PaperRow:
         return next(iter(self.numbers))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Block:
-    """What the rows of one block of a table share, and the columns they are printed in.
+def read_rows(task: Task, text: str, columns: str = "") -> tuple[PaperRow, ...]:
+    """The rows of some tables, written as the paper prints them.
 
-    >>> block = Block(table="T6", task="domains", data="PACS", model="ResNet-18",
-    ...               columns="art photo average", headline="average")
-    >>> row = block.alone("Baseline", "79.9±1.0 95.7±0.4 87.8")
-    >>> row.numbers
-    {'average': 87.8, 'art': 79.9, 'photo': 95.7}
+    A block of a table begins with ``= TABLE | DATA | NETWORK``, and its metrics if they are not
+    `columns`; a star marks the headline if it is not the first. A line ``METHOD | RECIPE`` comes
+    before the rows of a method, which are indented: its own, and with ``+`` that with BatchFormer.
+    ``#`` begins a note on the row above it; a note below the first line of a block is on all of it.
+
+    >>> first, second = read_rows("domains", '''
+    ... = T6 | PACS | ResNet-18 | art photo *average
+    ... Baseline | pacs_baseline
+    ...   79.9±1.0 95.7±0.4 87.8
+    ...   + 80.4±0.2 - 88.0
+    ...   # one is not printed
+    ... ''')
+    >>> first.numbers, second.numbers
+    ({'average': 87.8, 'art': 79.9, 'photo': 95.7}, {'average': 88.0, 'art': 80.4})
+    >>> first.note, second.note, second.arm
+    ('', 'one is not printed', 'batchformer')
     """
+    found: list[tuple[dict[str, Any], list[str], list[str]]] = []
+    block: dict[str, Any] = {}
+    for line in text.strip().splitlines():
+        words = line.lstrip(" =#+")
+        if line.startswith("="):
+            table, data, model, *own = words.split(" | ")
+            block = {"task": task, "table": table, "data": data, "model": model}
+            metrics, on_block = (own or [columns])[0].split(), list[str]()
+        elif line.startswith("#"):
+            on_block.append(words)
+        elif line.startswith("  #"):
+            found[-1][1].append(words)
+        elif not line.startswith(" "):
+            method, _, recipe = words.partition(" | ")
+            block |= {"method": method, "recipe": recipe or None}
+        else:
+            arm = "batchformer" if line.startswith("  +") else "baseline"
+            numbers = _means(dict(zip(metrics, words.split(), strict=True)))
+            found.append(({**block, "arm": arm, "numbers": numbers}, [], on_block))
+    return tuple(
+        PaperRow(**row, note="; ".join(filter(None, (" ".join(own), " ".join(shared)))))
+        for row, own, shared in found
+    )
 
-    table: str
-    task: Task
-    data: str
-    model: str
-    columns: str
-    """Metrics in the printed order, separated by spaces."""
-    headline: str
 
-    def pair(
-        self,
-        method: str,
-        baseline: str,
-        batchformer: str,
-        *,
-        recipe: str | None = None,
-        note: str = "",
-        batchformer_note: str = "",
-    ) -> tuple[PaperRow, PaperRow]:
-        """A method and the row below it, '+ BatchFormer'."""
-        below = self.alone(
-            method, batchformer, arm="batchformer", recipe=recipe, note=batchformer_note
-        )
-        return self.alone(method, baseline, recipe=recipe, note=note), below
-
-    def alone(
-        self,
-        method: str,
-        cells: str,
-        *,
-        arm: Arm = "baseline",
-        recipe: str | None = None,
-        note: str = "",
-    ) -> PaperRow:
-        """A row without a counterpart."""
-        printed = dict(zip(self.columns.split(), cells.split(), strict=True))
-        means = {metric: c.partition("±")[0] for metric, c in printed.items() if c != "-"}
-        order = sorted(means, key=lambda metric: metric != self.headline)
-        return PaperRow(
-            table=self.table,
-            task=self.task,
-            data=self.data,
-            model=self.model,
-            method=method,
-            arm=arm,
-            numbers={metric: float(means[metric]) for metric in order},
-            recipe=recipe,
-            note=note,
-        )
+def _means(printed: Mapping[str, str]) -> dict[str, float]:
+    """Numbers without what is printed after ±, the headline first; a dash is left out."""
+    order = sorted(printed, key=lambda metric: not metric.startswith("*"))
+    means = {metric: printed[metric].partition("±")[0] for metric in order}
+    return {metric.lstrip("*"): float(mean) for metric, mean in means.items() if mean != "-"}

@@ -8,108 +8,48 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Hashable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
-from batchformer.lab.config.training import OptimConfig
-from batchformer.lab.engine.method import Batches, Method, TrainingFinding
-from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep
+from batchformer.lab.engine.method import Method
 from batchformer.lab.models.norms import recalibrate_norms
 from batchformer.torch_private import foreach_add_, foreach_lerp
 
 #: Training batches over which the statistics of batch normalisation are computed again.
 STATISTICS_BATCHES = 100
 NO_SEGMENTS = range(0)
-#: What changes in a valley.
-VALLEY_STATE = ("told", "losses", "threshold", "first", "newest", "dead")
+#: Of :class:`LossValley`: converge, tolerance and ratio.
+SwadSettings = tuple[int, int, float]
 
 
-class Swad(Method):
-    """Wraps a method and averages its weights.
+class Swad(nn.Module):
+    """The mean of a method's weights in a valley of the validation loss.
 
     The method trains as it would alone. Its weights are summed after every update, and the
-    validation loss decides which segments join the mean. The mean is scored at the end of training
-    under the name `swad`.
+    validation loss decides which segments join the mean, which is scored at the end of training.
 
     Args:
-        converge, tolerance, ratio: of :class:`LossValley`.
+        settings: of :class:`LossValley`.
     """
 
-    def __init__(self, inner: Method, converge: int, tolerance: int, ratio: float) -> None:
+    def __init__(self, method: Method, settings: SwadSettings) -> None:
         super().__init__()
-        self.inner = inner
-        self.stages, self.module_lr_factor = inner.stages, inner.module_lr_factor
-        self.settings = (converge, tolerance, ratio)
-        self.segment = WeightSums(weights_of(inner))
-        self._begin()
-
-    def _begin(self) -> None:
-        self.valley = LossValley(*self.settings)
+        self.segment = WeightSums(weights_of(method))
+        self.valley = LossValley(*settings)
         self.waiting: dict[int, MeanWeights] = {}
         self.mean: MeanWeights | None = None
         self.done = 0  # updates before this segment
-        self.segment.clear()
 
-    def step(self, batch: Batch) -> dict[str, Tensor]:
-        return self.inner.step(batch)
+    def add(self, method: Method) -> None:
+        """Add the weights after one more update; on a GPU this is captured with the update."""
+        self.segment.add(weights_of(method))
 
-    def predict(self, x: Tensor) -> Tensor:
-        return self.inner.predict(x)
-
-    def scored(self) -> Method:
-        return self.inner
-
-    def compile_step(self) -> None:
-        self.inner.compile_step()
-
-    def release_step(self) -> None:
-        self.inner.release_step()
-
-    def further_scores(self) -> dict[str, float]:
-        return self.inner.further_scores()
-
-    def parameter_groups(self, optim: OptimConfig) -> list[dict[str, Any]]:
-        return self.inner.parameter_groups(optim)
-
-    def optimizers(self, optim: OptimConfig) -> dict[str, Optimizer]:
-        return self.inner.optimizers(optim)
-
-    def update(
-        self, batch: Batch, optimizers: dict[str, Optimizer], optimizer_step: OptimizerStep
-    ) -> dict[str, Tensor]:
-        return self.inner.update(batch, optimizers, optimizer_step)
-
-    def why_eager(self) -> str | None:
-        return self.inner.why_eager()
-
-    def phase(self) -> Hashable:
-        return self.inner.phase()
-
-    def begin_training(self, updates: int) -> None:
-        self.inner.begin_training(updates)
-
-    def begin_stage(self, stage: str) -> None:
-        self.inner.epochs = self.epochs
-        self.inner.begin_stage(stage)
-        self._begin()
-
-    def begin_epoch(self, epoch: int) -> None:
-        self.inner.begin_epoch(epoch)
-
-    def after_update(self) -> None:
-        self.inner.after_update()
-        self.segment.add(weights_of(self.inner))
-
-    def before_evaluation(self) -> None:
-        self.inner.before_evaluation()
-
-    def after_evaluation(self, metrics: Mapping[str, float]) -> None:
-        self.inner.after_evaluation(metrics)
+    def tell(self, metrics: Mapping[str, float]) -> None:
+        """End a segment with what an evaluation has measured."""
         if "val_loss" not in metrics:
             raise ValueError(
                 "hyper.swad needs a validation loss, and this task has none; it measures "
@@ -125,15 +65,20 @@ class Swad(Method):
             self.mean = joined(self.mean, self.waiting[number])
         self.waiting = {number: self.waiting[number] for number in self.valley.pending}
 
-    def conclude(self, batches: Batches) -> dict[str, Method]:
-        averaged = copy.deepcopy(self.inner)
+    def averaged(self, method: Method, images: Iterable[Tensor]) -> Method:
+        """A copy of the method with the mean of its weights, in eval.
+
+        Args:
+            images: batches of training images, to recalibrate batch normalisation.
+        """
+        averaged = copy.deepcopy(method)
         mean = self.final_mean()
         if mean is not None:
             with torch.no_grad():
                 for own, value in zip(weights_of(averaged), mean.weights, strict=True):
                     own.copy_(value)
-            recalibrate_batch_norm(averaged, batches)
-        return {**self.inner.conclude(batches), "swad": averaged.eval()}
+            recalibrate_batch_norm(averaged, images)
+        return averaged.eval()
 
     def final_mean(self) -> MeanWeights | None:
         """The mean if training ended here; None before the first update.
@@ -145,14 +90,15 @@ class Swad(Method):
             mean = joined(mean, self.waiting[number])
         return self.segment.mean(self.done) if mean is None else mean
 
-    def findings(self) -> dict[str, TrainingFinding]:
-        """Where the valley was: which updates are averaged, and whether the loss converged.
+    def finding(self) -> tuple[dict[str, float], str]:
+        """Where the valley was: values for the run's records, and the same in words.
 
-        Evaluations are numbered from 1; those without an update before them do not count.
+        Evaluations are numbered from 1; those without an update before them do not count. Both are
+        empty before the first update.
         """
-        found, mean = self.inner.findings(), self.final_mean()
+        mean = self.final_mean()
         if mean is None:
-            return found
+            return {}, ""
         threshold = self.valley.threshold
         first = mean.last - mean.updates + 1
         values: dict[str, float] = {
@@ -167,31 +113,30 @@ class Swad(Method):
             values |= {"first_evaluation": start, "last_evaluation": end}
             words += f" (evaluation {end})" if start == end else f" (evaluations {start} to {end})"
         if threshold is None:
-            words += (
-                ", the last segment alone: the validation loss never converged (hyper.swad-converge"
-                f" {self.valley.converge} in {self.valley.told} evaluations)"
+            return values, (
+                f"{words}, the last segment alone: the validation loss never converged "
+                f"(hyper.swad-converge {self.valley.converge} in {self.valley.told} evaluations)."
             )
-        else:
-            values["threshold"] = threshold
-            words += f"; the threshold of the validation loss is {threshold:.4g}"
-        return {**found, "swad": TrainingFinding(values, f"{words}.", threshold is None)}
+        values["threshold"] = threshold
+        return values, f"{words}; the threshold of the validation loss is {threshold:.4g}."
 
     def get_extra_state(self) -> dict[str, Any]:
         """State whose size changes, which buffers cannot hold."""
         return {
-            "valley": self.valley.state(),
+            "valley": dict(vars(self.valley)),
             "waiting": {number: dict(vars(mean)) for number, mean in self.waiting.items()},
             "mean": None if self.mean is None else dict(vars(self.mean)),
             "done": self.done,
         }
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
-        self.valley.restore(state["valley"])
+        self.valley = LossValley(**state["valley"])
         self.waiting = {number: MeanWeights(**mean) for number, mean in state["waiting"].items()}
         self.mean = None if state["mean"] is None else MeanWeights(**state["mean"])
         self.done = state["done"]
 
 
+@dataclass
 class LossValley:
     """Takes one validation loss per segment and decides which segments join the average, and when.
 
@@ -219,19 +164,15 @@ class LossValley:
     range(1, 4)
     """
 
-    def __init__(self, converge: int, tolerance: int, ratio: float) -> None:
-        if converge < 1 or tolerance < 1 or ratio < 0:
-            raise ValueError(
-                f"A loss valley needs windows of at least 1 and a ratio of at least 0, not "
-                f"converge {converge}, tolerance {tolerance}, ratio {ratio}."
-            )
-        self.converge, self.tolerance, self.ratio = converge, tolerance, ratio
-        self.told = 0
-        self.losses: list[float] = []
-        self.threshold: float | None = None
-        self.first: int | None = None
-        self.newest = -1
-        self.dead = False
+    converge: int
+    tolerance: int
+    ratio: float
+    told: int = 0
+    losses: tuple[float, ...] = ()
+    threshold: float | None = None
+    first: int | None = None
+    newest: int = -1
+    dead: bool = False
 
     def tell(self, loss: float) -> range:
         """Add the loss of the next segment.
@@ -242,8 +183,8 @@ class LossValley:
         Returns:
             The segments that join the average now, by number from 0.
         """
-        self.losses.append(math.inf if math.isnan(loss) else loss)
-        self.losses = self.losses[-max(self.converge, self.tolerance) :]
+        losses = (*self.losses, math.inf if math.isnan(loss) else loss)
+        self.losses = losses[-max(self.converge, self.tolerance) :]
         self.told += 1
         if self.dead:
             return NO_SEGMENTS
@@ -306,15 +247,6 @@ class LossValley:
     def _loss(self, segment: int) -> float:
         return self.losses[segment - self.told]
 
-    def state(self) -> dict[str, Any]:
-        """Plain values for :meth:`restore`."""
-        return {name: copy.copy(getattr(self, name)) for name in VALLEY_STATE}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Take over what :meth:`state` returned."""
-        for name in VALLEY_STATE:
-            setattr(self, name, copy.copy(state[name]))
-
 
 @dataclass(frozen=True)
 class MeanWeights:
@@ -346,7 +278,8 @@ class WeightSums(nn.Module):
     def __init__(self, weights: list[Tensor]) -> None:
         super().__init__()
         for number, weight in enumerate(weights):
-            zeros = torch.zeros_like(weight, dtype=torch.float32, requires_grad=False)
+            dtype = torch.promote_types(weight.dtype, torch.float32)
+            zeros = torch.zeros_like(weight, dtype=dtype, requires_grad=False)
             self.register_buffer(str(number), zeros)
         self.register_buffer("updates", torch.zeros((), dtype=torch.int64))
 
@@ -393,12 +326,12 @@ def joined(mean: MeanWeights | None, later: MeanWeights) -> MeanWeights:
 
 
 @torch.no_grad()
-def recalibrate_batch_norm(method: Method, batches: Batches) -> None:
+def recalibrate_batch_norm(method: Method, images: Iterable[Tensor]) -> None:
     """Compute the statistics of batch normalisation again: the stored ones belong to other weights.
 
-    They become means over batches of the first epoch, passed as in predictions, without dropout and
-    BatchFormer. Layers that stay in eval mode when the method trains keep their statistics, and so
-    do layers that predictions do not use. The method is left in eval mode.
+    They become means over these batches, passed as in predictions, without dropout and BatchFormer.
+    Layers that stay in eval mode when the method trains keep their statistics, and so do layers
+    that predictions do not use. The method is left in eval mode.
     """
     method.train()
     with recalibrate_norms(method) as norms:
@@ -407,7 +340,7 @@ def recalibrate_batch_norm(method: Method, batches: Batches) -> None:
             return
         for norm in norms:
             norm.train()
-        for step in range(min(STATISTICS_BATCHES, batches.per_epoch)):
-            method.predict(batches.batch(step)["x"])
+        for x in images:
+            method.predict(x)
     method.eval()
     method.further_scores()  # drops what these predictions counted
