@@ -850,6 +850,14 @@ RIGHT["stock after 80 layers"] = lambda: DeepStock(80, nn.Tanh)
 attached("after 80 layers", lambda: deep(80, nn.Tanh).append(nn.Linear(C, K)), x)
 
 
+class Tiny(nn.Module):
+    def forward(self, batch: Tensor) -> Tensor:
+        return 1 + 1e-12 * batch
+
+
+attached("features that rounding makes equal", lambda: nn.Sequential(Tiny(), *mlp()), x)
+
+
 class TwoPlaces(Own):
     """A second encoder mixes the rows of the mixed stream once more."""
 
