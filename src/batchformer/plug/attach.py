@@ -31,13 +31,14 @@ from batchformer.plug.example import give_shapes, remember_example
 from batchformer.plug.insertion import (
     RECORD,
     Attachment,
+    DoublesSideInputs,
+    PerStream,
     WithBatchFormer,
-    double_side_inputs,
+    add_mixin,
     dry_run,
     insert_all,
     is_sharded,
     mark_outputs,
-    normalise_per_stream,
     remove,
     unwrap,
 )
@@ -190,10 +191,11 @@ def attach(
                 mark_outputs(model, record, calls)
             seen = dry_run(model, batch, calls, streams, record, strict=at is None)
             norms = seen.norms if batch_norm == "per_stream" else []
+            owner = (calls[0].module,)
             for norm in norms:
-                normalise_per_stream(norm, calls[0].module)
+                add_mixin(norm, PerStream, _doubled_by=owner)
             for module, sides in seen.sides.items():
-                double_side_inputs(module, sides, calls[0].module)
+                add_mixin(module, DoublesSideInputs, _sides=sides, _doubled_by=owner)
         changed = {call.module for call in calls} | set(norms) | seen.sides.keys()
         model.__dict__[RECORD] = Attachment(
             places=tuple(call.name for call in calls),
@@ -413,8 +415,7 @@ def _removed_on_error(model: nn.Module) -> Iterator[None]:
     try:
         yield
     except Exception:
-        for module in list(model.modules()):
-            remove(module)
+        remove(model)
         raise
 
 
