@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 transformers = pytest.importorskip("transformers")
 
-from batchformer import attach, check, detach, export, match, split  # noqa: E402
+from batchformer import attach, check, export, split  # noqa: E402
+from helpers.promises import assert_promises_are_kept  # noqa: E402
 
 N, LENGTH, CLASSES = 5, 7, 3
 TINY = {
@@ -109,41 +110,15 @@ FAMILIES: dict[str, Callable[[], Any]] = {
     "BERT for tokens": lambda: build("BertForTokenClassification", "BertConfig", **TINY, **TEXT),
 }
 
-family = pytest.mark.parametrize("make", FAMILIES.values(), ids=FAMILIES.keys())
-
 
 def logits_of(model: Any, batch: dict[str, Tensor]) -> Tensor:
     return torch.as_tensor(model(**batch).logits)
 
 
-@family
-def test_a_family_from_attach_to_detach(make: Callable[[], Any]) -> None:
-    model = make()
-    batch = batch_for(model)
-    keys, kinds = list(model.state_dict()), [type(m) for m in model.modules()]
-    with torch.no_grad():
-        before = logits_of(model, batch)
-
-    attach(model, verbose=False)
-    added = [key for key in model.state_dict() if key not in keys]
-    assert added
-    assert all(".batchformer." in key for key in added)
-    with torch.no_grad():
-        assert torch.equal(logits_of(model.eval(), batch), before)
-        assert torch.equal(logits_of(export(model, batch), batch), before)
-    seen = check(model, batch)
-    assert seen, str(seen)
-
-    logits = logits_of(model.train(), batch)
-    assert logits.shape == (2 * N, *before.shape[1:])
-    y = torch.arange(N) % CLASSES if logits.ndim == 2 else torch.ones(N, LENGTH).long()
-    F.cross_entropy(logits.flatten(0, -2), match(logits, y).flatten()).backward()
-    assert all(p.grad is not None for n, p in model.named_parameters() if ".batchformer." in n)
-
-    detach(model)
-    assert list(model.state_dict()) == keys
-    assert [type(m) for m in model.modules()] == kinds
-    assert logits_of(model.train(), batch).shape == before.shape
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_promise_is_kept(name: str) -> None:
+    model = FAMILIES[name]()
+    assert_promises_are_kept(model, batch_for(model))
 
 
 # Models with a teacher are for inference in this library: they take no labels.
