@@ -242,6 +242,9 @@ def test_losses_of_ranks_average_to_that_of_all_rows(
             loss.backward()
             assert outputs.grad is not None
             losses.append(loss.detach())
+            with torch.no_grad():  # validation: the loss of this rank's rows
+                alone = stream_loss(criterion, outputs, target, exchange=True)
+            assert alone.equal(stream_loss(criterion, outputs, target)) or not len(target)
         expected = 1.5 * (criterion(plain, y) + criterion(mixed, y))
         torch.testing.assert_close(torch.stack(losses).mean(), expected, rtol=1e-12, atol=1e-12)
 
