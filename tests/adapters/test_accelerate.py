@@ -163,9 +163,7 @@ def test_other_processes_write_nothing_and_wait(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_influence_is_logged_and_its_loss_causes_a_warning(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_influence_is_logged_and_its_loss_causes_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     accelerator, plain = accelerate.Accelerator(cpu=True), small_network()
     logged: list[Any] = []
     monkeypatch.setattr(accelerator, "log", lambda values, step: logged.append((values, step)))

@@ -431,10 +431,7 @@ def test_an_optimizer_of_the_users_is_left_alone(tmp_path: Path) -> None:
     model = attached(bert())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     trainer = BatchFormerTrainer(
-        model=model,
-        args=arguments(tmp_path),
-        train_dataset=words(4),
-        optimizers=(optimizer, None),
+        model=model, args=arguments(tmp_path), train_dataset=words(4), optimizers=(optimizer, None)
     )
     trainer.train()
     assert len(optimizer.param_groups) == 1

@@ -174,11 +174,7 @@ def test_products_are_summed_within_heads(
 @pytest.mark.gpu
 @pytest.mark.parametrize(("keep", "dropout"), [(True, 0.5), (True, 0.0), (False, 0.5)])
 def test_the_operator_tells_the_compiler_the_truth(
-    keep: bool,
-    dropout: float,
-    device: torch.device,
-    seed: Tensor,
-    monkeypatch: pytest.MonkeyPatch,
+    keep: bool, dropout: float, device: torch.device, seed: Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its shapes, strides and gradients, with an N that is no multiple of the alignment."""
     from batchformer.kernels import attention

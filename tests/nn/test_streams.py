@@ -204,9 +204,7 @@ def test_exchange_changes_nothing_in_one_process() -> None:
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 @pytest.mark.parametrize("counts", [(3, 5), (0, 4), (2, 2, 1)])
 def test_losses_of_ranks_average_to_that_of_all_rows(
-    reduction: Literal["mean", "sum"],
-    counts: tuple[int, ...],
-    monkeypatch: pytest.MonkeyPatch,
+    reduction: Literal["mean", "sum"], counts: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The ranks one after the other, each told how many rows there are."""
     total = sum(counts)

@@ -235,9 +235,7 @@ class SkipsOneInTraining(MultiTask):
 
 
 @pytest.mark.parametrize("kind", [DropsEachTime, SkipsOneInTraining])
-def test_heads_that_share_features_in_eval_alone_keep_nothing_alive(
-    kind: type[MultiTask],
-) -> None:
+def test_heads_that_share_features_in_eval_alone_keep_nothing_alive(kind: type[MultiTask]) -> None:
     model = attach(kind(), verbose=False)
     out = model(torch.randn(N, 6))
     assert {len(t) for t in out.values()} == {2 * N}
@@ -389,11 +387,7 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str | None, str]] = {
         "features.denseblock4",
         "a training pass fails",
     ),
-    "one branch of a residual": (
-        small_resnet,
-        "layer4.0.conv1",
-        "a training pass fails: .*size",
-    ),
+    "one branch of a residual": (small_resnet, "layer4.0.conv1", "a training pass fails: .*size"),
     "an unknown name": (Mlp, "haed", "no submodule 'haed'. Do you mean 'head'"),
 }
 

@@ -192,8 +192,7 @@ def test_what_grows_on_two_axes_or_on_none_has_no_rows_of_samples() -> None:
 
 
 @pytest.mark.parametrize(
-    ("samples", "expected"),
-    [(2, [0, 0, 1, 1]), (3, [0, 2, 1, 2]), (4, [0, 1, 2, 3, 0, 1])],
+    ("samples", "expected"), [(2, [0, 0, 1, 1]), (3, [0, 2, 1, 2]), (4, [0, 1, 2, 3, 0, 1])]
 )
 def test_samples_are_repeated_and_their_copies_known(samples: int, expected: list[int]) -> None:
     given = as_batch(torch.arange(float(samples))[:, None])

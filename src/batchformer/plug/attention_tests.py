@@ -14,13 +14,7 @@ from torch import Tensor, nn
 
 from batchformer.nn.module import BatchFormer
 from batchformer.nn.streams import leaves
-from batchformer.plug.batches import (
-    FEW,
-    repeated_index,
-    replace_sample,
-    replaced_index,
-    source_of,
-)
+from batchformer.plug.batches import FEW, repeated_index, replace_sample, replaced_index, source_of
 from batchformer.plug.evidence import NEGLIGIBLE, Evidence, Picker, row_orders
 from batchformer.plug.findings import ATTEND, CONTROL, Finding
 from batchformer.plug.insertion import WithBatchFormer

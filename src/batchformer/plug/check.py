@@ -16,13 +16,7 @@ from torch.optim import Optimizer
 
 from batchformer.nn.encoder import bypassed
 from batchformer.nn.module import BatchFormer, encoders_of, parameter_ids
-from batchformer.plug import (
-    attention_tests,
-    eval_tests,
-    place_tests,
-    stream_tests,
-    weight_tests,
-)
+from batchformer.plug import attention_tests, eval_tests, place_tests, stream_tests, weight_tests
 from batchformer.plug.alive import about_life, decay_warning, influence_of
 from batchformer.plug.batches import few_samples, fill_up, replaced_index
 from batchformer.plug.classifier import find_and_trace

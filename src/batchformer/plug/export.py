@@ -12,13 +12,7 @@ from torch import Tensor, nn
 from batchformer.nn.streams import leaves
 from batchformer.plug.classifier import CHILD, AttachError, output_tensors
 from batchformer.plug.example import Batch, find_batch, forget_example, remembered_example
-from batchformer.plug.insertion import (
-    OURS,
-    RECORD,
-    Attachment,
-    remove,
-    unwrap,
-)
+from batchformer.plug.insertion import OURS, RECORD, Attachment, remove, unwrap
 from batchformer.plug.preserve import preserve_state
 
 M = TypeVar("M", bound=nn.Module)

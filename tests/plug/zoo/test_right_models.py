@@ -698,11 +698,7 @@ RIGHT |= {
     "rows of all tokens in one axis": lambda: (Flattened(), tokens()),
     "sequence first inside": lambda: (SequenceFirst(tokens=True), tokens()),
     "sequence first": lambda: (SequenceFirst(), tokens().transpose(0, 1), AXIS),
-    "sequence first, last step": lambda: (
-        SequenceFirst(last=True),
-        tokens().transpose(0, 1),
-        AXIS,
-    ),
+    "sequence first, last step": lambda: (SequenceFirst(last=True), tokens().transpose(0, 1), AXIS),
     "plain and mixed logits": made(
         ByHand,
         rows=lambda m, f: {"logits": m.head(f), "mixed_logits": m.head(m.mix(f))},

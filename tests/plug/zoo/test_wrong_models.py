@@ -124,15 +124,13 @@ OUT_OF_ORDER = {
 wrong_part(
     "rows",
     {
-        (THERE, "no training pass calls it"): {
-            "never called": (Base, lambda m, f: m.head(f)),
-        },
+        (THERE, "no training pass calls it"): {"never called": (Base, lambda m, f: m.head(f))},
         (ATTEND, LEARN, "do not all reach the outputs"): {
             "thrown away": (Base, lambda m, f: [m.mix(f), m.out(f, f)][1]),
             "gated to zero": (Base, lambda m, f: m.out(f, f + 0.0 * m.mix(f))),
         },
         (ATTEND, LEARN, ""): {
-            "dropped by a function": (Base, lambda m, f: m.out(f, f + F.dropout(m.mix(f), p=1.0))),
+            "dropped by a function": (Base, lambda m, f: m.out(f, f + F.dropout(m.mix(f), p=1.0)))
         },
         (STREAMS, ""): {
             "rows lost": (Base, lambda m, f: m.out(f, m.mix(f))[:-1]),
@@ -186,63 +184,61 @@ wrong_part(
             "half of the samples": (
                 Base,
                 lambda m, f: m.out(f, m.mix(f).where(torch.arange(len(f))[:, None] % 2 == 1, f)),
-            ),
+            )
         },
         (ATTEND, "small constant"): {
-            "next to nothing": (Stock, lambda m, f: m.out(f, torch.lerp(f, m.mix(f), 1e-4))),
+            "next to nothing": (Stock, lambda m, f: m.out(f, torch.lerp(f, m.mix(f), 1e-4)))
         },
         (ATTEND, "60 of 64 mixed rows do not depend on the first sample"): {
-            "groups of four": (Base, lambda m, f: m.out(f, *map(m.mix, f.split(4)))),
+            "groups of four": (Base, lambda m, f: m.out(f, *map(m.mix, f.split(4))))
         },
         (ATTEND, "call the encoder once, with all rows"): {
-            "stock, groups of sixteen": (Stock, lambda m, f: m.out(f, *map(m.mix, f.split(16)))),
+            "stock, groups of sixteen": (Stock, lambda m, f: m.out(f, *map(m.mix, f.split(16))))
         },
         (ATTEND, "for batches of any size"): {
-            "off in large batches": (Stock, lambda m, f: m.out(f, m.mix(f) if len(f) <= 4 else f)),
+            "off in large batches": (Stock, lambda m, f: m.out(f, m.mix(f) if len(f) <= 4 else f))
         },
         (OWN, "do not pool"): {
             "pooled": (Base, lambda m, f: m.out(f, m.mix(f).mean(0).expand_as(f))),
             "stock, pooled": (Stock, lambda m, f: m.out(f, m.mix(f).mean(0).expand_as(f))),
         },
         (ALIVE, "is everything dropped"): {
-            "dropout of one by a function": (Base, lambda m, f: Base.rows(m, F.dropout(f, 1.0))),
+            "dropout of one by a function": (Base, lambda m, f: Base.rows(m, F.dropout(f, 1.0)))
         },
         (SHARED, "50.9 to 42.4"): {
-            "two heads": (Base, lambda m, f: torch.cat([m.head(f), m.head2(m.mix(f))])),
+            "two heads": (Base, lambda m, f: torch.cat([m.head(f), m.head2(m.mix(f))]))
         },
         (SHARED, "last.weight acts on one stream alone"): {
-            "further layer": (Base, lambda m, f: torch.cat([m.head(f), m.last(m.head(m.mix(f)))])),
+            "further layer": (Base, lambda m, f: torch.cat([m.head(f), m.last(m.head(m.mix(f)))]))
         },
         (SHARED, "bias acts on one stream alone"): {
-            "bias": (Base, lambda m, f: torch.cat([m.head(f), m.head(m.mix(f)) + m.bias])),
+            "bias": (Base, lambda m, f: torch.cat([m.head(f), m.head(m.mix(f)) + m.bias]))
         },
         (SHARED, "scale acts on one stream alone"): {
-            "scale": (Stock, lambda m, f: torch.cat([m.head(f), m.head(m.mix(f)) * m.scale])),
+            "scale": (Stock, lambda m, f: torch.cat([m.head(f), m.head(m.mix(f)) * m.scale]))
         },
         (EVAL, "training uses norm.weight, which eval does not"): {
-            "norm in training alone": (Stock, lambda m, f: Stock.rows(m, m.norm(f))),
+            "norm in training alone": (Stock, lambda m, f: Stock.rows(m, m.norm(f)))
         },
         (EVAL, "training uses hidden.weight, which eval does not"): {
-            "layer in training alone": (Base, lambda m, f: Base.rows(m, m.hidden(f))),
+            "layer in training alone": (Base, lambda m, f: Base.rows(m, m.hidden(f)))
         },
         (SHARED, ONE_STREAM): {
-            "stock, two heads": (Stock, lambda m, f: torch.cat([m.head(f), m.head2(m.mix(f))])),
+            "stock, two heads": (Stock, lambda m, f: torch.cat([m.head(f), m.head2(m.mix(f))]))
         },
         (SHARED, ""): {
             "two outputs of two heads": (
                 Base,
                 lambda m, f: {"a": m.head(f), "b": m.head2(m.mix(f))},
-            ),
+            )
         },
         (TRAIN, "head.weight no gradient"): {
             "copied head": (
                 Base,
                 lambda m, f: torch.cat([m.head(f), copy.deepcopy(m.head)(m.mix(f))]),
-            ),
+            )
         },
-        (LEARN, ""): {
-            "mean": (WithoutEncoder, lambda m, f: m.out(f, 0.5 * f + 0.5 * f.mean(0))),
-        },
+        (LEARN, ""): {"mean": (WithoutEncoder, lambda m, f: m.out(f, 0.5 * f + 0.5 * f.mean(0)))},
         (LEARN, "once, in __init__"): {  # seen in public
             "fresh BatchFormer": (
                 WithoutEncoder,
@@ -258,10 +254,10 @@ wrong_part(
             "encoder without gradient": (Base, lambda m, f: m.out(f, torch.no_grad()(m.mix)(f))),
         },
         (LEARN, TRAIN, "not detached"): {
-            "mixed rows detached": (Base, lambda m, f: m.out(f, m.mix(f).detach())),
+            "mixed rows detached": (Base, lambda m, f: m.out(f, m.mix(f).detach()))
         },
         (LEARN, TRAIN, "rounded"): {
-            "mixed rows rounded": (Base, lambda m, f: m.out(f, (8 * m.mix(f)).round() / 8)),
+            "mixed rows rounded": (Base, lambda m, f: m.out(f, (8 * m.mix(f)).round() / 8))
         },
         # The encoder is registered, so that nothing is said about model.parameters().
         (LEARN, TRAIN, CUT_OFF): {
@@ -269,13 +265,13 @@ wrong_part(
             "stock, rounded": (Stock, lambda m, f: m.out(f, (8 * m.mix(f)).round() / 8)),
         },
         (TRAIN, "detach() or no_grad()"): {
-            "features detached": (Base, lambda m, f: m.out(f, m.mix(f.detach()))),
+            "features detached": (Base, lambda m, f: m.out(f, m.mix(f.detach())))
         },
         (TRAIN, "plain rows give head.weight no gradient"): {
-            "no gradient": (Base, lambda m, f: torch.cat([m.head(f).detach(), m.head(m.mix(f))])),
+            "no gradient": (Base, lambda m, f: torch.cat([m.head(f).detach(), m.head(m.mix(f))]))
         },
         (TRAIN, "plain rows give the backbone no gradient"): {
-            "plain features detached": (Base, lambda m, f: m.out(f.detach(), m.mix(f))),
+            "plain features detached": (Base, lambda m, f: m.out(f.detach(), m.mix(f)))
         },
     },
 )
@@ -291,7 +287,7 @@ wrong_part(
             "stock, one by one": (Stock, lambda m, f: m.out(*(m.mix(row[None]) for row in f))),
         },
         (EVAL, "leave out only the encoder"): {
-            "layer at test alone": (Base, lambda m, f: m.head(m.hidden(f))),
+            "layer at test alone": (Base, lambda m, f: m.head(m.hidden(f)))
         },
         (EVAL, "eval uses head2.weight, which training does not"): {
             "another head at test": (Base, lambda m, f: m.head2(f)),
@@ -309,31 +305,31 @@ wrong_part(
                 Base,
                 lambda m, f: m.batchformer(f + m.positions[: len(f)]),
                 lambda: {"positions": nn.Parameter(torch.randn(64, C))},
-            ),
+            )
         },
         (EQUAL, "causal mask"): {
-            "causal mask": (Stock, lambda m, f: Stock.mix(m, f, src_mask=causal(f))),
+            "causal mask": (Stock, lambda m, f: Stock.mix(m, f, src_mask=causal(f)))
         },
         (EQUAL, "recurrence"): {
             "recurrent over samples": (
                 Base,
                 lambda m, f: m.gru(f.unsqueeze(1))[0].squeeze(1),
                 lambda: {"gru": nn.GRU(C, C // 2, bidirectional=True)},
-            ),
+            )
         },
         (ATTEND, LEARN, ""): {  # The gradient of each is a multiple of the other: both stay closed.
             "two gates of zero": (
                 Base,
                 lambda m, f: f + m.second * m.gate * m.batchformer(f),
                 lambda: {name: nn.Parameter(torch.zeros(1)) for name in ("gate", "second")},
-            ),
+            )
         },
         (LEARN, "kept in a list"): {
             "kept in a list": (
                 WithoutEncoder,
                 lambda m, f: m.encoders[0](f),
                 lambda: {"encoders": [BatchFormer(C, dropout=0.0)]},
-            ),
+            )
         },
     },
 )
@@ -539,7 +535,7 @@ wrong(
             ),
         },
         (STAY, "mixes samples elsewhere"): {
-            "attached to a model that mixes in training": lambda: attached(MixesInTraining()),
+            "attached to a model that mixes in training": lambda: attached(MixesInTraining())
         },
         (STAY, "mixup"): {
             "mixed up after the place": MixedUpAfterThePlace,
@@ -550,7 +546,7 @@ wrong(
                 Base,
                 lambda: {"second": BatchFormer(C)},
                 rows=lambda m, f: m.head(m.second(two_streams(f, m.batchformer))),
-            ),
+            )
         },
         # Attention over something else.
         (ATTEND, "batch_first=False"): {
@@ -561,11 +557,7 @@ wrong(
             "length one by hand": made(
                 Base, rows=lambda m, f: m.out(f, m.norm(f + over_length_one(m.qkv(f))))
             ),
-            "over tokens": lambda: (
-                made(Stock, mix=Base.mix)(batch_first=True),
-                TOKENS,
-                {},
-            ),
+            "over tokens": lambda: (made(Stock, mix=Base.mix)(batch_first=True), TOKENS, {}),
             "ours over tokens": lambda: (
                 made(Base, lambda: {"batchformer": BatchFormer(C, batch_axis=1)})(),
                 TOKENS,
@@ -574,21 +566,19 @@ wrong(
             "mixed in the backward pass alone": MixedInTheBackwardPassAlone,
         },
         (ATTEND, "by 4e-06 of what it moves its own"): {
-            "logits mixed by next to nothing": LogitsMixedByNextToNothing,
+            "logits mixed by next to nothing": LogitsMixedByNextToNothing
         },
         (ATTEND, "not finite"): {
             "NaN in the encoder": lambda: changed(
                 attached(),
                 lambda m: nn.init.constant_(m[2].batchformer.layers[0].linear1.weight, torch.nan),
-            ),
+            )
         },
         # A gate that starts at zero, and is not trained.
         (ATTEND, LEARN, "do not all reach the outputs"): {
-            "stays gated to zero": lambda: optimized(gated := Gated(torch.zeros(1)), [gated.gate]),
+            "stays gated to zero": lambda: optimized(gated := Gated(torch.zeros(1)), [gated.gate])
         },
-        (ATTEND, LEARN, ""): {
-            "gate frozen at zero": lambda: Gated(torch.zeros(C), trained=False),
-        },
+        (ATTEND, LEARN, ""): {"gate frozen at zero": lambda: Gated(torch.zeros(C), trained=False)},
         # A second place at which no sample attends to another, or only to some.
         (ATTEND, "in second every sample attends only to itself"): {
             "second place over length one": made(
@@ -607,28 +597,28 @@ wrong(
                 TwoPlaces,
                 place=lambda m: BatchFormer(C, batch_axis=1),
                 mix=lambda m, f: m.second(f.unsqueeze(1)).squeeze(1),
-            ),
+            )
         },
         (ATTEND, "over an axis of length one"): {
             "second place over length one by hand": made(
                 TwoPlaces,
                 place=lambda m: nn.Linear(C, 3 * C),
                 mix=lambda m, f: f + over_length_one(m.second(f)),
-            ),
+            )
         },
         (ATTEND, "second attends over 8 of 64 samples"): {
             "second place in groups": made(
                 TwoPlaces, mix=lambda m, f: torch.cat([m.second(part) for part in f.split(8)])
-            ),
+            )
         },
         (ATTEND, "without second the mixed rows change by"): {
             "second place of next to no effect": made(
                 TwoPlaces, mix=lambda m, f: torch.lerp(f, m.second(f), 1e-5)
-            ),
+            )
         },
         # Samples attend now, and not in other training steps.
         (ATTEND, "in a later training step no mixed row depends on another sample"): {
-            "in the first steps": made(InSomeSteps, on=lambda m: m.step < 100),
+            "in the first steps": made(InSomeSteps, on=lambda m: m.step < 100)
         },
         (ATTEND, "in every training step"): {
             "in every second step": made(
@@ -642,7 +632,7 @@ wrong(
         (ATTEND, "1 has a dropout of 1, so nothing passes it"): {
             "dropout of one before the place": lambda: attached(
                 nn.Sequential(nn.Linear(8, C), nn.Dropout(1.0), nn.Linear(C, K))
-            ),
+            )
         },
         (ATTEND, "batchformer.self_attn has a dropout of 1"): {
             "stock drops everything": lambda: Stock(dropout=1.0),
@@ -651,7 +641,7 @@ wrong(
             ),
         },
         (ATTEND, "call the encoder once, with all rows"): {
-            "a large model in groups of sixteen": lambda: attached(Large()),
+            "a large model in groups of sixteen": lambda: attached(Large())
         },
         # What was done to a model.
         (THERE, "call attach(model)"): {"no BatchFormer": plain},
@@ -670,30 +660,30 @@ wrong(
         (THERE, ""): {
             "forward replaced after attach": lambda: changed(
                 attached(), lambda m: setattr(m[2], "forward", lambda f: F.linear(f, m[2].weight))
-            ),
+            )
         },
         (CALLED, "2.batchformer.layers.0.self_attn"): {
             "a part of the encoder that is never called": lambda: changed(
                 attached(),
                 lambda m: m[2].batchformer.layers[0].self_attn.register_forward_hook(print),
-            ),
+            )
         },
         (STREAMS, ""): {
             "attached to what doubles already": made(
                 Base, lambda: {"head": attached(nn.Sequential(nn.Linear(C, C), nn.Linear(C, K)))}
-            ),
+            )
         },
         # Classifiers and gradients.
         (SHARED, "hidden.weight acts on one stream alone"): {
-            "unshared hidden layer": UnsharedHiddenLayer,
+            "unshared hidden layer": UnsharedHiddenLayer
         },
         (SHARED, ""): {"two classifiers by slices": TwoClassifiersBySlices},
         (SHARED, "biases acts on one stream alone"): {"bias of each stream": BiasOfEachStream},
         (TRAIN, "head.weight no gradient"): {
-            "classifier detached for mixed rows": ClassifierDetachedForMixedRows,
+            "classifier detached for mixed rows": ClassifierDetachedForMixedRows
         },
         (LEARN, "unused.layers.0"): {
-            "second encoder never called": made(Base, lambda: {"unused": BatchFormer(C)}),
+            "second encoder never called": made(Base, lambda: {"unused": BatchFormer(C)})
         },
         (LEARN, "12 of 12 parameters are frozen"): {
             "frozen encoder": lambda: changed(
@@ -704,7 +694,7 @@ wrong(
         (LEARN, "4 of 12 parameters are frozen"): {
             "stock attention frozen": lambda: changed(
                 Stock(), lambda m: m.batchformer.self_attn.requires_grad_(False)
-            ),
+            )
         },
         (LEARN, "once, in __init__"): {"fresh and registered": FreshAndRegistered},
         # Batches of other sizes.
@@ -722,7 +712,7 @@ wrong(
         },
         # Modes.
         (ON, "call model.train()"): {
-            "switched off": lambda: changed(attached(), lambda m: m[2].batchformer.eval()),
+            "switched off": lambda: changed(attached(), lambda m: m[2].batchformer.eval())
         },
         (ON, ""): {
             "one of two places switched off": lambda: changed(
@@ -791,15 +781,15 @@ wrong(
         (MEMBER, "8 of 12 parameters"): {
             "optimizer without the attention": lambda: optimized(
                 model := Stock(), model.batchformer.self_attn.parameters()
-            ),
+            )
         },
         (MEMBER, "12 of them at a rate of 0"): {"encoder at rate zero": encoder_at_rate_zero},
         (MEMBER, "give the encoder a learning rate"): {
-            "stock encoder at rate zero": stock_encoder_at_rate_zero,
+            "stock encoder at rate zero": stock_encoder_at_rate_zero
         },
         (ALIVE, "module_weight_decay"): {"taken away by weight decay": lambda: decayed(19)},
         (ALIVE, ATTEND, "module_weight_decay"): {
-            "nothing left by weight decay": lambda: decayed(95),
+            "nothing left by weight decay": lambda: decayed(95)
         },
     }
 )
@@ -835,29 +825,26 @@ wrong_part(
     "second_rows",
     {
         (STAY, "outputs['attributes']: replacing one sample moves 3 of 3 others"): {
-            "second output centred": (TwoHeads, lambda m, f: centred(f)),
+            "second output centred": (TwoHeads, lambda m, f: centred(f))
         },
         (FIRST, "outputs['attributes']: mixed, plain"): {
-            "second output mixed first": (TwoHeads, lambda m, f: torch.cat([m.mix(f), f])),
+            "second output mixed first": (TwoHeads, lambda m, f: torch.cat([m.mix(f), f]))
         },
         (FIRST, "outputs['attributes']: the rows of a stream are not in the order"): {
-            "second output rolled": (
-                TwoHeads,
-                lambda m, f: torch.cat([f, m.mix(f).roll(1, 0)]),
-            ),
+            "second output rolled": (TwoHeads, lambda m, f: torch.cat([f, m.mix(f).roll(1, 0)]))
         },
         (ATTEND, "outputs[1]: 0 of 3 mixed rows depend on another sample"): {
-            "second output plain twice": (OutputsOfATuple, lambda m, f: torch.cat([f, f])),
+            "second output plain twice": (OutputsOfATuple, lambda m, f: torch.cat([f, f]))
         },
         (ATTEND, "outputs[0]: 0 of 3 mixed rows depend on another sample"): {
-            "first output plain twice": (OutputsOfATupleTurned, lambda m, f: torch.cat([f, f])),
+            "first output plain twice": (OutputsOfATupleTurned, lambda m, f: torch.cat([f, f]))
         },
         (EQUAL, "outputs['attributes']: their mixed rows differ"): {
             "second output causal": (
                 TwoHeads,
                 lambda m, f: torch.cat([f, m.causal(f[:, None], src_mask=causal(f)).squeeze(1)]),
                 lambda: {"causal": nn.TransformerEncoderLayer(C, 4, C, 0.5)},
-            ),
+            )
         },
     },
 )
