@@ -185,7 +185,7 @@ def attach(
         unique = list(dict.fromkeys(modules))
         _warn_of_large_encoder(model, unique, calls)
         # Insert them, and run one training pass to prove that rows double.
-        with _removed_on_error(model):
+        try:
             insert_all(calls, modules, streams, mask)
             if not any(call.name in names for names in record.producers for call in calls):
                 mark_outputs(model, record, calls)
@@ -196,6 +196,9 @@ def attach(
                 add_mixin(norm, PerStream, _doubled_by=owner)
             for module, sides in seen.sides.items():
                 add_mixin(module, DoublesSideInputs, _sides=sides, _doubled_by=owner)
+        except Exception:
+            remove(model)
+            raise
         changed = {call.module for call in calls} | set(norms) | seen.sides.keys()
         model.__dict__[RECORD] = Attachment(
             places=tuple(call.name for call in calls),
@@ -408,15 +411,6 @@ def _seeded_from_rng_state(device: torch.device, number: int) -> Iterator[None]:
     with preserve_generators([device]):
         seed_device(device, seed)
         yield
-
-
-@contextmanager
-def _removed_on_error(model: nn.Module) -> Iterator[None]:
-    try:
-        yield
-    except Exception:
-        remove(model)
-        raise
 
 
 #: An encoder with this many parameters, and half as many as the network, causes a warning.
