@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from batchformer import BatchFormer, attach, check, match, two_streams
+from batchformer.plug.alive import influence
 from batchformer.plug.findings import OWN, CheckResult
 from batchformer.plug.noise import drops_everything
 
@@ -57,6 +58,7 @@ def same(a: Any, b: Any) -> bool:
 def test_a_good_model_passes_and_is_left_as_it_was(training: bool) -> None:
     model = attach(Backbone(), verbose=False).train(training)
     model(X).sum().backward()
+    model.body[1].eval()
     before = snapshot(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     result = check(model, (X, torch.zeros(6)), optimizer)
@@ -64,6 +66,8 @@ def test_a_good_model_passes_and_is_left_as_it_was(training: bool) -> None:
     assert "BatchFormer is acting." in str(result)
     assert same(before, snapshot(model))
     assert not any(m._forward_hooks for m in model.modules())
+    assert influence(model, (X, torch.zeros(6))) == result.influence
+    assert same(before, snapshot(model))
 
 
 class OwnCode(Backbone):

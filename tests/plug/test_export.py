@@ -196,6 +196,7 @@ def test_a_checkpoint_is_not_taken_for_a_state_dict() -> None:
     with pytest.raises(ValueError, match=r"export\(checkpoint\['state_dict'\]\)"):
         export(checkpoint)
     assert len(export(checkpoint["state_dict"])) == 4  # type: ignore[arg-type]
+    assert list(export(model[1].state_dict())) == ["weight", "bias"]
 
 
 def test_a_failed_guess_is_told_once() -> None:

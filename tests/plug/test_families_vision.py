@@ -19,7 +19,7 @@ from torchvision.models.efficientnet import MBConvConfig
 from torchvision.models.resnet import BasicBlock
 from torchvision.models.segmentation.fcn import FCNHead
 
-from batchformer import attach, check, detach, match
+from batchformer import attach, check, detach
 from batchformer.nn.module import encoders_of
 from batchformer.plug.insertion import PerStream
 from helpers.promises import assert_promises_are_kept, refusal
@@ -251,21 +251,6 @@ def test_separate_modules_on_the_same_features_keep_nothing_alive() -> None:
     assert len(pickle.dumps(copy.deepcopy(model))) == len(pickle.dumps(model))
 
 
-def test_multi_label_and_regression_losses_take_matched_targets() -> None:
-    x, labels, ages = torch.randn(N, 6), torch.randint(0, 2, (N, K)).float(), torch.rand(N)
-    for model, criterion, targets in (
-        (Mlp(), F.binary_cross_entropy_with_logits, labels),
-        (Ages(), F.mse_loss, ages),
-    ):
-        attach(model, verbose=False)
-        outputs = model(x)
-        loss = criterion(outputs, match(outputs, targets))
-        halves = [criterion(half, targets) for half in outputs.chunk(2)]
-        torch.testing.assert_close(loss, (halves[0] + halves[1]) / 2)
-        with pytest.raises((RuntimeError, ValueError), match="two streams"):
-            criterion(outputs, targets)
-
-
 # Blocks in the middle of a network: the channels are where the block reads them.
 
 
@@ -320,15 +305,6 @@ def test_norms_per_stream_do_to_the_mixed_rows_what_they_do_to_the_plain(
 # What cannot work is refused, says where else to look, and leaves the model as it was.
 
 
-class DifferentFeatures(MultiTask):
-    def __init__(self) -> None:
-        super().__init__()
-        self.colour = nn.Linear(6, 4)
-
-    def forward(self, x: Tensor) -> dict[str, Tensor]:
-        return {"kind": self.kind(self.body(x)), "colour": self.colour(x)}
-
-
 class HeadCalledTwice(Mlp):
     def forward(self, x: Tensor) -> Any:
         return self.head(self.body(x)) + self.head(self.body(-x))
@@ -366,17 +342,10 @@ class RunsItsChildren(nn.Module):
         return x
 
 
-class RegistersNoClassifier(Mlp):
-    def get_classifier(self) -> nn.Module:
-        return nn.Identity()
-
-
 REFUSED: dict[str, tuple[Callable[[], nn.Module], str | None, str]] = {
-    "heads on different features": (DifferentFeatures, None, "no single classifier"),
     "a head called twice": (HeadCalledTwice, None, "called 2 times"),
     "a head of two tensors": (HeadOfTwoTensors, None, "not one tensor of samples"),
     "a weight outside layers": (WeightOutsideLayers, None, "'weight'.*no layer"),
-    "no classifier": (RegistersNoClassifier, None, "num_classes=0"),
     "a container that runs its children": (
         lambda: nn.Sequential(nn.Linear(6, 16), RunsItsChildren(), nn.Linear(16, K)),
         "1",
