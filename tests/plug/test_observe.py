@@ -13,10 +13,7 @@ from batchformer import BatchFormer, attach
 from batchformer.plug.batches import (
     FEW,
     few_samples,
-    repeated_index,
     replace_sample,
-    same_samples,
-    select_samples,
     source_of,
 )
 from batchformer.plug.example import as_batch
@@ -157,17 +154,6 @@ def test_rows_are_found_by_what_grows_with_the_batch(
 def test_without_eval_outputs_rows_are_found_by_their_number() -> None:
     assert as_rows([torch.zeros(6, 2, 3)], 3, [])[0].shape == (6, 6)
     assert as_rows([torch.zeros(9, 6, 2)], 3, [])[0].shape == (6, 18)
-
-
-@pytest.mark.parametrize(
-    ("samples", "expected"), [(2, [0, 0, 1, 1]), (3, [0, 2, 1, 2]), (4, [0, 1, 2, 3, 0, 1])]
-)
-def test_samples_are_repeated_and_their_copies_known(samples: int, expected: list[int]) -> None:
-    given = as_batch(torch.arange(float(samples))[:, None])
-    batch = select_samples(given, repeated_index(samples, len(expected)))
-    taken = batch.args[0][:, 0]
-    assert taken.tolist() == expected
-    assert torch.equal(same_samples(batch), taken[:, None] == taken)
 
 
 class Noisy(nn.Module):
