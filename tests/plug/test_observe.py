@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import UserDict
 from typing import Any, NamedTuple
 
 import pytest
@@ -103,7 +104,7 @@ def test_rows_of_nested_arguments_are_cut_and_replaced() -> None:
         scale: float
 
     x, same = torch.arange(12.0).reshape(6, 2), torch.zeros(6, 2)
-    nest = {"a": [x, 3], "b": (Pair(2 * x, 0.5), list("abcdef"))}
+    nest = UserDict(a=[x, 3], b=(Pair(2 * x, 0.5), list("abcdef")))  # as tokenizers give it
 
     class Nested(nn.Module):
         def forward(self, x: Tensor, nest: Any) -> Tensor:
