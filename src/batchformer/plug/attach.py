@@ -242,14 +242,10 @@ def param_groups(
     """
     mine = parameter_ids(encoders_of(model))
     trainable = [p for p in model.parameters() if p.requires_grad]
+    own_decay = weight_decay if module_weight_decay is None else module_weight_decay
     groups = [
         ("model", [p for p in trainable if id(p) not in mine], lr, weight_decay),
-        (
-            MODULE,
-            [p for p in trainable if id(p) in mine],
-            lr * lr_factor,
-            weight_decay if module_weight_decay is None else module_weight_decay,
-        ),
+        (MODULE, [p for p in trainable if id(p) in mine], lr * lr_factor, own_decay),
     ]
     return [
         {"params": params, "lr": rate, "name": name}
