@@ -27,6 +27,7 @@ from batchformer import attach, check, export, match, stream_loss
 from batchformer.nn.module import encoders_of
 from batchformer.plug.alive import influence, watched_influence
 from batchformer.plug.export import plain_state_dict
+from helpers.tiny_transformers import NO_DROPOUT, tiny
 
 SOURCE = str(Path(batchformer.__file__).parents[1])
 
@@ -156,13 +157,7 @@ def vit() -> Built:
 
 
 def bert() -> Built:
-    """A BERT of one narrow layer, without dropout of its own."""
-    transformers = pytest.importorskip("transformers")
-    sizes = {"vocab_size": 50, "hidden_size": 16, "num_hidden_layers": 1, "num_labels": 5}
-    more = {"num_attention_heads": 2, "intermediate_size": 16}
-    dropouts = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    config = transformers.BertConfig(**sizes, **more, **dropouts)
-    model = transformers.BertForSequenceClassification(config)
+    model = tiny("BertForSequenceClassification", **NO_DROPOUT)
     return model, lambda n: torch.randint(0, 50, (n, 6))
 
 

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
-os.environ["HF_HUB_OFFLINE"] = "1"
-
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +13,6 @@ import timm
 import torch
 import torch.nn.functional as F
 import torchvision.models as tv
-import transformers
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 from torch.utils.checkpoint import checkpoint
@@ -28,6 +23,7 @@ from batchformer.nn.encoder import EncoderWeights, batch_former
 from batchformer.plug.findings import ATTEND, EVAL, LEARN, MEMBER, SHARED, STAY, STREAMS
 from helpers import mixing_models
 from helpers.mixing_models import C, Deep, Gated, K, Mixing, TwoPlaces, deep, made
+from helpers.tiny_transformers import tiny
 
 N = 6
 RIGHT: dict[str, Callable[[], Any]] = {}
@@ -767,11 +763,8 @@ class Experts(nn.Module):
 
 
 def bert() -> Any:
-    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
-    more = {"intermediate_size": 16, "num_labels": K, "vocab_size": 50}
     given = {"output_hidden_states": True, "output_attentions": True}
-    config = transformers.BertConfig(**sizes, **more, **given, attn_implementation="eager")
-    return transformers.BertForSequenceClassification(config)
+    return tiny("BertForSequenceClassification", **given, attn_implementation="eager")
 
 
 attached("stacked experts", Experts, x)
