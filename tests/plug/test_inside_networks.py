@@ -26,6 +26,7 @@ from torchvision.models._utils import IntermediateLayerGetter
 from batchformer import BatchFormer, attach, check, duplicate, match, split
 from batchformer.nn.module import encoders_of
 from helpers.promises import assert_promises_are_kept, outputs_of, refusal
+from helpers.tiny_transformers import tiny
 
 N, K = 4, 3
 
@@ -44,15 +45,7 @@ def padded_images() -> dict[str, Tensor]:
 # ---- The families, small and with random weights.
 
 TIMM = {"img_size": 32, "depth": 3, "embed_dim": 32, "num_heads": 2, "num_classes": K}
-HF = {
-    "hidden_size": 16,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 2,
-    "intermediate_size": 16,
-    "image_size": 16,
-    "patch_size": 8,
-    "num_labels": K,
-}
+HF = {"num_hidden_layers": 3, "image_size": 16, "patch_size": 8}
 
 
 def timm_swin() -> nn.Module:
@@ -67,16 +60,8 @@ def timm_swin() -> nn.Module:
 
 
 def hf_swin() -> nn.Module:
-    config = transformers.SwinConfig(
-        image_size=32,
-        patch_size=2,
-        embed_dim=8,
-        depths=[2, 2],
-        num_heads=[2, 2],
-        window_size=4,
-        num_labels=K,
-    )
-    return transformers.SwinForImageClassification(config)
+    sizes = {"image_size": 32, "patch_size": 2, "embed_dim": 8, "window_size": 4, "num_labels": K}
+    return tiny("SwinForImageClassification", sizes, depths=[2, 2], num_heads=[2, 2])
 
 
 def detector(kind: str, width: int = 32, maps: tuple[str, ...] = ("stage4",), **more: Any) -> Any:
@@ -164,12 +149,12 @@ FAMILIES = {
     ),
     "timm Swin": Family(timm_swin, lambda: images(56), ["layers.0.blocks.1", "layers.1"]),
     "Hugging Face ViT": Family(
-        lambda: transformers.ViTForImageClassification(transformers.ViTConfig(**HF)),
+        lambda: tiny("ViTForImageClassification", **HF),
         lambda: {"pixel_values": images(16)["x"]},
         ["vit.layers.1", "vit.layers.2"],
     ),
     "Hugging Face DeiT": Family(
-        lambda: transformers.DeiTForImageClassification(transformers.DeiTConfig(**HF)),
+        lambda: tiny("DeiTForImageClassification", **HF),
         lambda: {"pixel_values": images(16)["x"]},
         ["deit.layers.1"],
     ),
