@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
 accelerate = pytest.importorskip("accelerate")
 
@@ -31,51 +31,57 @@ def _no_shared_state() -> Iterator[None]:
         state._reset_state()
 
 
+def sgd(model: nn.Module, lr: float = 0.1, **options: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=lr, **options)
+
+
+def train(accelerator: Any, model: Any, optimizer: Any, x: Tensor, y: Tensor) -> float:
+    """One step, as a user writes it; the loss."""
+    with accelerator.accumulate(model):
+        logits = model(x)
+        assert len(logits) == 2 * len(x)
+        loss = F.cross_entropy(logits, match(logits, y))
+        accelerator.backward(loss)
+        optimizer.step()
+        optimizer.zero_grad()
+    return float(loss)
+
+
+def assert_saved(path: Path, model: nn.Module) -> None:
+    fresh = small_network()
+    fresh.load_state_dict(torch.load(path, weights_only=True), strict=True)
+    assert torch.equal(evaluated(fresh).float(), evaluated(model))
+
+
 @pytest.mark.parametrize("precision", ["no", "bf16"])
 def test_training_lowers_the_loss_and_saves_the_plain_model(tmp_path: Path, precision: str) -> None:
     accelerator = accelerate.Accelerator(cpu=True, mixed_precision=precision)
     plain = small_network()
-    optimizer = torch.optim.SGD(plain.parameters(), lr=0.1, momentum=0.9)
+    optimizer = sgd(plain, momentum=0.9)
     torch.manual_seed(1)
     model, optimizer, loader = prepare(
         accelerator, plain, optimizer, three_classes(), verbose=False
     )
     assert check(model, next(iter(loader)), optimizer)
-    losses = []
-    for _ in range(12):
-        for x, y in loader:
-            logits = model(x)
-            assert len(logits) == 2 * len(x)
-            loss = F.cross_entropy(logits, match(logits, y))
-            accelerator.backward(loss)
-            optimizer.step()
-            optimizer.zero_grad()
-            losses.append(loss.item())
+    losses = [train(accelerator, model, optimizer, *batch) for _ in range(12) for batch in loader]
     assert sum(losses[-3:]) < 0.5 * sum(losses[:3])
 
     save_plain(accelerator, model, tmp_path / "plain.pt")
     assert model(torch.randn(4, 6)).shape == (8, 3)  # still attached, still training
-    fresh = small_network()
-    fresh.load_state_dict(torch.load(tmp_path / "plain.pt", weights_only=True), strict=True)
     with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
-        assert torch.equal(evaluated(fresh).float(), evaluated(model))
+        assert_saved(tmp_path / "plain.pt", model)
 
 
 def test_accumulation_is_the_mean_over_both_streams_of_all_micro_batches() -> None:
     """Two micro-batches of 12, one SGD step: against autograd by hand."""
     accelerator = accelerate.Accelerator(cpu=True, gradient_accumulation_steps=2)
     plain, lr = small_network(), 0.5
-    optimizer = torch.optim.SGD(plain.parameters(), lr=lr)
     model, optimizer, loader = prepare(
-        accelerator, plain, optimizer, three_classes(12), dropout=0.0, verbose=False
+        accelerator, plain, sgd(plain, lr), three_classes(12), dropout=0.0, verbose=False
     )
     start, rows = copy.deepcopy(plain), []
     for x, y in loader:
-        with accelerator.accumulate(model):
-            logits = model(x)
-            accelerator.backward(F.cross_entropy(logits, match(logits, y)))
-            optimizer.step()
-            optimizer.zero_grad()
+        train(accelerator, model, optimizer, x, y)
         rows.append(F.cross_entropy(start(x), torch.cat((y, y)), reduction="none"))
     assert [len(part) for part in rows] == [24, 24]
     torch.cat(rows).mean().backward()
@@ -98,16 +104,11 @@ def test_a_distributed_model_is_unwrapped(tmp_path: Path, monkeypatch: pytest.Mo
     accelerator = accelerate.Accelerator(cpu=True)
     try:
         given = small_network()
-        optimizer = torch.optim.SGD(given.parameters(), lr=0.1)
-        model, optimizer = prepare(accelerator, given, optimizer, verbose=False)
+        model, optimizer = prepare(accelerator, given, sgd(given), verbose=False)
         assert isinstance(model, nn.parallel.DistributedDataParallel)
-        logits = model(torch.randn(4, 6))
-        accelerator.backward(F.cross_entropy(logits, match(logits, torch.arange(4) % 3)))
-        optimizer.step()
+        train(accelerator, model, optimizer, torch.randn(4, 6), torch.arange(4) % 3)
         save_plain(accelerator, model, tmp_path / "plain.pt")
-        fresh = small_network()
-        fresh.load_state_dict(torch.load(tmp_path / "plain.pt", weights_only=True), strict=True)
-        assert torch.equal(evaluated(fresh), evaluated(model))
+        assert_saved(tmp_path / "plain.pt", model)
     finally:
         torch.distributed.destroy_process_group()
 
@@ -115,7 +116,7 @@ def test_a_distributed_model_is_unwrapped(tmp_path: Path, monkeypatch: pytest.Mo
 def test_everything_comes_back_in_order(capsys: pytest.CaptureFixture[str]) -> None:
     accelerator = accelerate.Accelerator(cpu=True)
     given = small_network()
-    optimizer = torch.optim.SGD(given.parameters(), lr=0.1)
+    optimizer = sgd(given)
     loaders = three_classes(), three_classes(4)
     model, prepared, first, second = prepare(
         accelerator, given, optimizer, *loaders, at="0", heads=2, lr_factor=0.5
@@ -130,7 +131,7 @@ def test_everything_comes_back_in_order(capsys: pytest.CaptureFixture[str]) -> N
 def test_a_scheduler_built_too_early_is_refused() -> None:
     accelerator = accelerate.Accelerator(cpu=True)
     model = small_network()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = sgd(model)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 10)
     with pytest.raises(ValueError, match=r"CosineAnnealingLR was built before.*Call attach"):
         prepare(accelerator, model, optimizer, three_classes(), scheduler)
@@ -140,7 +141,7 @@ def test_a_scheduler_built_too_early_is_refused() -> None:
 def test_an_attached_model_is_refused() -> None:
     accelerator = accelerate.Accelerator(cpu=True)
     model = small_network()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = sgd(model)
     prepare(accelerator, model, optimizer, verbose=False)
     with pytest.raises(AttachError, match="attached already"):
         prepare(accelerator, model, optimizer)
@@ -163,15 +164,12 @@ def test_other_processes_write_nothing_and_wait(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_influence_is_logged_and_its_loss_causes_a_warning(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_influence_is_logged_and_its_loss_causes_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     accelerator, plain = accelerate.Accelerator(cpu=True), small_network()
     logged: list[Any] = []
     monkeypatch.setattr(accelerator, "log", lambda values, step: logged.append((values, step)))
-    optimizer = torch.optim.SGD(plain.parameters(), lr=0.2)
     model, optimizer, loader = prepare(
-        accelerator, plain, optimizer, three_classes(), lr_factor=1.0, verbose=False
+        accelerator, plain, sgd(plain, 0.2), three_classes(), lr_factor=1.0, verbose=False
     )
     batch = next(iter(loader))
     first = log_influence(accelerator, model, batch, step=7)
@@ -180,10 +178,7 @@ def test_influence_is_logged_and_its_loss_causes_a_warning(
     assert log_influence(accelerator, model, batch[0][:1]) is None  # nobody to act on
     optimizer.param_groups[-1]["weight_decay"] = 0.5
     for x, y in [*loader] * 20:
-        logits = model(x)
-        accelerator.backward(F.cross_entropy(logits, match(logits, y)))
-        optimizer.step()
-        optimizer.zero_grad()
+        train(accelerator, model, optimizer, x, y)
     with pytest.warns(UserWarning, match="weight decay has shrunk the encoder to nothing"):
         last = log_influence(accelerator, model, batch)
     assert last is not None and last < 1e-3

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from batchformer import attach
 from batchformer.adapters.plain_file import write_plain
+from helpers.networks import BodyAndHead
 
 
 def network() -> nn.Sequential:
@@ -60,19 +61,15 @@ def test_the_content_is_on_the_disk_before_the_file_has_its_name(
     assert there[0] is False
 
 
-class Scaled(nn.Module):
+class Scaled(BodyAndHead):
     """Takes what cannot be guessed: two tensors that fit together."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.body, self.head = nn.Linear(6, 8), nn.Linear(8, 3)
 
     def forward(self, x: Tensor, scale: Tensor) -> Tensor:
         return torch.as_tensor(self.head(self.body(x) * scale[:, None]))
 
 
 def test_an_example_where_none_can_be_guessed(tmp_path: Path) -> None:
-    example = (torch.randn(4, 6), torch.rand(4))
+    example = (torch.randn(4, 4), torch.rand(4))
     model = attach(Scaled(), example=example, verbose=False)
     twin = copy.deepcopy(model)  # attach remembers an example of the model itself alone
     with pytest.raises(ValueError, match="Pass example="):

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
-os.environ["HF_HUB_OFFLINE"] = "1"
-
 import copy
 import runpy
 import sys
@@ -28,29 +24,18 @@ from batchformer.adapters.transformers import (  # noqa: E402
     gives_two_streams,
 )
 from batchformer.nn.module import encoders_of  # noqa: E402
+from helpers.tiny_transformers import NO_DROPOUT, tiny  # noqa: E402
 
 CLASSES = 3
-TINY = {
-    "hidden_size": 16,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "intermediate_size": 16,
-    "hidden_dropout_prob": 0.0,
-    "attention_probs_dropout_prob": 0.0,
-}
-TEXT = {"vocab_size": 30, "max_position_embeddings": 16}
 
 
 def bert(**config: Any) -> Any:
-    torch.manual_seed(0)
-    settings = {"num_labels": CLASSES, **TINY, **TEXT, **config}
-    return transformers.BertForSequenceClassification(transformers.BertConfig(**settings))
+    return tiny("BertForSequenceClassification", **NO_DROPOUT, **config)
 
 
 def vit(**config: Any) -> Any:
-    torch.manual_seed(0)
-    settings = {"image_size": 8, "patch_size": 4, "num_labels": CLASSES, **TINY, **config}
-    return transformers.ViTForImageClassification(transformers.ViTConfig(**settings))
+    settings = {"image_size": 8, "patch_size": 4, **NO_DROPOUT, **config}
+    return tiny("ViTForImageClassification", **settings)
 
 
 def attached(model: Any, **options: Any) -> Any:
@@ -336,9 +321,7 @@ def test_evaluation_is_untouched(tmp_path: Path) -> None:
 
 
 def test_start_and_end_positions_are_labels_too(tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    config = transformers.BertConfig(**TINY, **TEXT)
-    model = attached(transformers.BertForQuestionAnswering(config))
+    model = attached(tiny("BertForQuestionAnswering", **NO_DROPOUT, num_labels=2))
     data = words(4)
     where = data.columns.pop("labels")
     data.columns |= {"start_positions": where, "end_positions": where + 1}
@@ -431,10 +414,7 @@ def test_an_optimizer_of_the_users_is_left_alone(tmp_path: Path) -> None:
     model = attached(bert())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     trainer = BatchFormerTrainer(
-        model=model,
-        args=arguments(tmp_path),
-        train_dataset=words(4),
-        optimizers=(optimizer, None),
+        model=model, args=arguments(tmp_path), train_dataset=words(4), optimizers=(optimizer, None)
     )
     trainer.train()
     assert len(optimizer.param_groups) == 1

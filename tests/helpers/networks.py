@@ -26,6 +26,17 @@ class NormedNet(nn.Module):
         return out
 
 
+class BodyAndHead(nn.Module):
+    """Two linear layers, 4 to 8 to 3 features."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(4, 8), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.head(self.body(x))
+
+
 def small_network() -> nn.Sequential:
     """Learns `three_classes` in a few steps; always the same weights."""
     torch.manual_seed(0)

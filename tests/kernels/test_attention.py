@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib.util import find_spec
 
 import pytest
 import torch
@@ -11,6 +12,14 @@ from torch import Tensor
 ON_GPU = torch.cuda.is_available()
 #: Samples that make several blocks of rows and of columns.
 LARGE = 300 if ON_GPU else 21
+
+
+@pytest.fixture(autouse=True)
+def _several_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few samples, but several tiles of columns, where the interpreter runs."""
+    if not ON_GPU and find_spec("triton"):
+        for name in ("FORWARD", "BACKWARD_KEPT", "BACKWARD"):
+            monkeypatch.setattr(f"batchformer.kernels.attention.{name}", (16, 4))
 
 
 def kept_weights(qkv: Tensor, heads: int, dropout: float, seed: Tensor) -> Tensor:
@@ -52,9 +61,6 @@ def test_attention(
     n, heads, width, dropout = case
     monkeypatch.setattr(attention, "KEPT_BUDGET", 2**40 if keep else 0)
     monkeypatch.setattr(attention, "BLOCK_BUDGET", heads * n * dtype.itemsize * 8 * 2)
-    if not ON_GPU:  # few samples, but several tiles of columns
-        for name in ("FORWARD", "BACKWARD_KEPT", "BACKWARD"):
-            monkeypatch.setattr(attention, name, (16, 4))
     torch.manual_seed(0)
     qkv = torch.randn(n, 3 * heads * width, device=device, dtype=dtype, requires_grad=True)
     kept = kept_weights(qkv, heads, dropout, seed)
@@ -174,11 +180,7 @@ def test_products_are_summed_within_heads(
 @pytest.mark.gpu
 @pytest.mark.parametrize(("keep", "dropout"), [(True, 0.5), (True, 0.0), (False, 0.5)])
 def test_the_operator_tells_the_compiler_the_truth(
-    keep: bool,
-    dropout: float,
-    device: torch.device,
-    seed: Tensor,
-    monkeypatch: pytest.MonkeyPatch,
+    keep: bool, dropout: float, device: torch.device, seed: Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its shapes, strides and gradients, with an N that is no multiple of the alignment."""
     from batchformer.kernels import attention
@@ -186,9 +188,6 @@ def test_the_operator_tells_the_compiler_the_truth(
 
     monkeypatch.setattr(attention, "KEPT_BUDGET", 2**40 if keep else 0)
     monkeypatch.setattr(attention, "BLOCK_BUDGET", 9 * 4 * 8)
-    if not ON_GPU:
-        for name in ("FORWARD", "BACKWARD_KEPT", "BACKWARD"):
-            monkeypatch.setattr(attention, name, (16, 4))
     qkv = torch.randn(9, 3 * 8, device=device, requires_grad=True)
     given = (qkv, seed, 1, dropout)
     tests = ("test_schema", "test_autograd_registration", "test_faketensor")
@@ -201,17 +200,11 @@ def test_the_operator_tells_the_compiler_the_truth(
 
 
 @pytest.mark.gpu
-def test_a_graph_keeps_the_operator_for_every_size(
-    device: torch.device, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_graph_keeps_the_operator_for_every_size(device: torch.device) -> None:
     from torch._dynamo.testing import AotEagerAndRecordGraphs
 
-    from batchformer.kernels import attention as kernels
     from batchformer.nn.attention import attention
 
-    if not ON_GPU:
-        for name in ("FORWARD", "BACKWARD_KEPT", "BACKWARD"):
-            monkeypatch.setattr(kernels, name, (16, 4))
     recorded = AotEagerAndRecordGraphs()
     options = {"heads": 2, "dropout": 0.5, "path": "triton"}
     graph = torch.compile(attention, backend=recorded, fullgraph=True)

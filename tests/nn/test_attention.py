@@ -65,28 +65,20 @@ def test_equals_brute_force(
 
 
 @pytest.mark.parametrize("path", [None, "explicit", "blockwise"])
-@pytest.mark.parametrize("attend", get_args(Attend))
+@pytest.mark.parametrize(
+    ("attend", "seen"),
+    [("batch", [[0, 2, 3, 5]]), ("self", [[0, 2, 3, 5]]), ("batch", [[0, 2, 5], [1, 2, 3, 4, 6]])],
+)
 def test_nobody_attends_to_hidden_samples(
-    attend: Attend, path: Path | None, monkeypatch: pytest.MonkeyPatch
+    attend: Attend, seen: list[list[int]], path: Path | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Hidden samples still attend to visible ones; to oneself there is nothing to hide."""
+    """The same at all positions, or others at each. Hidden samples still attend to visible ones."""
     monkeypatch.setattr(module_under_test, "BLOCK_BUDGET", 4 * 2 * 2 * 7 * 3)  # three rows
     qkv = torch.randn(2, 7, 24)
-    visible = torch.tensor([True, False, True, True, False, True, False])
+    visible = torch.tensor([[sample in part for sample in range(7)] for part in seen]).squeeze(0)
     out = attention(qkv, 2, attend=attend, path=path, visible=visible)
-    expected = brute_force(qkv, 2, attend == "self", [0, 2, 3, 5])
-    torch.testing.assert_close(out.double(), expected, atol=1e-5, rtol=1e-5)
-
-
-@pytest.mark.parametrize("path", [None, "explicit", "blockwise"])
-def test_other_samples_may_be_hidden_at_each_position(
-    path: Path | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module_under_test, "BLOCK_BUDGET", 4 * 2 * 2 * 7 * 3)  # three rows
-    qkv, seen = torch.randn(2, 7, 24), ([0, 2, 5], [1, 2, 3, 4, 6])
-    visible = torch.tensor([[sample in part for sample in range(7)] for part in seen])
-    out = attention(qkv, 2, path=path, visible=visible)
-    expected = [brute_force(qkv[i : i + 1], 2, visible=part) for i, part in enumerate(seen)]
+    by_position = zip(qkv.split(1), (seen * 2)[:2], strict=True)
+    expected = [brute_force(part, 2, attend == "self", keys) for part, keys in by_position]
     torch.testing.assert_close(out.double(), torch.cat(expected), atol=1e-5, rtol=1e-5)
 
 

@@ -5,7 +5,6 @@ Run as a script, this file is one of the ranks: it saves what it got, and the te
 
 from __future__ import annotations
 
-import copy
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -213,7 +212,7 @@ def mistakes(case: Case) -> Iterator[None]:
 def looks(rank: int) -> dict[str, Any]:
     """What else a rank can see: weights, losses, and that nobody waits for it."""
     case = exact("looks", (2, 3))
-    x, y = rows_of(case, 0)
+    x, _ = rows_of(case, 0)
     own = slice(0, 2) if rank == 0 else slice(2, 5)
     found: dict[str, Any] = {}
     if rank == 0:  # no other rank takes part
@@ -225,42 +224,11 @@ def looks(rank: int) -> dict[str, Any]:
         module = BatchFormer(16, layers=2, attend=attend, exchange=True, dtype=torch.float64)
         features = torch.randn(5, 3, 16, dtype=torch.float64)
         found[attend] = module.mix(features[own], return_weights=True)
-    for name, options in LOSSES.items():
-        logits = torch.cat((x, 2 * x))[:, :CLASSES]
-        mine = torch.cat([half[own] for half in logits.chunk(2)]).requires_grad_()
-        loss = stream_loss(
-            options.get("criterion", F.cross_entropy),
-            mine,
-            y[own],
-            exchange=True,
-            **{k: v for k, v in options.items() if k != "criterion"},
-        )
-        found[name] = loss.detach()
-    with torch.no_grad():
-        found["validation"] = stream_loss(
-            F.cross_entropy, x[own][:, :CLASSES], y[own], exchange=True
-        )
     try:
         module(torch.randn(2, 3 + rank, 16, dtype=torch.float64))
     except ValueError as error:
         found["refusal"] = str(error)
     return found
-
-
-class Square(nn.Module):
-    reduction = "sum"
-
-    def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return (outputs**2).sum()
-
-
-LOSSES: dict[str, dict[str, Any]] = {
-    "mean": {},
-    "weighted": {"mixed_weight": 0.25},
-    "sum": {"loss_scale": "sum", "mixed_weight": 0.5},
-    "official": {"loss_scale": "official"},
-    "summing criterion": {"criterion": Square()},
-}
 
 
 def work(rank: int, ranks: int, folder: str) -> None:
@@ -346,21 +314,6 @@ def test_weights_are_over_the_samples_of_all(ranks: dict[int, list[dict[str, Any
         assert found[0][1].shape == (2, 3, 4, 2, 5)
 
 
-def test_losses_of_ranks_average_to_the_loss_of_all(
-    ranks: dict[int, list[dict[str, Any]]],
-) -> None:
-    x, y = rows_of(exact("looks", (2, 3)), 0)
-    logits = torch.cat((x, 2 * x))[:, :CLASSES]
-    for name, options in LOSSES.items():
-        options = copy.copy(options)
-        criterion = options.pop("criterion", F.cross_entropy)
-        expected = stream_loss(criterion, logits, y, **options)
-        mean = sum(found["looks"][name] for found in ranks[2]) / 2
-        torch.testing.assert_close(mean, expected, rtol=1e-12, atol=1e-12)
-    own = ranks[2][0]["looks"]["validation"]
-    torch.testing.assert_close(own, F.cross_entropy(x[:2, :CLASSES], y[:2]))
-
-
 def test_one_rank_may_check_and_look(ranks: dict[int, list[dict[str, Any]]]) -> None:
     assert ranks[2][0]["looks"]["check"]
     assert ranks[2][0]["looks"]["mixed in eval"].shape == (2, 16)
@@ -368,7 +321,8 @@ def test_one_rank_may_check_and_look(ranks: dict[int, list[dict[str, Any]]]) -> 
 
 def test_ranks_with_other_positions_are_refused(ranks: dict[int, list[dict[str, Any]]]) -> None:
     for found in ranks[2]:
-        assert "samples have [3, 4] positions" in found["looks"]["refusal"]
+        words = found["looks"]["refusal"]
+        assert "samples have [3, 4] positions" in words and "exchange=False" in words
 
 
 @pytest.mark.parametrize("attend", ["batch", "self"])

@@ -133,12 +133,6 @@ def test_every_rank_knows_all_rows_and_takes_the_seed_of_rank_zero(sent: list[Te
     assert own.tolist() == [2, 3, int(torch.randint(2**62, (1,)))]
 
 
-@pytest.mark.usefixtures("sent")
-def test_positions_that_differ_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"\[3, 4, 3\] positions.*exchange=False"):
-        agree_on_rows(2, 4, CPU, draw=False)
-
-
 @uncompiled
 def read_back(x: Tensor, factor: float = 2.0) -> float:
     """What a graph cannot contain."""

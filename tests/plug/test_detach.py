@@ -11,7 +11,7 @@ from torch.nn.utils.parametrize import remove_parametrizations
 from batchformer import attach, detach, export
 from batchformer.lab.models.norms import freeze_norm
 from batchformer.plug.classifier import AttachError
-from batchformer.plug.export import plain_state_dict, same_bits
+from batchformer.plug.export import same_bits
 from helpers.networks import NormedNet, X
 
 
@@ -95,15 +95,6 @@ def test_hooks_of_accelerate_around_the_head_survive_detach() -> None:
     assert detach(model.train())(X).shape == (7, 5)
     hooks.remove_hook_from_module(model.fc)
     assert model(X).shape == (7, 5)
-
-
-def test_an_attached_checkpoint_is_the_plain_one_plus_marked_keys() -> None:
-    plain, model = NormedNet(), attach(NormedNet(), verbose=False)
-    plain.load_state_dict(export(model.state_dict()), strict=True)
-    assert list(plain_state_dict(model.fc.state_dict())) == ["weight", "bias"]
-    assert torch.equal(plain.eval()(X), model.eval()(X))
-    other = attach(NormedNet(), verbose=False)
-    other.load_state_dict(model.state_dict(), strict=True)
 
 
 def test_export_takes_off_a_wrapper_of_timm() -> None:

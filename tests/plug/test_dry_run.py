@@ -14,12 +14,13 @@ from torch import Tensor, nn
 import batchformer
 from batchformer import attach, match
 from batchformer.plug.classifier import AttachError
+from helpers.networks import BodyAndHead
 
 
-class Auxiliary(nn.Module):
+class Auxiliary(BodyAndHead):
     def __init__(self) -> None:
         super().__init__()
-        self.body, self.aux, self.head = nn.Linear(4, 8), nn.Linear(8, 3), nn.Linear(8, 3)
+        self.aux = nn.Linear(8, 3)
 
     def forward(self, x: Tensor) -> Tensor | tuple[Tensor, Tensor]:
         h = self.body(x)
@@ -85,12 +86,8 @@ def test_an_auxiliary_output_that_is_named_so_keeps_its_rows() -> None:
     )
 
 
-class FeaturesInTraining(nn.Module):
+class FeaturesInTraining(BodyAndHead):
     """Returns its features too in training, for a penalty on them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.body, self.head = nn.Linear(4, 8), nn.Linear(8, 3)
 
     def forward(self, x: Tensor) -> Any:
         features = self.body(x)
@@ -104,7 +101,7 @@ def test_an_output_that_keeps_its_rows_must_be_wanted() -> None:
     assert [len(part) for part in model(torch.randn(5, 4))] == [10, 5]
 
 
-class LossInTraining(FeaturesInTraining):
+class LossInTraining(BodyAndHead):
     def forward(self, x: Tensor, y: Tensor | None = None) -> Any:
         logits = self.head(self.body(x))
         return F.cross_entropy(logits, match(logits, y)) if self.training else logits
@@ -116,7 +113,7 @@ def test_a_loss_alone_shows_no_rows() -> None:
         attach(LossInTraining(), example=batch, verbose=False)
 
 
-class NeedsTargets(FeaturesInTraining):
+class NeedsTargets(BodyAndHead):
     def forward(self, x: Tensor, y: Tensor | None = None) -> Any:
         if self.training and y is None:
             raise ValueError("no targets")
@@ -186,19 +183,18 @@ def test_the_training_pass_leaves_no_trace() -> None:
     assert not any(m._forward_pre_hooks for m in model.modules())
 
 
-class Counting(nn.Module):
+class Counting(BodyAndHead):
     """Knows its passes with values from those without, and may look at a value."""
 
     def __init__(self, looks: bool, passes: list[str]) -> None:
         super().__init__()
-        self.body, self.head, self.looks = nn.Linear(4, 8), nn.Linear(8, 3), looks
-        self.note = passes.append
+        self.looks, self.note = looks, passes.append
 
     def forward(self, x: Tensor) -> Tensor:
         self.note("shapes" if x.is_meta else "values")
         if self.looks and x.mean() > 100:
             return x
-        return self.head(self.body(x).relu())
+        return super().forward(x)
 
 
 @pytest.mark.parametrize("looks", [False, True])

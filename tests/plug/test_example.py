@@ -113,12 +113,6 @@ def test_an_example_without_rows_is_refused(example: Any) -> None:
         as_batch(example)
 
 
-def test_labels_that_came_along_are_left_out() -> None:
-    model, x, y = nn.Linear(4, 2), torch.randn(3, 4), torch.zeros(3)
-    assert len(fit_batch(model, (x, y)).args) == 1
-    assert fit_batch(model, {"input": x, "labels": y}).kwargs.keys() == {"input"}
-
-
 def test_a_dict_that_is_itself_the_argument_is_asked_for_in_a_tuple() -> None:
     class OfADict(nn.Linear):
         def forward(self, batch: dict[str, Tensor]) -> Tensor:  # type: ignore[override]
@@ -128,9 +122,3 @@ def test_a_dict_that_is_itself_the_argument_is_asked_for_in_a_tuple() -> None:
     with pytest.raises(TypeError, match=r"no keyword arguments image.*tuple: \(batch,\)"):
         fit_batch(model, batch)
     assert fit_batch(model, (batch,)).run(model).shape == (3, 2)
-
-
-def test_a_batch_can_be_cut() -> None:
-    batch = as_batch({"x": torch.zeros(5, 2), "names": list("abcde"), "scale": 2.0}).head(2)
-    assert batch.rows == 2 and batch.kwargs["x"].shape == (2, 2)
-    assert batch.kwargs["names"] == ["a", "b"] and batch.kwargs["scale"] == 2.0

@@ -21,6 +21,7 @@ from torchvision.models.resnet import BasicBlock
 
 from batchformer import attach, detach, export
 from batchformer.plug import example
+from helpers.networks import BodyAndHead
 
 BUILD: dict[str, Callable[[], nn.Module]] = {
     "torchvision resnet": lambda: tv.ResNet(BasicBlock, [1, 1, 1, 1], num_classes=5),
@@ -125,12 +126,8 @@ def test_torchscript_traces_the_attached_model_in_eval() -> None:
     torch.testing.assert_close(traced(X), model(X))
 
 
-class Pair(nn.Module):
+class Pair(BodyAndHead):
     """A model of two inputs, for which no batch can be guessed."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.body, self.head = nn.Linear(4, 8), nn.Linear(8, 3)
 
     def forward(self, x: Tensor, shift: Tensor) -> Tensor:
         logits: Tensor = self.head(self.body(x) + shift)
@@ -175,12 +172,8 @@ def test_an_example_that_the_model_no_longer_accepts_is_not_insisted_on() -> Non
     assert export(model)(torch.randn(2, 6)).shape == (2, 3)
 
 
-class Keeps(nn.Module):
+class Keeps(BodyAndHead):
     """Stores what it computed, for a penalty or a figure."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.body, self.head = nn.Linear(4, 8), nn.Linear(8, 3)
 
     def forward(self, x: Tensor) -> Tensor:
         self.features = self.body(x)
@@ -203,6 +196,7 @@ def test_a_checkpoint_is_not_taken_for_a_state_dict() -> None:
     with pytest.raises(ValueError, match=r"export\(checkpoint\['state_dict'\]\)"):
         export(checkpoint)
     assert len(export(checkpoint["state_dict"])) == 4  # type: ignore[arg-type]
+    assert list(export(model[1].state_dict())) == ["weight", "bias"]
 
 
 def test_a_failed_guess_is_told_once() -> None:

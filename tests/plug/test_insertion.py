@@ -17,11 +17,11 @@ from torch.nn.utils.parametrize import remove_parametrizations
 from batchformer import BatchFormer
 from batchformer.plug.insertion import (
     ForwardMixin,
+    PerStream,
     Place,
     SharedStream,
     add_mixin,
     insert,
-    normalise_per_stream,
     remove,
     remove_mixin,
 )
@@ -171,7 +171,7 @@ def test_norms_per_stream(kind: type[nn.Module]) -> None:
     plain, mixed = torch.randn(shape), 4 * torch.randn(shape) + 2
     alone, norm = kind(3), kind(3)
     driver = BatchFormer(8)
-    normalise_per_stream(norm, owner_of(driver))
+    add_mixin(norm, PerStream, _doubled_by=(owner_of(driver),))
     out = norm(torch.cat((plain, mixed)))
     torch.testing.assert_close(out[:5], alone(plain))
     torch.testing.assert_close(norm.running_mean, alone.running_mean)

@@ -23,10 +23,10 @@ from torch import Tensor, nn
 from torchvision.models import segmentation
 from torchvision.models._utils import IntermediateLayerGetter
 
-from batchformer import BatchFormer, attach, check, detach, duplicate, export, match, split
+from batchformer import BatchFormer, attach, check, duplicate, match, split
 from batchformer.nn.module import encoders_of
-from batchformer.plug.classifier import AttachError, output_tensors
-from batchformer.plug.insertion import OURS
+from helpers.promises import assert_promises_are_kept, outputs_of, refusal
+from helpers.tiny_transformers import tiny
 
 N, K = 4, 3
 
@@ -45,15 +45,7 @@ def padded_images() -> dict[str, Tensor]:
 # ---- The families, small and with random weights.
 
 TIMM = {"img_size": 32, "depth": 3, "embed_dim": 32, "num_heads": 2, "num_classes": K}
-HF = {
-    "hidden_size": 16,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 2,
-    "intermediate_size": 16,
-    "image_size": 16,
-    "patch_size": 8,
-    "num_labels": K,
-}
+HF = {"num_hidden_layers": 3, "image_size": 16, "patch_size": 8}
 
 
 def timm_swin() -> nn.Module:
@@ -68,16 +60,8 @@ def timm_swin() -> nn.Module:
 
 
 def hf_swin() -> nn.Module:
-    config = transformers.SwinConfig(
-        image_size=32,
-        patch_size=2,
-        embed_dim=8,
-        depths=[2, 2],
-        num_heads=[2, 2],
-        window_size=4,
-        num_labels=K,
-    )
-    return transformers.SwinForImageClassification(config)
+    sizes = {"image_size": 32, "patch_size": 2, "embed_dim": 8, "window_size": 4, "num_labels": K}
+    return tiny("SwinForImageClassification", sizes, depths=[2, 2], num_heads=[2, 2])
 
 
 def detector(kind: str, width: int = 32, maps: tuple[str, ...] = ("stage4",), **more: Any) -> Any:
@@ -165,12 +149,12 @@ FAMILIES = {
     ),
     "timm Swin": Family(timm_swin, lambda: images(56), ["layers.0.blocks.1", "layers.1"]),
     "Hugging Face ViT": Family(
-        lambda: transformers.ViTForImageClassification(transformers.ViTConfig(**HF)),
+        lambda: tiny("ViTForImageClassification", **HF),
         lambda: {"pixel_values": images(16)["x"]},
         ["vit.layers.1", "vit.layers.2"],
     ),
     "Hugging Face DeiT": Family(
-        lambda: transformers.DeiTForImageClassification(transformers.DeiTConfig(**HF)),
+        lambda: tiny("DeiTForImageClassification", **HF),
         lambda: {"pixel_values": images(16)["x"]},
         ["deit.layers.1"],
     ),
@@ -190,12 +174,6 @@ family = pytest.mark.parametrize("name", FAMILIES)
 def built(name: str) -> Any:
     torch.manual_seed(0)
     return FAMILIES[name].build()
-
-
-def outputs_of(model: nn.Module, inputs: dict[str, Tensor]) -> list[Tensor]:
-    outputs = model(**inputs)
-    boxes = getattr(outputs, "pred_boxes", None)
-    return output_tensors(outputs) + ([] if boxes is None else [boxes])
 
 
 def stock_layer(encoder: BatchFormer) -> nn.TransformerEncoderLayer:
@@ -278,22 +256,9 @@ def test_both_streams_are_those_of_two_passes_with_stock_layers(name: str) -> No
 
 
 @family
-def test_it_is_proven_in_training_and_absent_afterwards(name: str) -> None:
-    model, inputs = built(name).eval(), FAMILIES[name].inputs()
-    keys, kinds = list(model.state_dict()), [type(m) for m in model.modules()]
-    with torch.no_grad():
-        before = outputs_of(model, inputs)
-    attach(model, at=FAMILIES[name].at, verbose=False)
-    batch: Any = inputs if len(inputs) > 1 or "pixel_values" in inputs else (*inputs.values(),)
-    result = check(model, batch)
-    assert result, str(result)
-    with torch.no_grad():
-        for twin in (model.eval(), export(model, batch)):
-            assert all(map(torch.equal, outputs_of(twin, inputs), before))
-    assert not any(isinstance(module, OURS) for module in export(model, batch).modules())
-    detach(model)
-    assert list(model.state_dict()) == keys
-    assert [type(m) for m in model.modules()] == kinds
+def test_every_promise_is_kept(name: str) -> None:
+    _, inputs, at = FAMILIES[name]
+    assert_promises_are_kept(built(name), inputs(), at=at)
 
 
 def test_the_control_is_proven_though_reference_points_do_not_depend_on_images() -> None:
@@ -424,9 +389,4 @@ REFUSED: dict[str, tuple[Callable[[], Any], dict[str, Any], str]] = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_cannot_be_done_is_refused_and_leaves_no_trace(name: str) -> None:
     build, options, reason = REFUSED[name]
-    model = build()
-    keys, kinds = list(model.state_dict()), [type(m) for m in model.modules()]
-    with pytest.raises(AttachError, match=reason):
-        attach(model, **options)
-    assert list(model.state_dict()) == keys
-    assert [type(m) for m in model.modules()] == kinds
+    refusal(build(), reason, **options)

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
-os.environ["HF_HUB_OFFLINE"] = "1"
-
 import copy
 from pathlib import Path
 from typing import Any
@@ -15,28 +11,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-transformers = pytest.importorskip("transformers")
 peft = pytest.importorskip("peft")
 
 from batchformer import attach, check, detach, export, match  # noqa: E402
 from batchformer.adapters.transformers import gives_two_streams  # noqa: E402
 from batchformer.nn.module import encoders_of  # noqa: E402
 from batchformer.plug.classifier import AttachError  # noqa: E402
+from helpers.tiny_transformers import tiny  # noqa: E402
 
 N, CLASSES = 6, 3
 
 
 def bert() -> Any:
-    torch.manual_seed(0)
-    config = transformers.BertConfig(
-        vocab_size=50,
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=16,
-        num_labels=CLASSES,
-    )
-    return transformers.BertForSequenceClassification(config)
+    return tiny("BertForSequenceClassification", max_position_embeddings=512)
 
 
 def lora(model: Any, targets: tuple[str, ...] = ("query", "value"), **options: Any) -> Any:

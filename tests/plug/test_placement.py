@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from batchformer import attach
 from batchformer.plug.classifier import AttachError, axes_of, resolve, trace
 from batchformer.plug.example import find_batch
+from helpers.networks import BodyAndHead
 
 
 def mlp() -> nn.Sequential:
@@ -75,10 +76,10 @@ class Unused(nn.Module):
         return self.used(x)
 
 
-class TwoInputs(nn.Module):
+class TwoInputs(BodyAndHead):
     def __init__(self) -> None:
         super().__init__()
-        self.body, self.head = nn.Linear(4, 8), nn.Bilinear(8, 8, 3)
+        self.head = nn.Bilinear(8, 8, 3)
 
     def forward(self, x: Tensor) -> Tensor:
         h = self.body(x)
@@ -92,10 +93,10 @@ class Branches(nn.Linear):
         return torch.stack([super(Branches, self).forward(part) for part in parts]).sum(0)
 
 
-class TwoBranches(nn.Module):
+class TwoBranches(BodyAndHead):
     def __init__(self) -> None:
         super().__init__()
-        self.body, self.head = nn.Linear(4, 8), Branches(8, 3)
+        self.head = Branches(8, 3)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head([self.body(x), self.body(2 * x)])
@@ -111,12 +112,8 @@ def test_a_forward_set_on_the_object_is_refused_for_that_reason() -> None:
     assert attach(model, verbose=False)(torch.randn(5, 4)).shape == (10, 3)
 
 
-class SequenceFirst(nn.Module):
+class SequenceFirst(BodyAndHead):
     """(L, N, C) inside, as in many sequence models."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.body, self.head = nn.Linear(4, 8), nn.Linear(8, 3)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.body(x).transpose(0, 1)).mean(0)

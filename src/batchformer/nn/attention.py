@@ -201,18 +201,8 @@ def blockwise_attention(
 
     length, heads, n, _ = q.shape
     rows = max(BLOCK_BUDGET // (4 * length * heads * k.shape[-2]), 1)
-    mixed: list[Tensor] = [
-        checkpoint(
-            block,
-            q[..., start : start + rows, :],
-            k,
-            v,
-            start,
-            use_reentrant=False,
-            preserve_rng_state=dropout > 0,
-        )
-        for start in range(0, n, rows)
-    ]
+    run = partial(checkpoint, block, use_reentrant=False, preserve_rng_state=dropout > 0)
+    mixed = [run(q[..., start : start + rows, :], k, v, start) for start in range(0, n, rows)]
     return torch.cat(mixed, dim=-2)
 
 

@@ -49,22 +49,9 @@ class EncoderWeights(NamedTuple):
     def of(cls, layer: nn.TransformerEncoderLayer) -> EncoderWeights:
         """Read them from a stock layer."""
         mha: Any = layer.self_attn
-        out, first, second = mha.out_proj, layer.linear1, layer.linear2
-        norm1, norm2 = layer.norm1, layer.norm2
-        return cls(
-            mha.in_proj_weight,
-            mha.in_proj_bias,
-            out.weight,
-            out.bias,
-            first.weight,
-            first.bias,
-            second.weight,
-            second.bias,
-            norm1.weight,
-            norm1.bias,
-            norm2.weight,
-            norm2.bias,
-        )
+        parts = (mha.out_proj, layer.linear1, layer.linear2, layer.norm1, layer.norm2)
+        pairs = (tensor for part in parts for tensor in (part.weight, part.bias))
+        return cls(mha.in_proj_weight, mha.in_proj_bias, *pairs)
 
 
 class LayerSteps(NamedTuple):

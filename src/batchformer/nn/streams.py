@@ -13,7 +13,7 @@ import copy
 import dataclasses
 import functools
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 import torch
@@ -44,9 +44,7 @@ def duplicate(targets: T) -> T:
     >>> duplicate({"names": ["a", "b"], "epoch": 4})
     {'names': ['a', 'b', 'a', 'b'], 'epoch': 4}
     """
-    return _map_rows(  # type: ignore[no-any-return]
-        targets, array=_repeated, sequence=lambda rows: rows + rows
-    )
+    return _map_rows(targets, _repeated)  # type: ignore[no-any-return]
 
 
 def split(outputs: Any) -> Streams:
@@ -63,8 +61,8 @@ def split(outputs: Any) -> Streams:
                 f"outputs of an attached model in training."
             )
     return Streams(
-        plain=_map_rows(outputs, array=_first_half, sequence=_first_half),
-        mixed=_map_rows(outputs, array=_second_half, sequence=_second_half),
+        plain=_map_rows(outputs, lambda rows: rows[: len(rows) // 2]),
+        mixed=_map_rows(outputs, lambda rows: rows[len(rows) // 2 :]),
     )
 
 
@@ -192,36 +190,56 @@ def leaves(
 
     A part for which ``is_leaf`` is true is not descended into.
     """
-    parts: Iterable[tuple[str, Any]]
-    if is_leaf(tree):
-        yield path, tree
-        return
-    if isinstance(tree, Mapping):
-        parts = ((f"[{key!r}]", tree[key]) for key in tree)
-    elif isinstance(tree, (tuple, list)):
-        parts = ((f"[{index}]", item) for index, item in enumerate(tree))
-    elif dataclasses.is_dataclass(tree) and not isinstance(tree, type):
-        names = [field.name for field in dataclasses.fields(tree)]
-        parts = ((f".{name}", getattr(tree, name)) for name in names)
-    else:
+    parts = None if is_leaf(tree) else _parts(tree)
+    if parts is None:
         yield path, tree
         return
     for name, part in parts:
         yield from leaves(part, path + name, is_leaf)
 
 
+def map_leaves(
+    tree: Any,
+    change: Callable[[str, Any], Any],
+    path: str = "",
+    is_leaf: Callable[[Any], bool] = lambda part: False,
+) -> Any:
+    """Copies of the containers, with ``change(path, leaf)`` for each leaf of :func:`leaves`."""
+    parts = None if is_leaf(tree) else _parts(tree)
+    if parts is None:
+        return change(path, tree)
+    items = [map_leaves(part, change, path + name, is_leaf) for name, part in parts]
+    if isinstance(tree, (tuple, list)):
+        return type(tree)(*items) if hasattr(tree, "_fields") else type(tree)(items)
+    if type(tree) is dict:  # a compiler cannot trace copy.copy
+        return dict(zip(tree, items, strict=True))
+    rebuilt = copy.copy(tree)
+    if isinstance(tree, Mapping):
+        for key, item in zip(list(tree), items, strict=True):
+            rebuilt[key] = item
+    else:
+        for field, item in zip(dataclasses.fields(tree), items, strict=True):
+            object.__setattr__(rebuilt, field.name, item)  # a frozen dataclass has no other way
+    return rebuilt
+
+
+def _parts(tree: Any) -> list[tuple[str, Any]] | None:
+    """What a container holds, with what is added to the path; None for a leaf."""
+    if isinstance(tree, Mapping):
+        return [(f"[{key!r}]", tree[key]) for key in tree]
+    if isinstance(tree, (tuple, list)):
+        return [(f"[{index}]", item) for index, item in enumerate(tree)]
+    if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
+        return [(f".{f.name}", getattr(tree, f.name)) for f in dataclasses.fields(tree)]
+    return None
+
+
 def _repeated(rows: Any) -> Any:
     if isinstance(rows, Tensor):
         return torch.cat((rows, rows))
+    if isinstance(rows, list):
+        return rows + rows
     return sys.modules["numpy"].concatenate((rows, rows))
-
-
-def _first_half(rows: Any) -> Any:
-    return rows[: len(rows) // 2]
-
-
-def _second_half(rows: Any) -> Any:
-    return rows[len(rows) // 2 :]
 
 
 def _fits(rows_out: int) -> tuple[int, ...]:
@@ -259,53 +277,8 @@ def _row_counts(tree: Any) -> Iterator[tuple[str, int]]:
             yield path, len(part) if isinstance(part, list) else part.shape[0]
 
 
-def _map_rows(
-    tree: Any, *, array: Callable[[Any], Any], sequence: Callable[[list[Any]], list[Any]]
-) -> Any:
-    """Apply ``array`` and ``sequence`` to the parts that have rows, and copy the containers."""
-
-    def visit(part: Any) -> Any:
-        if _is_array(part):
-            return array(part) if part.ndim else part
-        if isinstance(part, list):
-            return sequence(part)
-        return _rebuilt(part, lambda _, item: visit(item))
-
-    return visit(tree)
-
-
-def map_leaves(tree: Any, change: Callable[[str, Any], Any], path: str = "") -> Any:
-    """Copies of the containers, with ``change(path, leaf)`` for each leaf of :func:`leaves`."""
-
-    def visit(name: str, part: Any) -> Any:
-        is_class = isinstance(part, type)
-        if isinstance(part, _CONTAINERS) or (dataclasses.is_dataclass(part) and not is_class):
-            return map_leaves(part, change, path + name)
-        return change(path + name, part)
-
-    return _rebuilt(tree, visit)
-
-
-_CONTAINERS = (Mapping, tuple, list)
-
-
-def _rebuilt(part: Any, visit: Callable[[str, Any], Any]) -> Any:
-    """A copy of a container with ``visit(name, item)`` for each item; any other part as it is."""
-    if isinstance(part, (tuple, list)):
-        items = [visit(f"[{index}]", item) for index, item in enumerate(part)]
-        return type(part)(*items) if hasattr(part, "_fields") else type(part)(items)
-    if type(part) is dict:  # a compiler cannot trace copy.copy
-        return {key: visit(f"[{key!r}]", item) for key, item in part.items()}
-    if isinstance(part, Mapping):
-        rebuilt: Any = copy.copy(part)
-        for key in list(part):
-            rebuilt[key] = visit(f"[{key!r}]", part[key])
-        return rebuilt
-    if dataclasses.is_dataclass(part) and not isinstance(part, type):
-        changed = copy.copy(part)
-        for field in dataclasses.fields(part):
-            # object.__setattr__ also sets fields of frozen dataclasses.
-            value = visit(f".{field.name}", getattr(part, field.name))
-            object.__setattr__(changed, field.name, value)
-        return changed
-    return part
+def _map_rows(tree: Any, change: Callable[[Any], Any]) -> Any:
+    """Change every part that has rows, and copy the containers."""
+    return map_leaves(
+        tree, lambda _, part: change(part) if _has_rows(part) else part, is_leaf=_has_rows
+    )

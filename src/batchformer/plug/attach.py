@@ -31,13 +31,14 @@ from batchformer.plug.example import give_shapes, remember_example
 from batchformer.plug.insertion import (
     RECORD,
     Attachment,
+    DoublesSideInputs,
+    PerStream,
     WithBatchFormer,
-    double_side_inputs,
+    add_mixin,
     dry_run,
     insert_all,
     is_sharded,
     mark_outputs,
-    normalise_per_stream,
     remove,
     unwrap,
 )
@@ -184,16 +185,20 @@ def attach(
         unique = list(dict.fromkeys(modules))
         _warn_of_large_encoder(model, unique, calls)
         # Insert them, and run one training pass to prove that rows double.
-        with _removed_on_error(model):
+        try:
             insert_all(calls, modules, streams, mask)
             if not any(call.name in names for names in record.producers for call in calls):
                 mark_outputs(model, record, calls)
             seen = dry_run(model, batch, calls, streams, record, strict=at is None)
             norms = seen.norms if batch_norm == "per_stream" else []
+            owner = (calls[0].module,)
             for norm in norms:
-                normalise_per_stream(norm, calls[0].module)
+                add_mixin(norm, PerStream, _doubled_by=owner)
             for module, sides in seen.sides.items():
-                double_side_inputs(module, sides, calls[0].module)
+                add_mixin(module, DoublesSideInputs, _sides=sides, _doubled_by=owner)
+        except Exception:
+            remove(model)
+            raise
         changed = {call.module for call in calls} | set(norms) | seen.sides.keys()
         model.__dict__[RECORD] = Attachment(
             places=tuple(call.name for call in calls),
@@ -237,14 +242,10 @@ def param_groups(
     """
     mine = parameter_ids(encoders_of(model))
     trainable = [p for p in model.parameters() if p.requires_grad]
+    own_decay = weight_decay if module_weight_decay is None else module_weight_decay
     groups = [
         ("model", [p for p in trainable if id(p) not in mine], lr, weight_decay),
-        (
-            MODULE,
-            [p for p in trainable if id(p) in mine],
-            lr * lr_factor,
-            weight_decay if module_weight_decay is None else module_weight_decay,
-        ),
+        (MODULE, [p for p in trainable if id(p) in mine], lr * lr_factor, own_decay),
     ]
     return [
         {"params": params, "lr": rate, "name": name}
@@ -406,16 +407,6 @@ def _seeded_from_rng_state(device: torch.device, number: int) -> Iterator[None]:
     with preserve_generators([device]):
         seed_device(device, seed)
         yield
-
-
-@contextmanager
-def _removed_on_error(model: nn.Module) -> Iterator[None]:
-    try:
-        yield
-    except Exception:
-        for module in list(model.modules()):
-            remove(module)
-        raise
 
 
 #: An encoder with this many parameters, and half as many as the network, causes a warning.

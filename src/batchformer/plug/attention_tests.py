@@ -14,13 +14,7 @@ from torch import Tensor, nn
 
 from batchformer.nn.module import BatchFormer
 from batchformer.nn.streams import leaves
-from batchformer.plug.batches import (
-    FEW,
-    repeated_index,
-    replace_sample,
-    replaced_index,
-    source_of,
-)
+from batchformer.plug.batches import FEW, repeated_index, replace_sample, replaced_index, source_of
 from batchformer.plug.evidence import NEGLIGIBLE, Evidence, Picker, row_orders
 from batchformer.plug.findings import ATTEND, CONTROL, Finding
 from batchformer.plug.insertion import WithBatchFormer
@@ -298,12 +292,8 @@ def look_at_places(seen: Evidence, places: dict[str, nn.Module]) -> None:
 
 def about_attention(seen: Evidence) -> Finding:
     if not seen.finite:
-        return Finding(
-            ATTEND,
-            False,
-            "the outputs are not finite",
-            "find the NaN or the infinity first: in the weights, the batch or the layers",
-        )
+        remedy = "find the NaN or the infinity first: in the weights, the batch or the layers"
+        return Finding(ATTEND, False, "the outputs are not finite", remedy)
     if not seen.judged:
         return Finding(ATTEND, None, "the rows are not those of the samples")
     passed, text, remedy = _do_samples_attend(seen)

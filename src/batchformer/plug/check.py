@@ -16,13 +16,7 @@ from torch.optim import Optimizer
 
 from batchformer.nn.encoder import bypassed
 from batchformer.nn.module import BatchFormer, encoders_of, parameter_ids
-from batchformer.plug import (
-    attention_tests,
-    eval_tests,
-    place_tests,
-    stream_tests,
-    weight_tests,
-)
+from batchformer.plug import attention_tests, eval_tests, place_tests, stream_tests, weight_tests
 from batchformer.plug.alive import about_life, decay_warning, influence_of
 from batchformer.plug.batches import few_samples, fill_up, replaced_index
 from batchformer.plug.classifier import find_and_trace
@@ -295,13 +289,9 @@ def _replaced_since(
     ]
     if not gone and encoders:
         return None
-    return Finding(
-        THERE,
-        False,
-        f"attached before {', '.join(record.places)}, but {', '.join(gone)} replaced since",
-        "reset_classifier, a new head, or converted norms removed it: detach(model), then "
-        "attach(model) again",
-    )
+    text = f"attached before {', '.join(record.places)}, but {', '.join(gone)} replaced since"
+    removed = "reset_classifier, a new head, or converted norms removed it"
+    return Finding(THERE, False, text, f"{removed}: detach(model), then attach(model) again")
 
 
 def _found(seen: Evidence, record: Attachment | None) -> Finding:
@@ -314,18 +304,11 @@ def _found(seen: Evidence, record: Attachment | None) -> Finding:
 
 def _none_found(encoders: list[BatchFormer]) -> Finding:
     if encoders:
-        return Finding(
-            THERE,
-            False,
-            f"{len(encoders)} in the model, but no training pass calls it",
-            "call it in forward: x = two_streams(x, self.batchformer), before the classifier",
-        )
-    return Finding(
-        THERE,
-        False,
-        "none found: N rows for N samples, and no sample changes another's row",
-        "call attach(model)",
-    )
+        text = f"{len(encoders)} in the model, but no training pass calls it"
+        remedy = "call it in forward: x = two_streams(x, self.batchformer), before the classifier"
+        return Finding(THERE, False, text, remedy)
+    text = "none found: N rows for N samples, and no sample changes another's row"
+    return Finding(THERE, False, text, "call attach(model)")
 
 
 def _switched_on(model: nn.Module, encoders: list[BatchFormer]) -> list[Finding]:
@@ -343,14 +326,9 @@ def _switched_on(model: nn.Module, encoders: list[BatchFormer]) -> list[Finding]
     if not now or off:
         model.train()
     if now and off:
-        return [
-            Finding(
-                ON,
-                False,
-                "the model is training, but its BatchFormer is in eval: the identity",
-                "call model.train(), and eval() on no part that holds BatchFormer",
-            )
-        ]
+        text = "the model is training, but its BatchFormer is in eval: the identity"
+        remedy = "call model.train(), and eval() on no part that holds BatchFormer"
+        return [Finding(ON, False, text, remedy)]
     return [Finding(ON, True, "in training" if now else "in eval now; judged after model.train()")]
 
 
@@ -359,15 +337,12 @@ def _never_called(model: nn.Module) -> list[Finding]:
     names = bypassed(model)
     if not names:
         return []
-    return [
-        Finding(
-            CALLED,
-            False,
-            f"{', '.join(names)}: replaced or hooked, but no pass calls it",
-            "hook the encoder layer itself; wrap linear1, linear2 or self_attn.out_proj, which are "
-            "called once they are wrapped",
-        )
-    ]
+    text = f"{', '.join(names)}: replaced or hooked, but no pass calls it"
+    remedy = (
+        "hook the encoder layer itself; wrap linear1, linear2 or self_attn.out_proj, which are "
+        "called once they are wrapped"
+    )
+    return [Finding(CALLED, False, text, remedy)]
 
 
 def _membership(seen: Evidence, optimizer: Optimizer) -> Finding:
@@ -378,20 +353,14 @@ def _membership(seen: Evidence, optimizer: Optimizer) -> Finding:
     """
     groups = {id(p): group for group in optimizer.param_groups for p in group["params"]}
     total, inside = len(seen.own_weights), [p for _, p in seen.own_weights if id(p) in groups]
-    text, remedy = (
-        f"{len(inside)} of {total} parameters",
-        "build the optimizer after attach, e.g. from param_groups(model, lr), or pass optimizer=",
-    )
+    text = f"{len(inside)} of {total} parameters"
+    after = "build the optimizer after attach, e.g. from param_groups(model, lr)"
     still = [groups[id(p)] for p in inside if not float(groups[id(p)]["lr"])]
     if len(inside) < total or not still:
-        return Finding(MEMBER, len(inside) == total, text, remedy)
+        return Finding(MEMBER, len(inside) == total, text, f"{after}, or pass optimizer=")
     text = f"{text}, {len(still)} of them at a rate of 0"
     all_still = not any(float(group["lr"]) for group in optimizer.param_groups)
     if all_still or all(float(group.get("initial_lr", 0.0)) for group in still):
         return Finding(MEMBER, None, f"{text} now (a warm-up?)")
-    return Finding(
-        MEMBER,
-        False,
-        text,
-        "give the encoder a learning rate: param_groups(model, lr, lr_factor=1.0)",
-    )
+    remedy = "give the encoder a learning rate: param_groups(model, lr, lr_factor=1.0)"
+    return Finding(MEMBER, False, text, remedy)

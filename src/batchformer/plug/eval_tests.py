@@ -85,15 +85,11 @@ def run_in_eval(model: nn.Module, batch: Batch, encoders: list[BatchFormer]) -> 
     elif inside & reachable(many).keys():
         finding = DEPENDS_ON_ENCODER
     else:
-        finding = Finding(
-            EVAL,
-            count == n and not others,
-            f"{count} rows for {n} samples; replacing one sample moves {others} others",
-            "a prediction depends on other samples: BatchFormer must be the identity in eval"
-            + (
-                "" if batch.axis else "; if axis 1 of the inputs has the samples, pass input_axis=1"
-            ),
-        )
+        text = f"{count} rows for {n} samples; replacing one sample moves {others} others"
+        remedy = "a prediction depends on other samples: BatchFormer must be the identity in eval"
+        if not batch.axis:
+            remedy += "; if axis 1 of the inputs has the samples, pass input_axis=1"
+        finding = Finding(EVAL, count == n and not others, text, remedy)
     return EvalPass(finding, layout, _shapes(names, many, layout), attention)
 
 
@@ -125,12 +121,8 @@ def run_attached_in_eval(model: nn.Module, batch: Batch) -> EvalPass:
         few = [tensor for _, tensor in named_outputs(batch.head(1).run(model))]
     names, many = [name for name, _ in named], [tensor for _, tensor in named]
     text = f"outputs of {', '.join(differ)} differ" if differ else "equal to the bit"
-    finding = Finding(
-        EVAL,
-        not differ,
-        f"batches of 1 and {batch.rows}: {text}",
-        "something besides attach changes eval outputs: is BatchFormer in training mode there?",
-    )
+    remedy = "something besides attach changes eval outputs: is BatchFormer in training mode there?"
+    finding = Finding(EVAL, not differ, f"batches of 1 and {batch.rows}: {text}", remedy)
     layout = find_layout(few, many, (1, batch.rows))
     return EvalPass(finding, layout, _shapes(names, many, layout), attention, many)
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from batchformer.nn.streams import leaves
+from batchformer.nn.streams import leaves, map_leaves
 from batchformer.plug.preserve import in_eval, may_drop_values, preserve_state, shapes_only
 
 T = TypeVar("T")
@@ -47,40 +47,40 @@ class Batch(NamedTuple):
         """
         counts: list[int] = []
 
-        def change(part: Any) -> Any:
+        def is_leaf(part: Any) -> bool:
+            samples = isinstance(part, list) and len(part) == self.rows
+            return samples or isinstance(part, PackedSequence)
+
+        def change(_: str, part: Any) -> Any:
             if isinstance(part, PackedSequence):
                 raise TypeError(
                     "A PackedSequence cannot be split into samples. Pass the padded sequences and "
                     "their lengths, and let forward pack them: pack_padded_sequence(x, lengths, "
                     "enforce_sorted=False)."
                 )
-            if isinstance(part, Tensor):
-                if part.ndim <= self.axis or part.shape[self.axis] != self.rows:
-                    return part
-                changed = tensor(part)
-                counts.append(changed.shape[self.axis])
-                return changed
-            if isinstance(part, list) and len(part) == self.rows:
+            if isinstance(part, list):
                 items = sequence(part)
                 counts.append(len(items))
                 return items
-            if type(part) is dict:
-                return {key: change(value) for key, value in part.items()}
-            if type(part) in (tuple, list):
-                return type(part)(map(change, part))
-            if isinstance(part, tuple) and hasattr(part, "_fields"):
-                return type(part)(*map(change, part))
-            return part
+            rows = part.shape[self.axis] if _has_axis(part, self.axis) else None
+            if rows != self.rows:
+                return part
+            changed = tensor(part)
+            counts.append(changed.shape[self.axis])
+            return changed
 
-        args = tuple(map(change, self.args))
-        kwargs = {key: change(value) for key, value in self.kwargs.items()}
+        args, kwargs = map_leaves((self.args, self.kwargs), change, is_leaf=is_leaf)
         return Batch(args, kwargs, counts[0] if counts else self.rows, self.axis)
+
+
+def _has_axis(part: Any, axis: int) -> bool:
+    return isinstance(part, Tensor) and part.ndim > axis
 
 
 def _rows(tree: Any, axis: int) -> int:
     for _, leaf in leaves(tree):
-        if isinstance(leaf, Tensor) and leaf.ndim > axis:
-            return leaf.shape[axis]
+        if _has_axis(leaf, axis):
+            return int(leaf.shape[axis])
     raise TypeError(
         "The example batch contains no tensor with rows. Pass what the model is called with: a "
         "tensor, a tuple of arguments, or a dict of keyword arguments."
@@ -166,19 +166,15 @@ def run_without_values(model: nn.Module, batch: Batch, run: Callable[[Batch], T]
     if may_drop_values(model):
         try:
             with shapes_only(model):
-                return run(Batch(_to_meta(batch.args), _to_meta(batch.kwargs), *batch[2:]))
+                args, kwargs = map_leaves((batch.args, batch.kwargs), _to_meta)
+                return run(batch._replace(args=args, kwargs=kwargs))
         except Exception:  # the model rejects the batch or needs values: values decide
             pass
     return run(batch)
 
 
-def _to_meta(tree: Any) -> Any:
-    """The same nested arguments, with tensors on the meta device."""
-    if isinstance(tree, Tensor):
-        return tree.to("meta")
-    if isinstance(tree, dict):
-        return {key: _to_meta(value) for key, value in tree.items()}
-    return type(tree)(map(_to_meta, tree)) if type(tree) in (tuple, list) else tree
+def _to_meta(_: str, part: Any) -> Any:
+    return part.to("meta") if isinstance(part, Tensor) else part
 
 
 def find_batch(model: nn.Module, example: Any = None, axis: int = 0) -> Batch:

@@ -12,13 +12,7 @@ from torch import Tensor, nn
 from batchformer.nn.streams import leaves
 from batchformer.plug.classifier import CHILD, AttachError, output_tensors
 from batchformer.plug.example import Batch, find_batch, forget_example, remembered_example
-from batchformer.plug.insertion import (
-    OURS,
-    RECORD,
-    Attachment,
-    remove,
-    unwrap,
-)
+from batchformer.plug.insertion import OURS, RECORD, Attachment, remove, unwrap
 from batchformer.plug.preserve import preserve_state
 
 M = TypeVar("M", bound=nn.Module)
@@ -37,14 +31,13 @@ def detach(model: M) -> M:
 
 
 def _remove_all(inner: nn.Module, caller: str) -> None:
-    changed = [module for module in inner.modules() if isinstance(module, OURS)]
+    changed = any(isinstance(module, OURS) for module in inner.modules())
     if not changed and RECORD not in inner.__dict__:
         raise AttachError(
             f"{caller}(): BatchFormer is not attached to this {type(inner).__name__}; there is "
             f"nothing to remove. Call attach(model) first."
         )
-    for module in changed:
-        remove(module)
+    remove(inner)
     for part in inner.modules():  # the attached model may be a submodule of this one
         part.__dict__.pop(RECORD, None)
         forget_example(part)

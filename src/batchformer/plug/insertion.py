@@ -83,8 +83,9 @@ def _blank(mixins: tuple[Any, ...], own: Any) -> Any:
     return own.__new__(own)
 
 
-def add_mixin(module: nn.Module, mixin: Any) -> None:
-    """Put ``mixin`` in front of the module's class."""
+def add_mixin(module: nn.Module, mixin: Any, **attributes: Any) -> None:
+    """Put ``mixin`` in front of the module's class, and give the module what it reads."""
+    module.__dict__.update(attributes)
     own: Any = type(module)
     if is_parametrized(module):
         # torch generates a class for a parametrized module and later returns to its first base,
@@ -313,39 +314,25 @@ OURS = (WithBatchFormer, PerStream, DoublesSideInputs)
 
 def insert(target: nn.Module, place: Place, encoder: BatchFormer | None = None) -> None:
     """Put a place before ``target``. An encoder, if given, becomes a child of ``target``."""
-    add_mixin(target, WithBatchFormer)
-    target.__dict__["_place"] = place
+    add_mixin(target, WithBatchFormer, _place=place)
     if encoder is not None:
         target.add_module(CHILD, encoder)
 
 
-def normalise_per_stream(norm: nn.Module, owner: nn.Module) -> None:
-    """Let a BatchNorm after the insertion keep the streams apart in training."""
-    add_mixin(norm, PerStream)
-    norm.__dict__["_doubled_by"] = (owner,)
-
-
-def double_side_inputs(module: nn.Module, sides: SideInputs, owner: nn.Module) -> None:
-    """Let a module repeat its side inputs in training."""
-    add_mixin(module, DoublesSideInputs)
-    module.__dict__.update(_sides=sides, _doubled_by=(owner,))
-
-
-def remove(module: nn.Module) -> None:
-    """Undo what ``attach`` did to a module; leave other modules alone."""
-    if not isinstance(module, OURS):
-        return
-    if isinstance(module, WithBatchFormer):
-        getattr(module, CHILDREN).pop(CHILD, None)
-    for name in ("_place", "_sides", "_doubled_by"):
-        module.__dict__.pop(name, None)
-    for mixin in OURS:
-        if isinstance(module, mixin):
-            remove_mixin(module, mixin)
-            for name, value in vars(module).items():
-                # Accelerate's hooks keep the method that they wrap.
-                if isinstance(value, MethodType) and value.__func__ is mixin.forward:
-                    module.__dict__[name] = MethodType(type(module).forward, module)
+def remove(model: nn.Module) -> None:
+    """Undo what ``attach`` did to a model and the modules in it."""
+    for module in [module for module in model.modules() if isinstance(module, OURS)]:
+        if isinstance(module, WithBatchFormer):
+            getattr(module, CHILDREN).pop(CHILD, None)
+        for name in ("_place", "_sides", "_doubled_by"):
+            module.__dict__.pop(name, None)
+        for mixin in OURS:
+            if isinstance(module, mixin):
+                remove_mixin(module, mixin)
+                for name, value in vars(module).items():
+                    # Accelerate's hooks keep the method that they wrap.
+                    if isinstance(value, MethodType) and value.__func__ is mixin.forward:
+                        module.__dict__[name] = MethodType(type(module).forward, module)
 
 
 def insert_all(
@@ -479,8 +466,7 @@ def dry_run(
 
 def _fails_alone(model: nn.Module, batch: Batch) -> bool:
     """Remove BatchFormer, and say whether a training pass fails without it too."""
-    for module in list(model.modules()):
-        remove(module)
+    remove(model)
     with preserve_state(model), torch.no_grad():
         try:
             batch.run(model.train())

@@ -78,15 +78,9 @@ class NoDropout(TorchFunctionMode):
     """
 
     FUNCTIONS = (
-        F.dropout,
-        F.dropout1d,
-        F.dropout2d,
-        F.dropout3d,
-        F.alpha_dropout,
-        F.feature_alpha_dropout,
-        torch.dropout,
-        torch.alpha_dropout,
-        torch.feature_dropout,
+        *(F.dropout, F.dropout1d, F.dropout2d, F.dropout3d),
+        *(F.alpha_dropout, F.feature_alpha_dropout),
+        *(torch.dropout, torch.alpha_dropout, torch.feature_dropout),
     )
 
     def __torch_function__(

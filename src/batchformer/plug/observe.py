@@ -15,12 +15,7 @@ from batchformer.plug.batches import select_samples
 from batchformer.plug.example import Batch
 from batchformer.plug.noise import seed
 from batchformer.plug.outputs import InEval, Layout, find_rows, named_outputs, training_layout
-from batchformer.plug.preserve import (
-    PassState,
-    own_generators,
-    random_states,
-    temporary_hooks,
-)
+from batchformer.plug.preserve import PassState, own_generators, random_states, temporary_hooks
 from batchformer.plug.replay import Replay
 from batchformer.torch_private import gradients_of
 

@@ -21,12 +21,7 @@ from batchformer.plug.observe import LOUD, at_unit_scale, moved
 from batchformer.plug.preserve import temporary_hooks
 
 #: BatchFormer, and what many models use in place of it.
-KINDS = (
-    BatchFormer,
-    nn.TransformerEncoder,
-    nn.TransformerEncoderLayer,
-    nn.MultiheadAttention,
-)
+KINDS = (BatchFormer, nn.TransformerEncoder, nn.TransformerEncoderLayer, nn.MultiheadAttention)
 
 
 class AttentionCall(NamedTuple):

@@ -266,12 +266,8 @@ def about_streams(seen: Evidence, mixed_only: bool) -> Finding:
     text = f"{seen.rows} rows for {n} samples" + (" (mixed_only, as asked)" if one else "")
     if seen.two_outputs:
         text = f"two outputs of {n} rows for {n} samples"
-    return Finding(
-        STREAMS,
-        seen.doubled or one,
-        text,
-        "train one classifier on plain AND mixed rows: attach(model) or two_streams(x, module)",
-    )
+    remedy = "train one classifier on plain AND mixed rows: attach(model) or two_streams(x, module)"
+    return Finding(STREAMS, seen.doubled or one, text, remedy)
 
 
 def about_rows(seen: Evidence) -> Iterator[Finding]:
@@ -281,25 +277,22 @@ def about_rows(seen: Evidence) -> Iterator[Finding]:
     yield _do_plain_rows_stay(seen)
     yield _are_plain_rows_first(seen)
     if seen.same_mixed and seen.attending.any():  # pooled; without attention, that was reported
-        yield Finding(
-            OWN,
-            False,
-            "all mixed rows are the same",
+        remedy = (
             "the mixed row of a sample must depend on its own features: do not pool the encoder's "
-            "rows over the batch",
+            "rows over the batch"
         )
+        yield Finding(OWN, False, "all mixed rows are the same", remedy)
+    remedy = (
+        "a batch has no order: remove the positional encoding, causal mask or recurrence over "
+        "samples"
+    )
     if seen.equal is None:
         yield Finding(EQUAL, None, "each row draws its own random numbers")
+    elif seen.equal and "equal" in seen.faults:
+        yield Finding(EQUAL, False, seen.faults["equal"], remedy)
     else:
-        equal = seen.equal and "equal" not in seen.faults
-        text = "their mixed rows are equal" if equal else "their mixed rows differ"
-        yield Finding(
-            EQUAL,
-            equal,
-            seen.faults.get("equal", text) if seen.equal else text,
-            "a batch has no order: remove the positional encoding, causal mask or recurrence over "
-            "samples",
-        )
+        text = "their mixed rows are equal" if seen.equal else "their mixed rows differ"
+        yield Finding(EQUAL, seen.equal, text, remedy)
 
 
 def _do_plain_rows_stay(seen: Evidence) -> Finding:

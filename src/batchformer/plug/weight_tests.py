@@ -219,23 +219,17 @@ def about_weights(seen: Evidence) -> Iterator[Finding]:
         for stream, name in (("plain", seen.plain_untrained), ("mixed", seen.untrained)):
             if name is not None:
                 text = f"{stream} rows give {name} no gradient"
-        yield Finding(
-            TRAIN,
-            seen.untrained is None and seen.plain_untrained is None,
-            text,
-            "remove the detach() or no_grad() around a stream",
-        )
+        train = seen.untrained is None and seen.plain_untrained is None
+        yield Finding(TRAIN, train, text, "remove the detach() or no_grad() around a stream")
 
 
 def _is_classifier_shared(seen: Evidence) -> Finding:
     if seen.unshared is not None:
-        return Finding(
-            SHARED,
-            False,
-            f"{seen.unshared} acts on one stream alone",
+        remedy = (
             "use the same classifier for both streams: head(two_streams(x, module)). Without "
-            "it, accuracy falls from 50.9 to 42.4 in the paper",
+            "it, accuracy falls from 50.9 to 42.4 in the paper"
         )
+        return Finding(SHARED, False, f"{seen.unshared} acts on one stream alone", remedy)
     if not seen.followed:
         return Finding(SHARED, None, AFTER_CLASSIFIER)
     return Finding(SHARED, True, "its weights act on both streams")
@@ -251,36 +245,29 @@ def _do_weights_learn(seen: Evidence) -> Finding:
     ]
     total = len(seen.own_weights)
     if frozen:
-        return Finding(
-            LEARN,
-            False,
-            f"{frozen} of {total} parameters are frozen",
-            "call requires_grad_(True) on them, unless you want a frozen control",
-        )
+        remedy = "call requires_grad_(True) on them, unless you want a frozen control"
+        return Finding(LEARN, False, f"{frozen} of {total} parameters are frozen", remedy)
     if seen.used:
-        return Finding(
-            LEARN,
-            not dead,
-            f"{total - len(dead)} of {total} parameters receive gradient{note}",
+        text = f"{total - len(dead)} of {total} parameters receive gradient{note}"
+        remedy = (
             f"no gradient reaches {', '.join(dead[:4])}: are the mixed rows in the outputs, and "
-            "not detached or rounded?",
+            "not detached or rounded?"
         )
+        return Finding(LEARN, not dead, text, remedy)
     if seen.cut_off is not None:
-        return Finding(
-            LEARN,
-            False,
-            f"{seen.cut_off} acts on the mixed rows and receives no gradient of them",
+        text = f"{seen.cut_off} acts on the mixed rows and receives no gradient of them"
+        remedy = (
             "between the encoder and the outputs, remove the detach(), no_grad(), round() or "
-            "whatever else stops the gradient",
+            "whatever else stops the gradient"
         )
+        return Finding(LEARN, False, text, remedy)
     if seen.stray or (seen.order is not None and seen.attending.any() and not total):
-        return Finding(
-            LEARN,
-            False,
-            "the encoder's weights are not among model.parameters()",
+        remedy = (
             "build the encoder once, in __init__, as a submodule: one that is built in forward, or "
-            "kept in a list, is not trained",
+            "kept in a list, is not trained"
         )
+        text = "the encoder's weights are not among model.parameters()"
+        return Finding(LEARN, False, text, remedy)
     if seen.doubled and total:
         return Finding(LEARN, True, f"{total} parameters of the mixed stream have gradient{note}")
     return Finding(LEARN, None, "the encoder's weights cannot be told from the others")

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
-os.environ["HF_HUB_OFFLINE"] = "1"
-
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +13,6 @@ import timm
 import torch
 import torch.nn.functional as F
 import torchvision.models as tv
-import transformers
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 from torch.utils.checkpoint import checkpoint
@@ -26,8 +21,11 @@ from torchvision.models.resnet import BasicBlock
 from batchformer import BatchFormer, attach, check, param_groups, two_streams
 from batchformer.nn.encoder import EncoderWeights, batch_former
 from batchformer.plug.findings import ATTEND, EVAL, LEARN, MEMBER, SHARED, STAY, STREAMS
+from helpers import mixing_models
+from helpers.mixing_models import C, Deep, Gated, K, Mixing, TwoPlaces, deep, made
+from helpers.tiny_transformers import tiny
 
-N, C, K = 6, 16, 5
+N = 6
 RIGHT: dict[str, Callable[[], Any]] = {}
 Build = Callable[[], Any]
 
@@ -345,15 +343,18 @@ RIGHT["random slopes"] = lambda: (
 # One's own code.
 
 
-class Own(nn.Module):
+class ByHand(Mixing):
+    """Two streams in training, from what makes mixed rows, and one in eval."""
+
+    body_norm = nn.BatchNorm1d
+
+
+class Own(ByHand):
     """A backbone, our module and one classifier."""
 
     def __init__(self, width: int = C, **options: Any) -> None:
         super().__init__()
-        self.body = nn.Sequential(
-            nn.Linear(8, C), nn.BatchNorm1d(C), nn.ReLU(), nn.Dropout(0.5), nn.Linear(C, C)
-        )
-        self.batchformer, self.head = BatchFormer(width, **options), nn.Linear(C, K)
+        self.batchformer = BatchFormer(width, **options)
 
     def forward(self, batch: Tensor) -> Any:
         return self.rows(self.body(batch))
@@ -362,48 +363,34 @@ class Own(nn.Module):
         return self.head(two_streams(f, self.batchformer))
 
 
-class ByHand(Own):
-    """Two streams in training, from what makes mixed rows, and one in eval."""
-
-    def rows(self, f: Tensor) -> Any:
-        return self.both(f) if self.training else self.head(f)
-
-    def both(self, f: Tensor) -> Any:
-        return self.head(torch.cat([f, self.mix(f)]))
-
-    def mix(self, f: Tensor) -> Tensor:
-        return self.batchformer(f)
-
-
-class Stock(ByHand):
+class Stock(mixing_models.Stock):
     """The six lines of the paper, with a stock layer."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    body_norm = nn.BatchNorm1d
+
+
+class StockGated(Gated):
+    def __init__(self, gate: Tensor) -> None:
+        super().__init__(gate)
         self.batchformer = nn.TransformerEncoderLayer(C, 4, C, 0.5)
 
     def mix(self, f: Tensor) -> Tensor:
-        return self.batchformer(f.unsqueeze(1)).squeeze(1)
+        return f + self.gate * self.batchformer(f.unsqueeze(1)).squeeze(1)
 
 
-for each in (Own, ByHand, Stock):
-    right(each)
-
-
-def made(base: type[Own], part: str, method: Callable[..., Any]) -> type[Own]:
-    """A class that is another but for one method."""
-    return type("Made", (base,), {part: method})
-
-
-def right_part(base: type[Own], part: str, models: dict[str, Callable[..., Any]]) -> None:
-    """Enter models that are their class but for one method."""
-    for name, method in models.items():
-        RIGHT[name] = made(base, part, method)
+def right_part(part: str, models: dict[str, tuple[Any, ...]]) -> None:
+    """Enter models that are their class but for one method: class, method, further parts."""
+    for name, (base, method, *parts) in models.items():
+        RIGHT[name] = made(base, *parts, **{part: method})
 
 
 def changed(model: nn.Module, change: Callable[[Any], object]) -> nn.Module:
     change(model)
     return model
+
+
+def optimized(model: nn.Module) -> Any:
+    return model, x(), {"optimizer": torch.optim.SGD(model.parameters(), 0.1)}
 
 
 def noise_for_some(f: Tensor) -> Tensor:
@@ -416,230 +403,18 @@ def dropped(m: nn.Module, f: Tensor) -> Tensor:
     return F.dropout(f, 0.3, m.training)
 
 
-right_part(
-    Own,
-    "rows",
-    {
-        "large features": lambda m, f: Own.rows(m, 3e4 * f),
-        "probabilities": lambda m, f: Own.rows(m, f).softmax(-1),
-        "probabilities at test": lambda m, f: (
-            Own.rows(m, f) if m.training else (Own.rows(m, f) / 2).softmax(-1)
-        ),
-        "functional dropout": lambda m, f: m.head(
-            dropped(m, two_streams(dropped(m, f), m.batchformer))
-        ),
-        "noise for some entries": lambda m, f: Own.rows(m, noise_for_some(f) if m.training else f),
-    },
-)
-right_part(
-    Own,
-    "forward",
-    {
-        "frozen features": lambda m, batch: m.rows(torch.no_grad()(m.body)(batch)),
-        "checkpointed": lambda m, batch: m.rows(checkpoint(m.body, batch, use_reentrant=False)),
-        "reentrant checkpoint": lambda m, batch: m.rows(
-            checkpoint(m.body, batch.requires_grad_(), use_reentrant=True)
-        ),
-    },
-)
-right_part(
-    ByHand,
-    "mix",
-    {
-        "with residual": lambda m, f: f + m.batchformer(f),
-        "mix called directly": lambda m, f: m.batchformer.mix(f),
-        "functional": lambda m, f: batch_former(f, [EncoderWeights.of(m.batchformer.layers[0])]),
-    },
-)
-right_part(
-    ByHand,
-    "both",
-    {
-        "two outputs": lambda m, f: (m.head(f), m.head(m.mix(f))),
-        "streams stacked": lambda m, f: m.head(torch.stack([f, m.mix(f)])),  # (2, N, K)
-        "streams stacked last": lambda m, f: m.head(torch.stack([f, m.mix(f)])).movedim(0, -1),
-    },
-)
-right_part(Stock, "both", {"stock, noise": lambda m, f: Stock.both(m, noise_for_some(f))})
+def encoded(m: Any, f: Tensor) -> Tensor:
+    return two_streams(f, m.batchformer)
 
 
-MixedOnly = made(Own, "rows", lambda m, f: m.head(m.batchformer(f)))
-TakesAList = made(Own, "forward", lambda m, samples: Own.forward(m, torch.stack(samples)))
-Nested = made(Own, "forward", lambda m, batch, more: Own.forward(m, batch + more["side"][0]))
-Flattened = made(  # (N, 7, 8) to (2N * 7, K) in training
-    Own,
-    "forward",
-    lambda m, batch: m.rows(m.body(batch.flatten(0, 1)).unflatten(0, (-1, 7))).flatten(0, 1),
-)
-RIGHT["mixed only on purpose"] = lambda: (MixedOnly(), x(), {"mixed_only": True})
-RIGHT["a list of samples"] = lambda: (TakesAList(), list(x()))
-RIGHT["nested arguments"] = lambda: (Nested(), {"batch": x(), "more": {"side": [x(), 1.0]}})
-RIGHT["rows of all tokens in one axis"] = lambda: (Flattened(), tokens())
+def attention_by_hand(m: Any, f: Tensor) -> Tensor:
+    q, k, v = m.qkv(f).chunk(3, -1)
+    return m.norm(f + (q @ k.T / C**0.5).softmax(-1) @ v)
 
 
-@right
-class ThroughABottleneck(ByHand):
-    def __init__(self) -> None:
-        super().__init__(8)
-        self.down, self.up = nn.Linear(C, 8), nn.Linear(8, C)
-
-    def mix(self, f: Tensor) -> Tensor:
-        return f + self.up(self.batchformer(self.down(f)))
-
-
-@right
-class AttentionByHand(ByHand):
-    def __init__(self) -> None:
-        super().__init__()
-        self.qkv, self.norm = nn.Linear(C, 3 * C), nn.LayerNorm(C)
-        del self.batchformer
-
-    def mix(self, f: Tensor) -> Tensor:
-        q, k, v = self.qkv(f).chunk(3, -1)
-        return self.norm(f + (q @ k.T / C**0.5).softmax(-1) @ v)
-
-
-@right
-class MultiheadByHand(ByHand):
-    def __init__(self) -> None:
-        super().__init__()
-        del self.batchformer
-        self.attention = nn.MultiheadAttention(C, 4, dropout=0.5)
-
-    def mix(self, f: Tensor) -> Tensor:
-        s = f.unsqueeze(1)
-        return f + self.attention(s, s, s)[0].squeeze(1)
-
-
-class Gated(ByHand):
-    """The encoder's output is multiplied by weights that begin at zero, or close to it."""
-
-    def __init__(self, gate: Tensor) -> None:
-        super().__init__()
-        self.gate = nn.Parameter(gate)
-
-    def mix(self, f: Tensor) -> Tensor:
-        return f + self.gate * self.batchformer(f)
-
-
-class StockGated(Gated):
-    def __init__(self, gate: Tensor) -> None:
-        super().__init__(gate)
-        self.batchformer = nn.TransformerEncoderLayer(C, 4, C, 0.5)
-
-    def mix(self, f: Tensor) -> Tensor:
-        return f + self.gate * self.batchformer(f.unsqueeze(1)).squeeze(1)
-
-
-RIGHT["gate of zero"] = lambda: Gated(torch.zeros(1))
-RIGHT["gate of zero for each channel"] = lambda: Gated(torch.zeros(C))
-RIGHT["stock, gate of zero"] = lambda: StockGated(torch.zeros(()))
-RIGHT["stock, layer scale"] = lambda: StockGated(torch.full((C,), 1e-6))
-RIGHT["larger layer scale"] = lambda: Gated(torch.full((C,), 1e-3))
-
-
-@right
-def zero_output_projection() -> nn.Module:
-    model: Any = attach(mlp(), verbose=False)
-    nn.init.zeros_(model[2].batchformer.layers[0].self_attn.out_proj.weight)
-    return model
-
-
-def spectral(model: Any) -> None:
-    """Every training pass updates the buffers u and v."""
-    model.head = nn.utils.spectral_norm(model.head)
-
-
-RIGHT["stock, zero output projection"] = lambda: changed(
-    Stock(), lambda m: nn.init.zeros_(m.batchformer.self_attn.out_proj.weight)
-)
-RIGHT["stock, zero classifier"] = lambda: changed(Stock(), lambda m: nn.init.zeros_(m.head.weight))
-RIGHT["stock, spectral norm"] = lambda: changed(Stock(), spectral)
-
-
-@right
-def stock_with_its_optimizer() -> Any:
-    model = Stock()
-    return model, x(), {"optimizer": torch.optim.SGD(model.parameters(), 0.1)}
-
-
-@right
-def gate_of_zero_in_the_optimizer() -> Any:
-    model = Gated(torch.zeros(1))
-    return model, x(), {"optimizer": torch.optim.SGD(model.parameters(), 0.1)}
-
-
-@right
-class OneNormForEachStream(ByHand):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.BatchNorm1d(C), nn.BatchNorm1d(C)
-
-    def rows(self, f: Tensor) -> Tensor:
-        plain = self.first(f)
-        if self.training:
-            return self.head(torch.cat([plain, self.second(self.mix(f))]))
-        return self.head(plain)
-
-
-@right
-class SeveralHeads(Own):
-    def __init__(self) -> None:
-        super().__init__()
-        self.other = nn.Sequential(nn.Linear(C, C), nn.BatchNorm1d(C), nn.Linear(C, 2))
-        self.aux = nn.Linear(C, 2)
-
-    def rows(self, f: Tensor) -> dict[str, Tensor]:
-        both = two_streams(f, self.batchformer)
-        return {"one": self.head(both), "two": self.other(both)}
-
-
-@right
-class AuxiliaryHeadOnPlainRows(SeveralHeads):
-    def rows(self, f: Tensor) -> dict[str, Tensor]:
-        return {"main": self.head(two_streams(f, self.batchformer)), "aux": self.aux(f)}
-
-
-@right
-class PlainAndMixedLogits(ByHand):
-    def rows(self, f: Tensor) -> dict[str, Tensor]:
-        mixed = {"mixed_logits": self.head(self.mix(f))} if self.training else {}
-        return {"logits": self.head(f), **mixed}
-
-
-@right
-class AverageOfWeightsAtTest(Own):
-    def __init__(self) -> None:
-        super().__init__()
-        self.average = mlp()
-
-    def forward(self, batch: Tensor) -> Any:
-        return super().forward(batch) if self.training else self.average(batch)
-
-
-class SequenceFirst(nn.Module):
-    """(L, N, 8) in, (L, N, K) out or its last step; with tokens, (N, L, 8) in and (N, L, K) out."""
-
-    def __init__(self, last: bool = False, tokens: bool = False) -> None:
-        super().__init__()
-        self.rnn, self.head = nn.GRU(8, C), nn.Linear(C, K)
-        self.batchformer = BatchFormer(C, batch_axis=0 if last else 1)
-        self.last, self.tokens = last, tokens
-
-    def forward(self, batch: Tensor) -> Tensor:
-        f = self.rnn(batch.transpose(0, 1) if self.tokens else batch)[0]
-        out: Tensor = self.head(two_streams(f[-1] if self.last else f, self.batchformer))
-        return out.transpose(0, 1) if self.tokens else out
-
-
-AXIS = {"input_axis": 1}
-RIGHT["sequence first inside"] = lambda: (SequenceFirst(tokens=True), tokens())
-RIGHT["sequence first"] = lambda: (SequenceFirst(), tokens().transpose(0, 1), AXIS)
-RIGHT["sequence first, last step"] = lambda: (
-    SequenceFirst(last=True),
-    tokens().transpose(0, 1),
-    AXIS,
-)
+def multihead_by_hand(m: Any, f: Tensor) -> Tensor:
+    s = f.unsqueeze(1)
+    return f + m.batchformer(s, s, s)[0].squeeze(1)
 
 
 @dataclass
@@ -649,14 +424,188 @@ class Answer:
     name: str = "answer"
 
 
-@right
-class GivesADataclass(Own):
-    def rows(self, f: Tensor) -> Answer:
-        f = two_streams(f, self.batchformer)
-        return Answer(self.head(f), f)
+def much_beside_the_logits(m: Any, f: Tensor) -> dict[str, Tensor]:
+    """Similarities of all pairs, doubled soft targets, probabilities and mixed features."""
+    streams = encoded(m, f)
+    logits = m.head(streams)
+    return {
+        "similarities": f @ f.T,
+        "targets": torch.full((len(streams), K), 1 / K),
+        "probabilities": (1e4 * logits).softmax(1),
+        "mixed": streams[len(f) :] if m.training else f,
+        "hidden_states": f - f.mean(0),
+        "logits": logits,
+    }
 
 
-@right
+def plain_and_mixed_of_two_heads(m: Any, f: Tensor) -> Any:
+    """Five outputs, four of which have the same shape."""
+    mixed, plain = m.batchformer(f), (m.head2(f), m.head(f))
+    return (*plain, m.head(mixed), m.head2(mixed), f) if m.training else plain
+
+
+def several_heads(m: Any, f: Tensor) -> dict[str, Tensor]:
+    f = encoded(m, f)
+    return {"one": m.head(f), "two": m.other(f)}
+
+
+def stacked_experts(m: Any, f: Tensor) -> Tensor:  # (3, 2N, K) in training
+    f = encoded(m, f)
+    return torch.stack([expert(f) for expert in m.experts])
+
+
+def a_dataclass(m: Any, f: Tensor) -> Answer:
+    f = encoded(m, f)
+    return Answer(m.head(f), f)
+
+
+def its_loss_too(m: Any, f: Tensor) -> dict[str, Tensor]:
+    logits = Own.rows(m, f)
+    return {"loss": logits.square().mean(), "logits": logits}
+
+
+def tokens_in_training_alone(m: Any, f: Tensor) -> Any:
+    """An auxiliary head attends over the tokens of each sample, and is left out in eval."""
+    logits = Own.rows(m, f)
+    if not m.training:
+        return logits
+    return logits, m.attributes(m.tokens(f.unflatten(1, (4, 4))).flatten(1))
+
+
+def gate_of_zero_in_one_output(m: Any, f: Tensor) -> tuple[Tensor, Tensor]:
+    if not m.training:
+        return m.head(f), m.head2(f)
+    mixed = m.batchformer(f)
+    return m.out(f, mixed), m.head2(torch.cat([f, f + m.gate * mixed]))
+
+
+right_part(
+    "rows",
+    {
+        "our module in its own code": (Own, Own.rows),
+        "large features": (Own, lambda m, f: Own.rows(m, 3e4 * f)),
+        "probabilities": (Own, lambda m, f: Own.rows(m, f).softmax(-1)),
+        "probabilities at test": (
+            Own,
+            lambda m, f: Own.rows(m, f) if m.training else (Own.rows(m, f) / 2).softmax(-1),
+        ),
+        "functional dropout": (Own, lambda m, f: m.head(dropped(m, encoded(m, dropped(m, f))))),
+        "noise for some entries": (
+            Own,
+            lambda m, f: Own.rows(m, noise_for_some(f) if m.training else f),
+        ),
+        "stock, noise": (Stock, lambda m, f: Stock.rows(m, noise_for_some(f))),
+        "correction of logits in training": (  # eval need not give the same numbers
+            Own,
+            lambda m, f: Own.rows(m, f) + m.correction if m.training else m.head(f),
+            lambda: {"correction": nn.Parameter(torch.randn(K))},
+        ),
+        "encoder in a reentrant checkpoint": (  # no gradient can be asked for: not judged
+            ByHand,
+            lambda m, f: m.head(checkpoint(two_streams, f, m.batchformer, use_reentrant=True)),
+        ),
+        # Several outputs.
+        "two outputs": (ByHand, lambda m, f: (m.head(f), m.head(m.mix(f)))),
+        "streams stacked": (ByHand, lambda m, f: m.head(torch.stack([f, m.mix(f)]))),  # (2, N, K)
+        "streams stacked last": (
+            ByHand,
+            lambda m, f: m.head(torch.stack([f, m.mix(f)])).movedim(0, -1),
+        ),
+        "a dataclass": (Own, a_dataclass),
+        "its loss too": (Own, its_loss_too),
+        "several heads": (
+            Own,
+            several_heads,
+            lambda: {"other": nn.Sequential(nn.Linear(C, C), nn.BatchNorm1d(C), nn.Linear(C, 2))},
+        ),
+        "auxiliary head on plain rows": (
+            Own,
+            lambda m, f: {"main": m.head(encoded(m, f)), "aux": m.attributes(f)},
+        ),
+        "plain and mixed of two heads": (Own, plain_and_mixed_of_two_heads),
+        "experts stacked in its own code": (
+            Own,
+            stacked_experts,
+            lambda: {"experts": nn.ModuleList(nn.Linear(C, K) for _ in range(3))},
+        ),
+        "much beside its logits": (Own, much_beside_the_logits),
+        "tokens in training alone": (
+            Own,
+            tokens_in_training_alone,
+            lambda: {"tokens": nn.TransformerEncoderLayer(4, 2, 8, batch_first=True)},
+        ),
+        "gate of zero in one output": (
+            Own,
+            gate_of_zero_in_one_output,
+            lambda: {"gate": nn.Parameter(torch.zeros(C))},
+        ),
+    },
+)
+right_part(
+    "forward",
+    {
+        "frozen features": (Own, lambda m, batch: m.rows(torch.no_grad()(m.body)(batch))),
+        "checkpointed": (
+            Own,
+            lambda m, batch: m.rows(checkpoint(m.body, batch, use_reentrant=False)),
+        ),
+        "reentrant checkpoint": (
+            Own,
+            lambda m, batch: m.rows(checkpoint(m.body, batch.requires_grad_(), use_reentrant=True)),
+        ),
+        "average of weights at test": (
+            Own,
+            lambda m, batch: Own.forward(m, batch) if m.training else m.average(batch),
+            lambda: {"average": mlp()},
+        ),
+    },
+)
+right_part(
+    "mix",
+    {
+        "by hand": (ByHand, ByHand.mix),
+        "stock": (Stock, Stock.mix),
+        "with residual": (ByHand, lambda m, f: f + m.batchformer(f)),
+        "mix called directly": (ByHand, lambda m, f: m.batchformer.mix(f)),
+        "functional": (
+            ByHand,
+            lambda m, f: batch_former(f, [EncoderWeights.of(m.batchformer.layers[0])]),
+        ),
+        "through a bottleneck": (
+            ByHand,
+            lambda m, f: f + m.up(m.batchformer(m.down(f))),
+            lambda: {"batchformer": BatchFormer(8), "down": nn.Linear(C, 8), "up": nn.Linear(8, C)},
+        ),
+        "attention by hand": (ByHand, attention_by_hand, lambda: {"batchformer": None}),
+        "multi-head attention by hand": (
+            ByHand,
+            multihead_by_hand,
+            lambda: {"batchformer": nn.MultiheadAttention(C, 4, dropout=0.5)},
+        ),
+        "stock, a stack": (
+            Stock,
+            Stock.mix,
+            lambda: {
+                "batchformer": nn.TransformerEncoder(
+                    nn.TransformerEncoderLayer(C, 4, C, 0.5, norm_first=True),
+                    2,
+                    enable_nested_tensor=False,
+                )
+            },
+        ),
+    },
+)
+Loud, MixedOnly = RIGHT["large features"], made(Own, rows=lambda m, f: m.head(m.batchformer(f)))
+TakesAList = made(Own, forward=lambda m, samples: Own.forward(m, torch.stack(samples)))
+Nested = made(Own, forward=lambda m, batch, more: Own.forward(m, batch + more["side"][0]))
+Flattened = made(  # (N, 7, 8) to (2N * 7, K) in training
+    Own,
+    forward=lambda m, batch: m.rows(m.body(batch.flatten(0, 1)).unflatten(0, (-1, 7))).flatten(
+        0, 1
+    ),
+)
+
+
 class TeacherInEval(Own):
     def __init__(self) -> None:
         super().__init__()
@@ -668,126 +617,6 @@ class TeacherInEval(Own):
         return self
 
 
-@right
-class EncoderInAReentrantCheckpoint(Own):
-    """No gradient can be asked for: that is not judged."""
-
-    def rows(self, f: Tensor) -> Tensor:
-        if self.training:
-            f = checkpoint(two_streams, f, self.batchformer, use_reentrant=True)
-        return self.head(f)
-
-
-@right
-class GivesItsLossToo(Own):
-    def rows(self, f: Tensor) -> dict[str, Tensor]:
-        logits = super().rows(f)
-        return {"loss": logits.square().mean(), "logits": logits}
-
-
-# Several outputs.
-
-
-@right
-class PlainAndMixedOfTwoHeads(Own):
-    """Five outputs, four of which have the same shape."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.other = nn.Linear(C, K)
-
-    def rows(self, f: Tensor) -> Any:
-        mixed = self.batchformer(f)
-        plain = self.other(f), self.head(f)
-        return (*plain, self.head(mixed), self.other(mixed), f) if self.training else plain
-
-
-@right
-class StackedExperts(Own):
-    def __init__(self) -> None:
-        super().__init__()
-        self.experts = nn.ModuleList(nn.Linear(C, K) for _ in range(3))
-
-    def rows(self, f: Tensor) -> Tensor:  # (3, 2N, K) in training
-        f = two_streams(f, self.batchformer)
-        return torch.stack([expert(f) for expert in self.experts])
-
-
-class Experts(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.body = nn.Linear(8, C)
-        self.experts = nn.ModuleList(nn.Linear(C, K) for _ in range(3))
-
-    def forward(self, batch: Tensor) -> Tensor:
-        f = self.body(batch).relu()
-        return torch.stack([expert(f) for expert in self.experts])
-
-
-attached("stacked experts", Experts, x)
-
-
-def bert() -> Any:
-    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
-    more = {"intermediate_size": 16, "num_labels": K, "vocab_size": 50}
-    given = {"output_hidden_states": True, "output_attentions": True}
-    config = transformers.BertConfig(**sizes, **more, **given, attn_implementation="eager")
-    return transformers.BertForSequenceClassification(config)
-
-
-attached("bert with hidden states", bert, text)
-
-
-@right
-class GivesMuchBesideItsLogits(Own):
-    """Similarities of all pairs, doubled soft targets, probabilities and mixed features."""
-
-    def rows(self, f: Tensor) -> dict[str, Tensor]:
-        streams = two_streams(f, self.batchformer)
-        logits = self.head(streams)
-        return {
-            "similarities": f @ f.T,
-            "targets": torch.full((len(streams), K), 1 / K),
-            "probabilities": (1e4 * logits).softmax(1),
-            "mixed": streams[len(f) :] if self.training else f,
-            "hidden_states": f - f.mean(0),
-            "logits": logits,
-        }
-
-
-# Eval need not give the same numbers.
-
-
-@right
-class CorrectionOfLogitsInTraining(Own):
-    def __init__(self) -> None:
-        super().__init__()
-        self.correction = nn.Parameter(torch.randn(K))
-
-    def rows(self, f: Tensor) -> Tensor:
-        logits = super().rows(f)
-        return logits + self.correction if self.training else logits
-
-
-@right
-def first_step_of_a_warm_up() -> Any:
-    """The rate is zero now and will not stay so: that is not judged."""
-    model = attach(mlp(), verbose=False)
-    optimizer = torch.optim.SGD(param_groups(model, 0.1))
-    torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: step / 10)
-    return model, x(), {"optimizer": optimizer}
-
-
-attached(
-    "spectral norm",
-    lambda: nn.Sequential(
-        nn.Linear(8, C), nn.ReLU(), nn.utils.parametrizations.spectral_norm(nn.Linear(C, K))
-    ),
-    x,
-)
-
-
-@right
 class MovingAverage(Own):
     """Features are centred by an average of earlier batches, a buffer."""
 
@@ -802,7 +631,6 @@ class MovingAverage(Own):
         return logits
 
 
-@right
 class OwnGenerator(Own):
     """Noise from a generator of the model's own."""
 
@@ -816,90 +644,6 @@ class OwnGenerator(Own):
         return super().rows(f)
 
 
-@right
-class StockStack(Stock):
-    def __init__(self) -> None:
-        super().__init__()
-        layer = nn.TransformerEncoderLayer(C, 4, C, 0.5, norm_first=True)
-        self.batchformer = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
-
-
-def deep(layers: int, activation: type[nn.Module]) -> nn.Sequential:
-    hidden = (part for _ in range(layers) for part in (nn.Linear(C, C), activation()))
-    return nn.Sequential(nn.Linear(8, C), *hidden)
-
-
-class DeepStock(Stock):
-    """An untrained network so deep that all samples have almost the same features."""
-
-    def __init__(self, layers: int, activation: type[nn.Module]) -> None:
-        super().__init__()
-        self.body = deep(layers, activation)
-
-
-class DeepStacked(DeepStock):
-    """Two streams on an axis of their own: gradients say which of the two mixes the samples."""
-
-    def both(self, f: Tensor) -> Tensor:  # (2, N, K)
-        return self.head(torch.stack([f, self.mix(f)]))
-
-
-RIGHT["streams stacked after 20 layers"] = lambda: DeepStacked(20, nn.ReLU)
-RIGHT["stock after 40 layers"] = lambda: DeepStock(40, nn.ReLU)
-RIGHT["stock after 80 layers"] = lambda: DeepStock(80, nn.Tanh)
-attached("after 80 layers", lambda: deep(80, nn.Tanh).append(nn.Linear(C, K)), x)
-
-
-class TwoPlaces(Own):
-    """A second encoder mixes the rows of the mixed stream once more."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.hidden, self.second = nn.Linear(C, C), self.place()
-
-    def place(self) -> nn.Module:
-        return BatchFormer(C)
-
-    def mix(self, f: Tensor) -> Tensor:
-        return self.second(f)
-
-    def rows(self, f: Tensor) -> Tensor:
-        f = self.hidden(two_streams(f, self.batchformer)).relu()
-        if self.training:
-            plain, mixed = f.chunk(2)
-            f = torch.cat([plain, self.mix(mixed)])
-        return self.head(f)
-
-
-right(TwoPlaces)
-
-
-@right
-class TwoPlacesOneStock(TwoPlaces):
-    def place(self) -> nn.Module:
-        return nn.TransformerEncoderLayer(C, 4, C, 0.5, batch_first=True)
-
-    def mix(self, f: Tensor) -> Tensor:
-        return self.second(f.unsqueeze(0)).squeeze(0)
-
-
-@right
-class TokensInTrainingAlone(Own):
-    """An auxiliary head attends over the tokens of each sample, and is left out in eval."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.tokens = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True)
-        self.aux = nn.Linear(C, 2)
-
-    def rows(self, f: Tensor) -> Any:
-        logits = super().rows(f)
-        if not self.training:
-            return logits
-        return logits, self.aux(self.tokens(f.unflatten(1, (4, 4))).flatten(1))
-
-
-@right
 class CountsItsSteps(Own):
     """A queue of features with a place to write at, and a loss weight that follows a schedule."""
 
@@ -917,18 +661,130 @@ class CountsItsSteps(Own):
         return logits
 
 
-@right
-class GateOfZeroInOneOutput(Own):
+class SequenceFirst(nn.Module):
+    """(L, N, 8) in, (L, N, K) out or its last step; with tokens, (N, L, 8) in and (N, L, K) out."""
+
+    def __init__(self, last: bool = False, tokens: bool = False) -> None:
+        super().__init__()
+        self.rnn, self.head = nn.GRU(8, C), nn.Linear(C, K)
+        self.batchformer = BatchFormer(C, batch_axis=0 if last else 1)
+        self.last, self.tokens = last, tokens
+
+    def forward(self, batch: Tensor) -> Tensor:
+        f = self.rnn(batch.transpose(0, 1) if self.tokens else batch)[0]
+        out: Tensor = self.head(two_streams(f[-1] if self.last else f, self.batchformer))
+        return out.transpose(0, 1) if self.tokens else out
+
+
+def spectral(model: Any) -> None:
+    """Every training pass updates the buffers u and v."""
+    model.head = nn.utils.spectral_norm(model.head)
+
+
+AXIS = {"input_axis": 1}
+RIGHT |= {
+    "mixed only on purpose": lambda: (MixedOnly(), x(), {"mixed_only": True}),
+    "large features, the control": lambda: Loud(attend="self"),
+    "one sample among many in low precision": lambda: (
+        Own().bfloat16(),
+        torch.randn(512, 8).bfloat16(),
+    ),
+    "a list of samples": lambda: (TakesAList(), list(x())),
+    "nested arguments": lambda: (Nested(), {"batch": x(), "more": {"side": [x(), 1.0]}}),
+    "rows of all tokens in one axis": lambda: (Flattened(), tokens()),
+    "sequence first inside": lambda: (SequenceFirst(tokens=True), tokens()),
+    "sequence first": lambda: (SequenceFirst(), tokens().transpose(0, 1), AXIS),
+    "sequence first, last step": lambda: (SequenceFirst(last=True), tokens().transpose(0, 1), AXIS),
+    "plain and mixed logits": made(
+        ByHand,
+        rows=lambda m, f: {"logits": m.head(f), "mixed_logits": m.head(m.mix(f))},
+        at_test=lambda m, f: {"logits": m.head(f)},
+    ),
+    "one norm for each stream": made(
+        ByHand,
+        lambda: {"first": nn.BatchNorm1d(C), "second": nn.BatchNorm1d(C)},
+        rows=lambda m, f: m.out(m.first(f), m.second(m.mix(f))),
+        at_test=lambda m, f: m.head(m.first(f)),
+    ),
+    "a teacher in eval": TeacherInEval,
+    "a moving average": MovingAverage,
+    "a generator of its own": OwnGenerator,
+    "counts its steps": CountsItsSteps,
+    "two places": made(TwoPlaces, body_norm=nn.BatchNorm1d),
+    "two places, one stock": made(
+        TwoPlaces,
+        place=lambda m: nn.TransformerEncoderLayer(C, 4, C, 0.5, batch_first=True),
+        mix=lambda m, f: m.second(f.unsqueeze(0)).squeeze(0),
+    ),
+    # Deep, untrained networks: gradients say which rows mix the samples.
+    "streams stacked after 20 layers": lambda: made(
+        Deep, rows=lambda m, f: m.head(torch.stack([f, m.mix(f)]))
+    )(20),
+    "stock after 40 layers": lambda: Deep(40, nn.ReLU),
+    "stock after 80 layers": lambda: Deep(80, nn.Tanh),
+    # Gates that start at zero, or close to it.
+    "gate of zero": lambda: Gated(torch.zeros(1)),
+    "gate of zero for each channel": lambda: Gated(torch.zeros(C)),
+    "gate of zero in the optimizer": lambda: optimized(Gated(torch.zeros(1))),
+    "stock, gate of zero": lambda: StockGated(torch.zeros(())),
+    "stock, layer scale": lambda: StockGated(torch.full((C,), 1e-6)),
+    "larger layer scale": lambda: Gated(torch.full((C,), 1e-3)),
+    "zero output projection": lambda: changed(
+        attach(mlp(), verbose=False),
+        lambda m: nn.init.zeros_(m[2].batchformer.layers[0].self_attn.out_proj.weight),
+    ),
+    "stock, zero output projection": lambda: changed(
+        Stock(), lambda m: nn.init.zeros_(m.batchformer.self_attn.out_proj.weight)
+    ),
+    "stock, zero classifier": lambda: changed(Stock(), lambda m: nn.init.zeros_(m.head.weight)),
+    "stock, spectral norm": lambda: changed(Stock(), spectral),
+    "stock with its optimizer": lambda: optimized(Stock()),
+}
+attached("after 80 layers", lambda: deep(80, nn.Tanh).append(nn.Linear(C, K)), x)
+
+
+class Tiny(nn.Module):
+    def forward(self, batch: Tensor) -> Tensor:
+        return 1 + 1e-12 * batch
+
+
+attached("features that rounding makes equal", lambda: nn.Sequential(Tiny(), *mlp()), x)
+
+
+class Experts(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.other, self.gate = nn.Linear(C, K), nn.Parameter(torch.zeros(C))
+        self.body = nn.Linear(8, C)
+        self.experts = nn.ModuleList(nn.Linear(C, K) for _ in range(3))
 
-    def rows(self, f: Tensor) -> tuple[Tensor, Tensor]:
-        if not self.training:
-            return self.head(f), self.other(f)
-        mixed = self.batchformer(f)
-        gated = f + self.gate * mixed
-        return self.head(torch.cat([f, mixed])), self.other(torch.cat([f, gated]))
+    def forward(self, batch: Tensor) -> Tensor:
+        f = self.body(batch).relu()
+        return torch.stack([expert(f) for expert in self.experts])
+
+
+def bert() -> Any:
+    given = {"output_hidden_states": True, "output_attentions": True}
+    return tiny("BertForSequenceClassification", **given, attn_implementation="eager")
+
+
+attached("stacked experts", Experts, x)
+attached("bert with hidden states", bert, text)
+attached(
+    "spectral norm",
+    lambda: nn.Sequential(
+        nn.Linear(8, C), nn.ReLU(), nn.utils.parametrizations.spectral_norm(nn.Linear(C, K))
+    ),
+    x,
+)
+
+
+@right
+def first_step_of_a_warm_up() -> Any:
+    """The rate is zero now and will not stay so: that is not judged."""
+    model = attach(mlp(), verbose=False)
+    optimizer = torch.optim.SGD(param_groups(model, 0.1))
+    torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: step / 10)
+    return model, x(), {"optimizer": optimizer}
 
 
 @pytest.mark.parametrize("name", RIGHT)
@@ -964,7 +820,7 @@ def uneven_words() -> Tensor:
     ("build", "batch", "words"),
     [
         (NoiseForSomeWords, uneven_words, "how many random numbers the model draws depends on"),
-        (lambda: DeepStock(80, nn.Sigmoid), x, "all samples have almost the same outputs"),
+        (lambda: Deep(80, nn.Sigmoid), x, "all samples have almost the same outputs"),
     ],
 )
 def test_what_no_pass_and_no_gradient_shows_is_not_judged(
@@ -995,7 +851,7 @@ def test_what_cannot_be_judged_is_said_and_neither_passes_nor_fails() -> None:
     assert answers[STREAMS] and answers[LEARN] and not result.failures
     assert "?     do samples attend to each other?    not judged: the outputs change" in str(result)
     assert "not proven" in str(result) and "BatchFormer is acting." not in str(result)
-    result = check(EncoderInAReentrantCheckpoint(), x())
+    result = check(RIGHT["encoder in a reentrant checkpoint"](), x())
     (unjudged,) = (finding for finding in result.findings if finding.passed is None)
     assert unjudged.question == LEARN and "use_reentrant=True" in unjudged.seen
     assert "BatchFormer is acting; 1 not judged." in str(result)
