@@ -58,7 +58,11 @@ class InEval(NamedTuple):
 
 
 def growing_axes(few: Tensor, many: Tensor, sizes: tuple[int, int]) -> list[int]:
-    """The axes whose size is a multiple of the batch size, from outputs for two batch sizes."""
+    """The axes whose size is a multiple of the batch size, from outputs for two batch sizes.
+
+    >>> growing_axes(torch.zeros(4, 2, 5), torch.zeros(8, 4, 5), (4, 8))  # 2 and 4: of half of it
+    [0]
+    """
     if few.ndim != many.ndim:
         return []
     return [
