@@ -33,7 +33,7 @@ def three_of_the_angles() -> DomainImages:
     whole = rotated_digits()
     names = ("r0", "r45", "r75")
     kept = [whole.parts[whole.domains.index(name)] for name in names]
-    parts = tuple(ImageSplit(part.x[:60], part.y[:60]) for part in kept)
+    parts = tuple(ImageSplit(part.x[:60], part.labels[:60]) for part in kept)
     return DomainImages(whole.name, names, whole.classes, parts)
 
 

@@ -76,7 +76,7 @@ def test_a_balanced_batch_comes_beside_the_training_batch() -> None:
     alone = plain.feed(TrainConfig(batch_size=32), seed=0)
     assert feed.per_epoch == alone.per_epoch
     part = plain.data.train
-    balanced = Steps(ClassBalanced(part.y, 0, stream=1), 30, drop_last=True)
+    balanced = Steps(ClassBalanced(part.labels, 0, stream=1), 30, drop_last=True)
     beside = Feed(part, digits_train(), balanced, seed_for(0, "augmentation", 1))
     for step in (0, 3, 40):
         batch = feed.batch(step)

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from batchformer.insight.classes import Classes, shot_groups, third_groups
-from batchformer.insight.images import LabelledImages
+from batchformer.insight.images import LabelledImages, thumbnails
 from batchformer.lab.config.data import DataConfig, LongTailConfig
 from batchformer.lab.config.training import TrainConfig
-from batchformer.lab.data.feeds.memory import EvaluationImages, ExtendedFeed, Feed
+from batchformer.lab.data.feeds.memory import ExtendedFeed, Feed
 from batchformer.lab.data.feeds.order import Order, Steps
 from batchformer.lab.data.feeds.samplers import (
     ClassBalanced,
@@ -27,6 +27,7 @@ from batchformer.lab.data.feeds.samplers import (
 from batchformer.lab.data.feeds.sharding import all_rows, scored_rows
 from batchformer.lab.data.files.file_lists import shorten
 from batchformer.lab.data.sets.images import ImageSplit, LongTailedData
+from batchformer.lab.data.transforms.base import Compose
 from batchformer.lab.engine.method import Batches, Method
 from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.engine.stage import Evaluation
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
 MOST_CLASSES_WITH_CONFUSION = 1000
 #: The k of the top-k accuracy.
 HIGHEST = 5
+#: Images that are read at a time to make thumbnails of them.
+THUMBNAILS_AT_ONCE = 64
 
 T = TypeVar("T")
 
@@ -143,38 +146,52 @@ def scored_batches(
     size: int,
     device: torch.device,
     workers: int | None = None,
+    sharded: bool = True,
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Images (N, channels, H, W) as they are scored, without randomness, and their labels (N,).
 
-    With several ranks, these are the images that this rank scores, and the labels of all. `view` is
-    as for :func:`image_feed`.
+    With several ranks, these are the images that this rank scores, and the labels of all; every
+    rank has all images unless `sharded`. `view` is as for :func:`image_feed`.
     """
     if isinstance(part, ImageSplit):
-        for x, y in zip(torch.split(part.x, size), torch.split(part.y, size), strict=True):
-            own = x[scored_rows(len(x))].to(device)
+        for x, y in zip(torch.split(part.x, size), torch.split(part.labels, size), strict=True):
+            own = (x[scored_rows(len(x))] if sharded else x).to(device)
             yield view(own, torch.empty(len(own), 0, dtype=torch.float64)), y.to(device)
         return
     from batchformer.lab.data.feeds.loader import evaluation_batches  # late, as above
 
     geometry, transform = view
-    read = evaluation_batches(part, geometry, transform, size, device, workers, sharded=True)
+    read = evaluation_batches(part, geometry, transform, size, device, workers, sharded)
     for batch in read:
         yield batch["x"], batch["y"]
 
 
-def images_for_figures(
-    classes: Classes,
-    part: ImageSplit | ImageFiles,
-    view: Any,
-    device: torch.device,
-    workers: int | None,
-) -> LabelledImages:
+@dataclass(frozen=True, eq=False)
+class EvaluationImages:
     """Scored images as figures need them; `view` is as for :func:`image_feed`."""
-    if isinstance(part, ImageSplit):
-        return EvaluationImages(classes, part, view, device)
-    from batchformer.lab.data.feeds.loader import EvaluationImageFiles  # late, as above
 
-    return EvaluationImageFiles(classes, part, view, device, workers)
+    classes: Classes
+    images: ImageSplit | ImageFiles
+    view: Any
+    device: torch.device
+    workers: int | None = None
+
+    @property
+    def labels(self) -> Tensor:
+        return self.images.labels.cpu()
+
+    def batches(self, rows: Tensor, size: int) -> Iterator[Tensor]:
+        return self._scored(rows, self.view, size, self.device)
+
+    def thumbnails(self, rows: Tensor, side: int) -> Tensor:
+        plain: Any = Compose(())
+        view = plain if isinstance(self.images, ImageSplit) else (self.view[0], plain)
+        scored = self._scored(rows, view, THUMBNAILS_AT_ONCE, torch.device("cpu"))
+        return torch.cat([thumbnails(x, side) for x in scored])
+
+    def _scored(self, rows: Tensor, view: Any, size: int, device: torch.device) -> Iterator[Tensor]:
+        part = self.images.subset(rows)
+        return (x for x, _ in scored_batches(part, view, size, device, self.workers, sharded=False))
 
 
 def with_second(feed: Batches, second: Batches, name: Literal["meta", "paired"]) -> ExtendedFeed:
@@ -230,7 +247,7 @@ class LabelledTask(FixedSplit):
         """Augmented training batches, in the order of the configured sampler."""
         config, part = self.config, self.data.train
         view, second = self.training_views()
-        labels, sizes = labels_of(part), (train.batch_size, train.drop_last)
+        labels, sizes = part.labels, (train.batch_size, train.drop_last)
         order = Steps(sampler_named(config.sampler, labels, seed, config.per_turn), *sizes)
         feed = image_feed(part, view, train, seed, self.device, second=second, order=order)
         other = seed_for(seed, "augmentation", 1)
@@ -243,7 +260,7 @@ class LabelledTask(FixedSplit):
         part = getattr(self.data, "val", None) or part
         # Full batches only: a smaller one would hold only some classes.
         size = min(config.meta_batch, len(part))
-        balanced = Steps(ClassBalanced(labels_of(part), seed, stream=1), size, drop_last=True)
+        balanced = Steps(ClassBalanced(part.labels, seed, stream=1), size, drop_last=True)
         meta = image_feed(part, view, train, other, self.device, order=balanced)
         return with_second(feed, meta, "meta")
 
@@ -258,7 +275,7 @@ class LabelledTask(FixedSplit):
         """Test images, for figures."""
         data = self.data
         classes = Classes.by_shots(data.classes, data.train_counts, self.config.shots)
-        return images_for_figures(classes, data.test, self.test_view, self.device, workers)
+        return EvaluationImages(classes, data.test, self.test_view, self.device, workers)
 
     def bank(self, seed: int, workers: int | None = None) -> Bank:
         """The training images as they are scored, and those of the third list if it is read."""
@@ -266,7 +283,7 @@ class LabelledTask(FixedSplit):
 
         def images(part: Any, validation: Bank | None = None) -> Bank:
             batches = partial(self.as_at_test, part, workers)
-            return Bank(labels_of(part), seed, batches, validation)
+            return Bank(part.labels, seed, batches, validation)
 
         third = getattr(self.data, "val", None)
         return images(self.data.train, None if third is None else images(third))
@@ -286,11 +303,6 @@ class LabelledTask(FixedSplit):
         features = torch.cat([all_rows(extract(x), len(y)) for x, y in again])
         looks = feature_scores(extract, features, self.config, data.test, workers)
         return Evaluation({**found.metrics, **looks}, found.figures)
-
-
-def labels_of(part: ImageSplit | ImageFiles) -> Tensor:
-    """(N,) classes of the images."""
-    return part.y if isinstance(part, ImageSplit) else part.labels
 
 
 # Scores by shots or highest answers

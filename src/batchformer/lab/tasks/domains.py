@@ -41,7 +41,7 @@ from batchformer.lab.data.transforms import (
 from batchformer.lab.engine.method import Batches, Method
 from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.engine.stage import Evaluation
-from batchformer.lab.tasks.base import image_feed, images_for_figures, scored_batches
+from batchformer.lab.tasks.base import EvaluationImages, image_feed, scored_batches
 from batchformer.lab.tasks.image_files import centre_crop, in_memory
 from batchformer.nn.randomness import seed_for
 
@@ -201,7 +201,7 @@ class DomainTask:
         part, _ = self.data.joined({self.config.target: self._target_rows})
         classes = Classes.by_shots(self.data.classes, self.method_options["class_counts"])
         view = self._view(part, training=False)
-        return images_for_figures(classes, part, view, self.device, workers)
+        return EvaluationImages(classes, part, view, self.device, workers)
 
     def evaluate(self, method: Method, optimizer_step: OptimizerStep) -> Evaluation:
         """Accuracy on the target first, then that on held-out images of the sources."""

@@ -254,7 +254,7 @@ def test_images_of_one_size_are_kept_as_they_are(
     monkeypatch.setattr(loader, "READ", 3)
     files = noise_files(tmp_path, [(12, 12)] * 7, classes=3)
     split = read_all(files, workers=2)
-    assert split.x.shape == (7, 3, 12, 12) and torch.equal(split.y, files.labels)
+    assert split.x.shape == (7, 3, 12, 12) and torch.equal(split.labels, files.labels)
     for path, image in zip(files.paths, split.x, strict=True):
         pixels = np.asarray(Image.open(tmp_path / path))
         assert np.array_equal(image.permute(1, 2, 0).numpy(), pixels)

@@ -69,7 +69,7 @@ def _check_official(data: LongTailedData, source: CIFAR10 | CIFAR100, counts: li
     kept = draw(source.targets, counts)
     assert data.train_counts.tolist() == counts
     assert np.array_equal(data.train.x.numpy().transpose(0, 2, 3, 1), source.data[kept])
-    assert data.train.y.tolist() == [source.targets[i] for i in kept]
+    assert data.train.labels.tolist() == [source.targets[i] for i in kept]
     assert data.classes == tuple(source.classes)
 
 
@@ -153,8 +153,8 @@ def test_the_tail_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     data = _read(_save(tmp_path / "cifar100_lt.npz"))
     arrays = _arrays()
     assert np.array_equal(data.train.x.numpy().transpose(0, 2, 3, 1), arrays["x_train"])
-    assert data.train.y.tolist() == arrays["y_train"].tolist()
-    assert data.test.y.tolist() == arrays["y_test"].tolist()
+    assert data.train.labels.tolist() == arrays["y_train"].tolist()
+    assert data.test.labels.tolist() == arrays["y_test"].tolist()
     assert data.classes == tuple(f"class {c}" for c in range(K))
     assert data.name == "toy"
     layout = dataclasses.replace(CIFAR_SETS["cifar100"], num_classes=K)
@@ -173,7 +173,7 @@ def test_steeper_tail_keeps_the_first_ranks(tmp_path: Path) -> None:
     counts = class_counts(N_MAX, K, 40)
     assert data.train_counts.tolist() == counts
     for c, n in enumerate(counts):
-        images = data.train.x[data.train.y == c]
+        images = data.train.x[data.train.labels == c]
         assert sorted(images[:, 0, 0, 0].tolist()) == list(range(n))
         assert (images[:, 1, 0, 0] == c).all()
 
@@ -235,7 +235,7 @@ def test_the_list_of_a_long_tail_is_that_of_the_training_images(
     questions.data(["long-tail", *options])
     rows = np.loadtxt(file, delimiter=",", skiprows=1, dtype=np.int64)
     data = cifar_lt(name, ratio=2, root=root)  # type: ignore[arg-type]
-    assert rows[:, 1].tolist() == data.train.y.tolist()
+    assert rows[:, 1].tolist() == data.train.labels.tolist()
     assert split_hash(rows[:, 0]) in capsys.readouterr().out
 
 

@@ -31,8 +31,8 @@ def test_images_in_memory_are_numbered_anew() -> None:
     part = only_classes(whole(), 2, 4)
     assert part.classes == ("c", "d") and part.name == "toy_of_2_to_4"
     assert part.train.x.flatten().tolist() == [0, 3, 6, 7]
-    assert part.train.y.tolist() == [1, 0, 0, 1]
-    assert part.test.x.flatten().tolist() == [2, 3] and part.test.y.tolist() == [0, 1]
+    assert part.train.labels.tolist() == [1, 0, 0, 1]
+    assert part.test.x.flatten().tolist() == [2, 3] and part.test.labels.tolist() == [0, 1]
     assert only_classes(whole(), 2, 0).classes == ("a", "c", "d"), "0 is no bound"
 
 

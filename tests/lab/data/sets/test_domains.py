@@ -114,8 +114,8 @@ def test_images_of_several_domains() -> None:
     data = DomainImages("set", ("a", "b"), ("x", "y", "z"), (images(0, 0, 2), images(1, 2)))
     assert data.counts.tolist() == [[2, 0, 1], [0, 1, 1]] and data.sizes == {"a": 3, "b": 2}
     part, domain = data.joined({"b": torch.tensor([1, 0]), "a": torch.tensor([1])})
-    assert part.y.tolist() == [2, 1, 0] and domain.tolist() == [0, 0, 1]
-    assert torch.equal(part.x[:, 0, 0, 0].long(), part.y)
+    assert part.labels.tolist() == [2, 1, 0] and domain.tolist() == [0, 0, 1]
+    assert torch.equal(part.x[:, 0, 0, 0].long(), part.labels)
 
 
 def test_images_that_are_not_of_one_set() -> None:
@@ -128,7 +128,7 @@ def test_images_that_are_not_of_one_set() -> None:
 def test_the_hash_knows_every_domain_image_and_label() -> None:
     def made(pixel: int = 0, label: int = 0, domain: str = "b") -> DomainImages:
         parts = [ImageSplit(torch.zeros(2, 1, 2, 2).byte(), torch.tensor([0, 1])) for _ in "ab"]
-        parts[1].x[1, 0, 1, 1], parts[1].y[0] = pixel, label
+        parts[1].x[1, 0, 1, 1], parts[1].labels[0] = pixel, label
         return DomainImages("some", ("a", domain), ("x", "y"), tuple(parts))
 
     assert made().split_sha256 == made().split_sha256

@@ -13,8 +13,6 @@ from typing import Any, ClassVar, Generic
 import torch
 from torch import Tensor
 
-from batchformer.insight.classes import Classes
-from batchformer.insight.images import thumbnails
 from batchformer.lab.data.feeds.framing import Geometry
 from batchformer.lab.data.feeds.memory import StreamSafe
 from batchformer.lab.data.feeds.order import Order, Steps, augmentation_numbers
@@ -242,34 +240,6 @@ def _on_device(
     for name, images, transform, own in zip(names, result.views, transforms, columns, strict=True):
         batch[name] = transform(images.to(labels.device, non_blocking=True), own)
     return batch
-
-
-@dataclass(frozen=True, eq=False)
-class EvaluationImageFiles:
-    """Images that are scored, as figures need them; `view` draws nothing."""
-
-    classes: Classes
-    files: ImageFiles
-    view: View
-    device: torch.device
-    workers: int | None = None
-
-    @property
-    def labels(self) -> Tensor:
-        return self.files.labels
-
-    def batches(self, rows: Tensor, size: int) -> Iterator[Tensor]:
-        for read in evaluation_batches(
-            self.files.subset(rows), *self.view, size, self.device, self.workers
-        ):
-            yield read["x"]
-
-    def thumbnails(self, rows: Tensor, side: int) -> Tensor:
-        geometry, _ = self.view
-        read = evaluation_batches(
-            self.files.subset(rows), geometry, Compose(()), READ, torch.device("cpu"), self.workers
-        )
-        return torch.cat([thumbnails(batch["x"], side) for batch in read])
 
 
 # Files read into memory.

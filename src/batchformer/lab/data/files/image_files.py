@@ -45,13 +45,7 @@ class ImageFiles:
     root: Path
 
     def __post_init__(self) -> None:
-        if self.labels.ndim != 1 or self.labels.dtype != torch.int64:
-            raise ValueError(
-                f"labels must be int64 of shape (N,), got {self.labels.dtype} of shape "
-                f"{tuple(self.labels.shape)}"
-            )
-        if len(self.paths) != len(self.labels):
-            raise ValueError(f"{len(self.paths)} paths but {len(self.labels)} labels")
+        require_one_label_each(self.labels, len(self.paths), "paths")
         outside = (self.labels < 0) | (self.labels >= len(self.classes))
         if outside.any():
             row = int(outside.nonzero()[0])
@@ -193,6 +187,16 @@ class ImageFiles:
                 f"{shorten(empty)}. {advice}"
             )
         return files
+
+
+def require_one_label_each(labels: Tensor, count: int, what: str) -> None:
+    """Refuse labels that are not (count,) int64; `what` says what there are `count` of."""
+    if labels.ndim != 1 or labels.dtype != torch.int64:
+        raise ValueError(
+            f"labels must be int64 of shape (N,), got {labels.dtype} of shape {tuple(labels.shape)}"
+        )
+    if len(labels) != count:
+        raise ValueError(f"{count} {what} but {len(labels)} labels")
 
 
 def sizes_hash(parts: Iterable[ImageFiles]) -> str:

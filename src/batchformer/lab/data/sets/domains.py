@@ -58,7 +58,7 @@ class _Domains(ABC, Generic[Part]):
     def counts(self) -> Tensor:
         """(D, K) int64 number of images of each domain and class."""
         every = len(self.classes)
-        return torch.stack([torch.bincount(_labels(own), minlength=every) for own in self.parts])
+        return torch.stack([torch.bincount(own.labels, minlength=every) for own in self.parts])
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -68,7 +68,7 @@ class _Domains(ABC, Generic[Part]):
     @cached_property
     def split_sha256(self) -> str:
         """Hash of the domains, the classes, and each image (of files: its path) and label."""
-        content = (value for own in self.parts for value in (self._content(own), _labels(own)))
+        content = (value for own in self.parts for value in (self._content(own), own.labels))
         return content_hash("\n".join(self.domains), "\n".join(self.classes), *content)
 
     def joined(self, rows: Mapping[str, Tensor]) -> tuple[Part, Tensor]:
@@ -82,7 +82,7 @@ class _Domains(ABC, Generic[Part]):
             said = f"there is no domain {', '.join(unknown)}" if unknown else "no domain is named"
             raise ValueError(f"{said}; choose of {', '.join(self.domains)}")
         taken = [(self.parts[self.domains.index(domain)], own) for domain, own in rows.items()]
-        labels = torch.cat([_labels(part)[own] for part, own in taken])
+        labels = torch.cat([part.labels[own] for part, own in taken])
         sizes = torch.tensor([len(own) for own in rows.values()])
         domain = torch.arange(len(rows)).repeat_interleave(sizes)
         return self._concatenated(taken, labels), domain
@@ -142,7 +142,7 @@ class DomainImages(_Domains[ImageSplit]):
                 f"{self.name}: images of {domain} are {shape}, those of {self.domains[0]} "
                 f"{first} (C, H, W)"
             )
-        require_labels(f"{self.name}: labels of {domain} run", part.y, len(self.classes))
+        require_labels(f"{self.name}: labels of {domain} run", part.labels, len(self.classes))
 
     def _content(self, part: ImageSplit) -> Tensor:
         return part.x
@@ -151,10 +151,6 @@ class DomainImages(_Domains[ImageSplit]):
         self, taken: Sequence[tuple[ImageSplit, Tensor]], labels: Tensor
     ) -> ImageSplit:
         return ImageSplit(torch.cat([part.x[rows] for part, rows in taken]), labels)
-
-
-def _labels(part: ImageFiles | ImageSplit) -> Tensor:
-    return part.y if isinstance(part, ImageSplit) else part.labels
 
 
 def domain_tree(root: str | Path) -> DomainFiles:

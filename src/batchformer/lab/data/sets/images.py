@@ -16,6 +16,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from batchformer.lab.data.files.image_files import require_one_label_each
+
 
 def content_hash(*parts: Tensor | str) -> str:
     """SHA-256 over tensors, each with its type and shape, and over texts, in order.
@@ -70,7 +72,7 @@ class ImageSplit:
     """Images and labels of one part of a data set."""
 
     x: Tensor  # (N, C, H, W) uint8 images
-    y: Tensor  # (N,) int64 labels
+    labels: Tensor  # (N,) int64 labels
 
     def __post_init__(self) -> None:
         if self.x.ndim != 4 or self.x.dtype != torch.uint8:
@@ -78,12 +80,7 @@ class ImageSplit:
                 f"x must be uint8 of shape (N, C, H, W), got {self.x.dtype} of shape "
                 f"{tuple(self.x.shape)}"
             )
-        if self.y.ndim != 1 or self.y.dtype != torch.int64:
-            raise ValueError(
-                f"y must be int64 of shape (N,), got {self.y.dtype} of shape {tuple(self.y.shape)}"
-            )
-        if len(self.x) != len(self.y):
-            raise ValueError(f"{len(self.x)} images but {len(self.y)} labels")
+        require_one_label_each(self.labels, len(self.x), "images")
 
     @classmethod
     def from_channels_last(
@@ -91,14 +88,19 @@ class ImageSplit:
     ) -> ImageSplit:
         """From arrays (N, H, W, C) and (N,), the layout of decoded images."""
         x = torch.from_numpy(np.ascontiguousarray(images.transpose(0, 3, 1, 2)))
-        return cls(x=x, y=torch.from_numpy(labels.astype(np.int64)))
+        return cls(x, torch.from_numpy(labels.astype(np.int64)))
 
     def __len__(self) -> int:
-        return len(self.y)
+        return len(self.labels)
+
+    def subset(self, rows: Tensor) -> ImageSplit:
+        """The images at these positions (n,), in this order."""
+        rows = rows.to(self.x.device)
+        return ImageSplit(self.x[rows], self.labels[rows])
 
     def to(self, device: torch.device | str) -> ImageSplit:
         """The same images on a device."""
-        return ImageSplit(self.x.to(device), self.y.to(device))
+        return ImageSplit(self.x.to(device), self.labels.to(device))
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,24 +119,24 @@ class LongTailedData:
                 f"{self.name}: training images are {tuple(self.train.x.shape[1:])} but test "
                 f"images are {tuple(self.test.x.shape[1:])} (C, H, W)"
             )
-        for part, y in (("training", self.train.y), ("test", self.test.y)):
-            require_labels(f"{self.name}: {part} labels run", y, len(self.classes))
+        for name, part in (("training", self.train), ("test", self.test)):
+            require_labels(f"{self.name}: {name} labels run", part.labels, len(self.classes))
 
     @cached_property
     def train_sha256(self) -> str:
         """Hash of the training images and their labels, in order."""
-        return content_hash(self.train.x, self.train.y)
+        return content_hash(self.train.x, self.train.labels)
 
     @cached_property
     def split_sha256(self) -> str:
         """Hash of the class names, and of the images and labels of both parts."""
-        test = content_hash(self.test.x, self.test.y)
+        test = content_hash(self.test.x, self.test.labels)
         return content_hash("\n".join(self.classes), self.train_sha256, test)
 
     @property
     def train_counts(self) -> Tensor:
         """(K,) int64 number of training images of each class."""
-        return torch.bincount(self.train.y, minlength=len(self.classes))
+        return torch.bincount(self.train.labels, minlength=len(self.classes))
 
 
 def classes_of_size(counts: Tensor, least: int, most: int) -> Tensor:
@@ -162,8 +164,8 @@ def only_classes(data: LongTailedData, least: int, most: int) -> LongTailedData:
     kept = classes_of_size(data.train_counts, least, most)
 
     def renumbered(part: ImageSplit) -> ImageSplit:
-        rows = torch.isin(part.y, kept).nonzero()[:, 0]
-        return ImageSplit(part.x[rows], torch.searchsorted(kept, part.y[rows]))
+        own = part.subset(torch.isin(part.labels, kept).nonzero()[:, 0])
+        return ImageSplit(own.x, torch.searchsorted(kept, own.labels))
 
     return LongTailedData(
         renumbered(data.train),
