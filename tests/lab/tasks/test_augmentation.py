@@ -35,9 +35,10 @@ from batchformer.lab.data.transforms import (
 from batchformer.lab.tasks.compositional import view_of
 from batchformer.lab.tasks.domains import scored_view, training_view
 from batchformer.lab.tasks.features import views
-from batchformer.lab.tasks.image_files import file_views, in_memory, view_at_test
-from batchformer.lab.tasks.long_tailed import training_views
+from batchformer.lab.tasks.image_files import ImageFileTask, in_memory
+from batchformer.lab.tasks.long_tailed import LongTailedTask
 
+CPU = torch.device("cpu")
 FLIP, GREY, BLUR = RandomFlip(0.5), RandomGrey(0.2), GaussianBlur((0.1, 2.0), p=0.5)
 MOCO_JITTER, BYOL_JITTER = (ColorJitter(0.4, 0.4, s, 0.1, p=0.8) for s in (0.4, 0.2))
 CROPPED = (RandomCrop(4), FLIP)
@@ -59,16 +60,15 @@ MIDDLE = framing.ResizeCentreCrop(224, 256)
     ],
 )
 def test_the_views_of_cifar(name: Any, first: Any, second: Any) -> None:
-    view, other = training_views(LongTailConfig(augment=name))
+    view, other = LongTailedTask(None, LongTailConfig(augment=name), CPU).training_views()
     assert view == Compose((*first, cifar_test()))
     assert other == (None if second is None else Compose((*second, cifar_test())))
 
 
 def test_the_digits_have_their_own() -> None:
-    config = LongTailConfig(name="digits", ratio=50)
-    assert training_views(config) == (digits_train(), None)
-    two = LongTailConfig(name="digits", ratio=50, augment="paco")
-    assert training_views(two) == (digits_train(), digits_train())
+    for changes, second in (({}, None), ({"augment": "paco"}, digits_train())):
+        config = LongTailConfig(name="digits", ratio=50, **changes)
+        assert LongTailedTask(None, config, CPU).training_views() == (digits_train(), second)
     with pytest.raises(ValueError, match="their own augmentation"):
         LongTailConfig(name="digits", augment="rotation")
 
@@ -92,14 +92,16 @@ def test_the_views_of_image_files(data: Any, name: Any, first: Any, second: Any)
     inaturalist = Normalise(mean=(0.466, 0.471, 0.380), std=(0.195, 0.194, 0.192))
     end = inaturalist if data == "inaturalist18" else IMAGENET
     crop = framing.RandomResizedCrop(28, scale=(0.08, 1.0))
-    view, other = file_views(config)
+    task = ImageFileTask(None, config, CPU)
+    view, other = task.training_views()
     assert view == (crop, Compose((*first, end)))
     assert other == (None if second is None else (crop, Compose((*second, end))))
-    assert view_at_test(config) == (framing.ResizeCentreCrop(28, 32), end)
+    assert task.test_view == (framing.ResizeCentreCrop(28, 32), end)
 
 
 def test_the_view_of_deit() -> None:
-    (crop, view), second = file_views(LongTailConfig(name="imagenet", augment="deit", size=28))
+    config = LongTailConfig(name="imagenet", augment="deit", size=28)
+    (crop, view), second = ImageFileTask(None, config, CPU).training_views()
     assert second is None
     assert crop == framing.RandomResizedCrop(28, (0.08, 1.0), interpolation="bicubic")
     augment = IncreasingRandAugment(num_ops=2, level=9, noise=0.5, p=0.5)

@@ -25,7 +25,7 @@ from batchformer.lab.data.sets import image_layouts
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.tasks.base import image_feed
-from batchformer.lab.tasks.image_files import ImageFileTask, file_views
+from batchformer.lab.tasks.image_files import ImageFileTask
 from helpers.data_files import save_noise
 
 CPU = torch.device("cpu")
@@ -112,7 +112,7 @@ def test_batches(task: ImageFileTask) -> None:
     feed = task.feed(IN_PROCESS, seed=5)
     assert feed.per_epoch == 4
     batches = [feed.batch(step) for step in range(4)]
-    order, (view, _) = Steps(Shuffle(20, seed=5), 6), file_views(task.config)
+    order, (view, _) = Steps(Shuffle(20, seed=5), 6), task.training_views()
     by_hand = FileFeed(task.data.train, *view, order, 5, CPU, 0)
     assert all(torch.equal(by_hand.batch(n)["x"], batch["x"]) for n, batch in enumerate(batches))
     assert [len(batch["y"]) for batch in batches] == [6, 6, 6, 2]
@@ -123,12 +123,12 @@ def test_batches(task: ImageFileTask) -> None:
     assert again.per_epoch == 3 and torch.equal(again.batch(1)["x"], batches[1]["x"])
 
 
-def test_a_damaged_file_is_treated_as_asked(tmp_path: Path) -> None:
+def test_a_damaged_file_is_treated_as_asked(task: ImageFileTask, tmp_path: Path) -> None:
     for number in range(7):
         save_noise(tmp_path / f"class{number % 2}" / f"{number}.png", np.random.default_rng(0))
     files = ImageFiles.from_folder(tmp_path)
     (tmp_path / files.paths[0]).write_bytes(b"no image")
-    view, train = file_views(CONFIG)[0], TrainConfig(batch_size=7, workers=0)
+    view, train = task.training_views()[0], TrainConfig(batch_size=7, workers=0)
     feed = image_feed(files, view, dataclasses.replace(train, damaged="skip"), 5, CPU)
     with pytest.warns(RuntimeWarning):
         assert len(feed.batch(0)["y"]) == 7

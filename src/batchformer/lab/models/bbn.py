@@ -25,13 +25,10 @@ class TwoBranches(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, C, ...) to (N, C', ...) of one branch, or (N, 2C', ...) of both."""
-        if self.branch == "conventional":
-            one: Tensor = self.conventional(x)
-            return one
-        if self.branch == "rebalancing":
-            other: Tensor = self.rebalancing(x)
-            return other
-        return torch.cat((self.conventional(x), self.rebalancing(x)), dim=1)
+        if self.branch == "both":
+            return torch.cat((self.conventional(x), self.rebalancing(x)), dim=1)
+        one: Tensor = self.get_submodule(self.branch)(x)
+        return one
 
 
 def split_last_block(network: nn.Module, num_classes: int) -> TwoBranches:

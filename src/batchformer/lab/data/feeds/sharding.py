@@ -46,11 +46,6 @@ def own_positions(sizes: Sequence[int]) -> Tensor:
     return torch.cat([torch.arange(start + own.start, start + own.stop) for start, own in blocks])
 
 
-def own_sizes(sizes: Sequence[int]) -> tuple[int, ...]:
-    """How many rows of each block this rank has."""
-    return tuple(part_sizes(size)[rank()] for size in sizes)
-
-
 def require_rows(batches: Sequence[int], blocks: int = 1) -> None:
     """Refuse batches in which a rank would have no row of some block."""
     for rows in batches:
@@ -93,7 +88,8 @@ class Share:
         """How many rows of each accumulated part this rank has in a batch of `samples`."""
         if self.whole or self.accumulate == 1:
             return {}
-        return {"parts": own_sizes(block_sizes(samples, self.blocks))}
+        sizes = block_sizes(samples, self.blocks)
+        return {"parts": tuple(part_sizes(size)[rank()] for size in sizes)}
 
 
 def scored_rows(rows: int) -> slice:

@@ -127,9 +127,7 @@ def _open(lock: Path) -> tuple[int, list[Path]]:
     Raises:
         OSError: the file, or a folder above it, cannot be made.
     """
-    attempt = 0
-    while True:
-        attempt += 1
+    for _ in range(ATTEMPTS):
         made = [folder for folder in lock.parents if not folder.exists()]
         try:
             lock.parent.mkdir(parents=True, exist_ok=True)
@@ -138,12 +136,12 @@ def _open(lock: Path) -> tuple[int, list[Path]]:
             if any(folder.is_file() for folder in lock.parents):
                 raise
             # The last holder may have removed its folders in between; not this often in a row.
-            if attempt == ATTEMPTS:
-                raise FileNotFoundError(
-                    f"The folder {lock.parent} cannot be made ({error.strerror}). Give another "
-                    "one; --runs names the folder of runs."
-                ) from error
+            reason = error.strerror
             time.sleep(AGAIN_S)
+    raise FileNotFoundError(
+        f"The folder {lock.parent} cannot be made ({reason}). Give another one; --runs names the "
+        "folder of runs."
+    )
 
 
 def _release(key: Key) -> None:

@@ -108,11 +108,6 @@ def crop_padded(x: Tensor, top: Tensor, left: Tensor, padding: int) -> Tensor:
     return padded.flatten(2).gather(2, source).view(n, channels, height, width)
 
 
-def flip_where(x: Tensor, chosen: Tensor) -> Tensor:
-    """Mirror the samples of `x` (N, C, H, W) where `chosen` (N,) is true; any dtype."""
-    return torch.where(to_device_async(chosen, x.device).view(-1, 1, 1, 1), x.flip(-1), x)
-
-
 @dataclass(frozen=True)
 class RandomCrop:
     """Shift each sample by at most `padding` pixels, filling with zeros."""
@@ -127,14 +122,15 @@ class RandomCrop:
 
 @dataclass(frozen=True)
 class RandomFlip:
-    """Mirror each sample left and right with probability `p`."""
+    """Mirror each sample left and right with probability `p`; any dtype."""
 
     p: float = 0.5
     draws: ClassVar[int] = 1
 
     def __call__(self, x: Tensor, u: Tensor) -> Tensor:
         (chance,) = columns(self, x, u)
-        return flip_where(x, chance < self.p)
+        chosen = to_device_async(chance < self.p, x.device).view(-1, 1, 1, 1)
+        return torch.where(chosen, x.flip(-1), x)
 
 
 @dataclass(frozen=True)

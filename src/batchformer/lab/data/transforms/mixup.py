@@ -68,31 +68,23 @@ def draw_mix(
         switch: probability of CutMix where there are both.
         probability: that the batch is mixed at all; else every pixel and target is its own.
     """
-    mix = _draw_certain_mix(height, width, mixup, cutmix, switch, device)
-    if probability >= 1:
-        return mix
-    # Drawn last and applied by a mask: shapes stay static, and boxes do not depend on it.
-    unmixed = torch.rand((), device=device) >= probability
-    return Mix(mix.own.masked_fill(unmixed, 1.0), mix.share.masked_fill(unmixed, 1.0))
-
-
-def _draw_certain_mix(
-    height: int, width: int, mixup: float, cutmix: float, switch: float, device: torch.device
-) -> Mix:
     if mixup <= 0 and cutmix <= 0:
         raise ValueError("there is nothing to draw: mixup or cutmix must be above 0")
     pasted = torch.rand((), device=device) < switch
-    blended = blend(_share(mixup, device), height, width) if mixup > 0 else None
-    if cutmix <= 0 and blended is not None:
-        return blended
-    row = torch.randint(height, (), device=device)
-    column = torch.randint(width, (), device=device)
-    cut = paste(cut_box(_share(cutmix, device), row, column, height, width))
-    if blended is None:
-        return cut
-    return Mix(
-        torch.where(pasted, cut.own, blended.own), torch.where(pasted, cut.share, blended.share)
-    )
+    kinds = []
+    if mixup > 0:
+        kinds.append(blend(_share(mixup, device), height, width))
+    if cutmix > 0:
+        row, column = (torch.randint(side, (), device=device) for side in (height, width))
+        kinds.append(paste(cut_box(_share(cutmix, device), row, column, height, width)))
+    first, last = kinds[0], kinds[-1]  # the same if there is one kind
+    own = torch.where(pasted, last.own, first.own)
+    share = torch.where(pasted, last.share, first.share)
+    if probability < 1:
+        # Drawn last and applied by a mask: shapes stay static, and boxes do not depend on it.
+        unmixed = torch.rand((), device=device) >= probability
+        own, share = own.masked_fill(unmixed, 1.0), share.masked_fill(unmixed, 1.0)
+    return Mix(own, share)
 
 
 def _share(alpha: float, device: torch.device) -> Tensor:
