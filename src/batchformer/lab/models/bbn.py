@@ -34,12 +34,10 @@ class TwoBranches(nn.Module):
 def split_last_block(network: nn.Module, num_classes: int) -> TwoBranches:
     """Give a network two branches at its end, in place, and a linear classifier of both.
 
-    The second branch begins with the weights of the first in a random order: they are independent,
-    and have the same distribution. If the network is already trained, both branches begin with the
-    same weights. The network keeps timm's contract, with twice the features.
-
-    Args:
-        network: ends with a stage of blocks, or a linear layer, and its classifier.
+    The network ends with a stage of blocks, or a linear layer, and its classifier. The second
+    branch begins with the weights of the first in a random order: they are independent, and have
+    the same distribution. If the network is already trained, both branches begin with the same
+    weights. The network keeps timm's contract, with twice the features.
 
     >>> from batchformer.lab.models.networks import resnet32
     >>> network = resnet32(10)

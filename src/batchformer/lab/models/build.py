@@ -67,10 +67,8 @@ EXPERTS: dict[str, Callable[..., nn.Module]] = {
 def build_model(name: str, num_classes: int, **options: Any) -> nn.Module:
     """A network with random weights and timm's contract, or that of ``RideNetwork``.
 
-    Args:
-        name: one of ours (``resnet32`` for CIFAR, ``ride_resnet32``, ...) or of timm's, if needed
-            with the tag of its weights (``resnet152.tv_in1k``).
-        options: further arguments of that network, such as ``experts``.
+    It is one of ours (``resnet32`` for CIFAR, ``ride_resnet32``, ...) or of timm's, if needed with
+    the tag of its weights (``resnet152.tv_in1k``). Options are its further arguments.
     """
     ours = {**OWN, **EXPERTS}
     if name in ours:
@@ -89,8 +87,7 @@ def build_model(name: str, num_classes: int, **options: Any) -> nn.Module:
 def models_with_weights(weights: Mapping[str, Tensor], like: str) -> list[str]:
     """Names of networks whose tensors, except the classifier, have these names and shapes.
 
-    Args:
-        like: one of timm's networks; its other sizes and our own networks are tried.
+    Other sizes of `like`, one of timm's networks, and our own networks are tried.
     """
     shapes = {name: value.shape for name, value in weights.items() if not _counts(name)}
     fitting = []

@@ -95,8 +95,7 @@ def ride_resnet32(
 ) -> RideNetwork:
     """RIDE for 32x32 images: shared stem and first stage, narrower second and third stages.
 
-    Args:
-        depth: layers with weights in one expert: 20, 32, 44, ...
+    `depth` counts the layers with weights in one expert: 20, 32, 44, ...
 
     >>> sum(p.numel() for p in ride_resnet32(100).parameters())
     783856

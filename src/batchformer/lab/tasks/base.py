@@ -316,20 +316,14 @@ def evaluate_by_shots(
     classes: Sequence[str],
     config: LongTailConfig,
 ) -> Evaluation:
-    """Scores in percent, as the configuration asks for them.
+    """Scores in percent of a method in eval mode, as the configuration asks for them.
 
     By shots: ``all``, ``many``, ``medium``, ``few``, ``mean_class`` and ``ece``. The highest
     answers: ``top1``, ``top5``, ``mean_class`` and ``ece``. Both: by shots, and ``top5``. Five
-    classes or fewer have no ``top5``, which would always be right.
+    classes or fewer have no ``top5``, which would always be right. `counts` (K,) are training
+    images of each class.
 
-    Args:
-        method: in eval mode.
-        optimizer_step: has the precision.
-        batches: normalised images (N, channels, H, W) on the device, and labels (N,), in order;
-            with several ranks, the images that this rank scores, and the labels of all.
-        counts: (K,) training images of each class.
-        classes: K names.
-        config: says how classes are grouped, and which scores are given.
+    Batches are those of :func:`scored_batches`.
     """
     groups = third_groups(counts) if config.shots == "thirds" else shot_groups(counts)
     scores = LongTailedMetrics(len(classes), groups)
@@ -356,12 +350,9 @@ def evaluate_by_shots(
 def class_figures(
     scores: LongTailedMetrics, counts: Tensor, correct: Tensor, classes: Sequence[str]
 ) -> dict[str, Any]:
-    """What figures need of the scores by class.
+    """What figures need of the scores of K classes with `counts` (K,) training images.
 
-    Args:
-        counts: (K,) training images of each class.
-        correct: (M,) bool, which test images were recognised.
-        classes: K names.
+    `correct` (M,) says which test images were recognised.
     """
     figures: dict[str, Any] = {
         "per_class": scores.per_class.numpy(),
@@ -400,11 +391,7 @@ def split_facts(data: LongTailedData | LongTailedFiles) -> dict[str, Any]:
 
 
 def class_sizes(counts: Tensor, config: LongTailConfig) -> str:
-    """One line with the numbers of classes and training images, and of classes by shots.
-
-    Args:
-        counts: (K,) training images of each class.
-        config: says how classes are grouped, and whether scores are by shots.
+    """One line with the numbers of classes and training images, (K,), and of classes by shots.
 
     >>> import torch
     >>> class_sizes(torch.tensor([1200, 60, 5]), LongTailConfig())

@@ -249,17 +249,11 @@ class DomainTask:
 
 @dataclass(frozen=True, eq=False)
 class PartScore:
-    """How a network does on M images of K classes.
+    """How a network does on M images of K classes; tensors are on the CPU."""
 
-    Args:
-        correct: (M,) whether each image was recognised, in order, on the CPU.
-        confusion: (K, K) int64 counts by class and prediction, on the CPU.
-        loss: mean cross-entropy.
-    """
-
-    correct: Tensor
-    confusion: Tensor
-    loss: float
+    correct: Tensor  # (M,) whether each image was recognised, in order
+    confusion: Tensor  # (K, K) int64 counts by class and prediction
+    loss: float  # mean cross-entropy
 
     @property
     def accuracy(self) -> float:
@@ -283,14 +277,10 @@ def score(
     batches: Iterable[tuple[Tensor, Tensor]],
     classes: int,
 ) -> PartScore:
-    """Predict every image once; results are read from the device at the end.
+    """Predict every image once, by a method in eval mode.
 
-    Args:
-        method: in eval mode.
-        optimizer_step: has the precision.
-        batches: normalised images (N, channels, H, W) and labels (N,), on the device; with several
-            ranks, the images that this rank scores, and the labels of all.
-        classes: K.
+    Batches are those of :func:`~batchformer.lab.tasks.base.scored_batches`. Results are read from
+    the device at the end.
     """
     losses, correct, pairs = [], [], []
     for images, labels in batches:

@@ -75,14 +75,10 @@ def resize_image(x: Tensor, shorter: int, longest: int, flip: bool = False) -> T
 def resize_boxes(
     boxes: Tensor, labels: Tensor, old: tuple[int, int], new: tuple[int, int], flip: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Boxes of a resized image, cut at its border, and their labels; empty boxes are left out.
+    """Boxes (n, 4) of a resized image, cut at its border, with their labels (n,).
 
-    Args:
-        boxes: (n, 4) left, top, right, bottom.
-        labels: (n,).
-        old: height and width before.
-        new: height and width after.
-        flip: the image was mirrored left to right.
+    Boxes are left, top, right, bottom; empty ones are left out. `old` and `new` are height and
+    width.
     """
     height, width = new
     scale = (width / old[1], height / old[0])

@@ -185,11 +185,9 @@ def evaluation_batches(
 ) -> Iterator[dict[str, Any]]:
     """Every image once and in order: ``x`` (N, C, S, S), ``y`` (N,) and ``index`` (N,).
 
-    An image that cannot be read is an error here: a score needs all images.
+    An image that cannot be read is an error here: a score needs all images. Nothing may be random.
 
     Args:
-        geometry: makes each image a square, the same each time.
-        transform: normalisation of a whole batch, on the device.
         sharded: with several ranks, read only the images of this rank
             (:func:`~batchformer.lab.data.feeds.sharding.scored_rows`); ``y`` is of all ranks.
     """

@@ -166,11 +166,9 @@ class FeatureFeed:
     No batch has a row twice. A method may take several batches per step.
 
     Args:
-        features: (M, D).
-        labels: (M,).
+        features: (M, D), with labels (M,).
         batch_size: N, rows of a batch; at most M are taken.
-        times: batches per step, concatenated; with several ranks, each has its part of every
-            batch.
+        times: batches per step, concatenated; with several ranks, each has its part of every one.
 
     >>> feed = FeatureFeed(torch.eye(3), torch.arange(3), batch_size=2, seed=0, times=2)
     >>> feed.per_epoch, feed.batch(0)["x"].shape

@@ -62,12 +62,8 @@ def require_rows(batches: Sequence[int], blocks: int = 1) -> None:
 class Share:
     """This rank's part of every step; all of it if there is one rank.
 
-    Args:
-        accumulate: parts that the gradient of a step is accumulated over; a rank has its share of
-            each.
-
-    Raises:
-        ValueError: a rank would have no sample in some step.
+    A step that would leave a rank without a sample is refused. If the gradient is accumulated over
+    several parts of a step, a rank has its share of each.
     """
 
     def __init__(self, order: Order, accumulate: int = 1) -> None:

@@ -92,10 +92,8 @@ class ImageFiles:
         """A text file with one image per line: its path, white space, its label as a number.
 
         Paths may contain spaces; blank lines are skipped. A .json file is read in COCO's format:
-        images with id and file_name, annotations with image_id and category_id.
-
-        Args:
-            classes: names in label order. None: all numbers up to the largest label.
+        images with id and file_name, annotations with image_id and category_id. Without `classes`,
+        names in label order, they are all numbers up to the largest label.
         """
         file = Path(list_file).expanduser()
         entries = (read_annotations if file.suffix == ".json" else read_list)(file)
@@ -112,11 +110,8 @@ class ImageFiles:
         """A comma-separated table with the columns path and label, one image per row.
 
         Labels that are all names in `classes`, or not all numbers, are class names; otherwise they
-        are the labels themselves.
-
-        Args:
-            classes: names in label order. None: the names that occur, sorted, or all numbers up
-                to the largest label.
+        are the labels themselves. Without `classes` they are the names that occur, sorted, or all
+        numbers up to the largest label.
         """
         entries = read_table(Path(table).expanduser())
         return cls._listed(entries, by_name_or_number(entries, classes), root, allow_empty)
@@ -173,8 +168,7 @@ class ImageFiles:
     ) -> ImageFiles:
         """The images that `source` names; refuses none at all.
 
-        Args:
-            advice: what to do about classes without an image; None accepts them.
+        `advice` says what to do about classes without an image; None accepts them.
         """
         if not labels:
             raise ValueError(f"{source} names no images")

@@ -43,13 +43,8 @@ def cifar_lt(
     """CIFAR with a long-tailed training part and the complete balanced test part.
 
     The source is the first of: `root` as an `.npz` file; the official files in the folder `root`;
-    `<name>_lt.npz` in that folder; a download of the official files into it.
-
-    Args:
-        ratio: images of the largest class over those of the smallest.
-        root: folder or `.npz` file. None: the environment variable `BATCHFORMER_DATA`, else
-            `~/.cache/batchformer`.
-        seed: seed of the draw; 0 gives the widely used list.
+    `<name>_lt.npz` in that folder; a download of the official files into it. `ratio` is images of
+    the largest class over those of the smallest. Seed 0 of the draw gives the widely used list.
     """
     layout = cifar_layout(name)
     root = looked_in(root)
@@ -132,8 +127,7 @@ def _download_or_raise(name: Name, root: Path, download: bool) -> Path:
 def _download(reader: Any, layout: CifarLayout, root: Path, has_lock: bool) -> None:
     """Download and check the files in a temporary folder, then move them to their own.
 
-    Args:
-        has_lock: whether this process holds the lock, so that partial downloads can be removed.
+    With the lock, partial downloads of others can be removed.
     """
     from torchvision.datasets.utils import check_integrity
 
@@ -171,10 +165,8 @@ def read_long_tail(
 
     Its arrays: `x_train`, `x_test` (N, H, W, C) uint8; `y_train`, `y_test` (N,) labels;
     `rank_in_class` (N,) position of a training image inside its class; `classes` (K,) names. The
-    training images are one long tail already drawn; the ranks give every steeper tail inside it.
-
-    Args:
-        seed: 0; the draw is fixed in the file.
+    training images are one long tail already drawn, so the seed must be 0; the ranks give every
+    steeper tail inside it.
     """
     if seed != 0:
         raise ValueError(

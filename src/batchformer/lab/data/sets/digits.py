@@ -93,13 +93,9 @@ def split_evenly(labels: Tensor, domains: int) -> list[Tensor]:
 
 
 def rotated(levels: Tensor, degrees: float) -> Tensor:
-    """Rotate images counter-clockwise about their centre, bilinearly, with black from outside.
+    """Rotate grey levels 0..255 (N, C, H, W) float64 counter-clockwise; returns uint8.
 
-    Args:
-        levels: (N, C, H, W) float64 grey levels 0..255.
-
-    Returns:
-        (N, C, H, W) uint8.
+    They are rotated about their centre, bilinearly, with black from outside.
     """
     from torchvision.transforms.v2 import InterpolationMode
     from torchvision.transforms.v2 import functional as V

@@ -74,8 +74,7 @@ class _Domains(ABC, Generic[Part]):
     def joined(self, rows: Mapping[str, Tensor]) -> tuple[Part, Tensor]:
         """Rows of some domains one after the other: M images and (M,) int64 domain numbers.
 
-        Args:
-            rows: int64 positions in each domain; domains are numbered in the order given.
+        `rows` are int64 positions in each domain; domains are numbered in the order given.
         """
         unknown = [domain for domain in rows if domain not in self.domains]
         if unknown or not rows:
@@ -206,14 +205,11 @@ def _has_classes(folder: Path) -> bool:
 def domain_lists(
     name: str, root: Path, lists: Mapping[str, Sequence[Path]], classes: int
 ) -> DomainFiles:
-    """Images that lists name, one ``path label`` per line.
+    """Images of K classes that lists name, one ``path label`` per line.
 
     Labels count from 1 if the smallest of all lists is 1 and the largest K, otherwise from 0. Lists
     of one domain may repeat an image. Classes are named after the folders of their images if there
     are K such folders, and otherwise by number.
-
-    Args:
-        classes: K.
     """
     found = {domain: _merged(lists[domain]) for domain in sorted(lists)}
     values = [value for own in found.values() for value in own.values()]
@@ -278,10 +274,7 @@ def split_domain(
     """Rows of a domain that are kept and rows that are held out, both sorted int64.
 
     ``floor(fraction * count)`` rows are held out, drawn from (seed, domain number) alone, so the
-    split of a domain does not depend on the others.
-
-    Args:
-        domain_number: place of the domain among all of its set.
+    split of a domain does not depend on the others. The number is its place among all domains.
 
     >>> kept, held = split_domain(count=10, fraction=0.2, seed=0, domain_number=1)
     >>> len(kept), len(held)

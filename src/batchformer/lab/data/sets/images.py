@@ -231,11 +231,7 @@ def draw(labels: npt.ArrayLike, counts: Sequence[int], seed: int = 0) -> Indices
 
     Seed 0 on the official file order gives the list that most published code uses: with one legacy
     NumPy generator, the positions of each class, in label order, are shuffled and the first
-    `counts[c]` are kept.
-
-    Args:
-        labels: (N,) class of each image, in the order of the data set.
-        counts: (K,) images to keep of each class 0..K-1.
+    `counts[c]` are kept. Labels are (N,), in the order of the data set; counts are (K,).
     """
     y = np.asarray(labels)
     # The published lists come from this legacy generator; a Generator would give other images.
@@ -258,13 +254,10 @@ def long_tail_list(
 ) -> tuple[Indices, str]:
     """The long tail of a balanced data set: which images to keep, and the hash of that list.
 
-    With the official training labels of CIFAR-10 or CIFAR-100, in their order, this is the list
-    that most published code uses (seed 0). Publish the hash with your numbers: two lists with the
-    same hash are the same list.
-
-    Args:
-        labels: (N,) classes 0..K-1, equally many of each.
-        ratio: images of the largest class over those of the smallest, usually 10, 50, 100 or 200.
+    With the official training labels (N,) of CIFAR-10 or CIFAR-100, in their order, this is the
+    list that most published code uses (seed 0). The ratio is images of the largest class over those
+    of the smallest, usually 10, 50, 100 or 200. Publish the hash with your numbers: two lists with
+    the same hash are the same list.
 
     >>> kept, digest = long_tail_list([0, 1, 2] * 50, ratio=10)
     >>> len(kept), digest[:8]

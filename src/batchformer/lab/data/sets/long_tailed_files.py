@@ -34,22 +34,14 @@ TEST_SHARE = 0.2
 
 @dataclass(frozen=True, eq=False)
 class LongTailedFiles:
-    """A long-tailed training part and a test part, as files.
+    """A long-tailed training part and a test part, as files."""
 
-    Args:
-        train: training images; every class has one.
-        test: images that scores are measured on, with the classes of `train`.
-        val: a third part, for what is learned besides the network; None if there is none.
-        split_seed: seed that split one tree into the parts; None if the parts were given.
-        part_of: hash of the training list of which these are some classes.
-    """
-
-    train: ImageFiles
-    test: ImageFiles
+    train: ImageFiles  # every class has an image
+    test: ImageFiles  # images that scores are measured on, with the classes of `train`
     name: str
-    val: ImageFiles | None = None
-    split_seed: int | None = None
-    part_of: str = ""
+    val: ImageFiles | None = None  # a third part, for what is learned besides the network
+    split_seed: int | None = None  # that split one tree into the parts; None if they were given
+    part_of: str = ""  # hash of the training list of which these are some classes
 
     def __post_init__(self) -> None:
         for part in filter(None, (self.test, self.val)):
@@ -370,9 +362,7 @@ def _require_one_of(
 def require_published(published: Path, file: Path, files: ImageFiles) -> None:
     """Refuse a training list whose classes have other sizes than published.
 
-    Args:
-        published: a .json list of K numbers in label order; nothing is checked if it does not
-            exist.
+    `published` is a .json list of K numbers in label order; it need not exist.
     """
     if not published.is_file():
         return

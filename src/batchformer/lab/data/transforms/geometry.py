@@ -96,8 +96,7 @@ def _matrix(
 def crop_padded(x: Tensor, top: Tensor, left: Tensor, padding: int) -> Tensor:
     """Windows of the size of the input, cut from images padded with zeros; any dtype.
 
-    Args:
-        top: (N,) first row of each window in the padded image, 0..2 * padding.
+    `top` and `left` (N,) are the first row and column of each in the padded image, 0..2 * padding.
     """
     n, channels, height, width = x.shape
     padded = F.pad(x, (padding,) * 4)

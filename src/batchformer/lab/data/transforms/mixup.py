@@ -33,11 +33,7 @@ def paste(box: Tensor) -> Mix:
 
 
 def cut_box(share: Tensor, row: Tensor, column: Tensor, height: int, width: int) -> Tensor:
-    """The box (H, W) of CutMix: 1 - share of the image, cut at its borders.
-
-    Args:
-        share: () of the image outside of the box, before the cut.
-    """
+    """The box (H, W) of CutMix: 1 - share of the image, before it is cut at the borders."""
     side = (1 - share).sqrt()
     down = _interval(row, (height * side).floor(), height)
     across = _interval(column, (width * side).floor(), width)
@@ -97,12 +93,9 @@ def _share(alpha: float, device: torch.device) -> Tensor:
 def mix_batch(x: Tensor, targets: Tensor, mix: Mix, classes: int) -> tuple[Tensor, Tensor]:
     """Images and soft targets, each mixed with its partner: row n with row N - 1 - n.
 
-    Args:
-        x: (N, C, H, W) floating point. The middle one of an odd batch is its own partner.
-        targets: (N,) classes, or (N, K) shares of them.
-
-    Returns:
-        Images (N, C, H, W) and targets (N, K) whose rows sum to 1.
+    Images (N, C, H, W) are floating point; the middle one of an odd batch is its own partner.
+    Targets are (N,) classes, or (N, K) shares of them; those returned are (N, K), and rows sum to
+    1.
 
     >>> x = torch.tensor([0.0, 8.0]).view(2, 1, 1, 1)
     >>> mixed, soft = mix_batch(x, torch.tensor([0, 2]), blend(torch.tensor(0.75), 1, 1), 3)
