@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from batchformer.insight.optional import extra
 from batchformer.lab.models.networks import (
     deit_cifar,
     digits16_net,
@@ -120,8 +121,6 @@ def _counts(name: str) -> bool:
 
 
 def _timm() -> Any:
-    try:
+    with extra("lab"):
         import timm
-    except ImportError as error:
-        raise ImportError("Models by name need: pip install 'batchformer[lab]'") from error
     return timm

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from batchformer.insight.optional import extra
 from batchformer.lab.models.kernels import available
 
 if TYPE_CHECKING:
@@ -47,10 +48,8 @@ def resnet18_small(num_classes: int) -> nn.Module:
 
 
 def _timm_resnet(blocks: int, num_classes: int) -> nn.Module:
-    try:
+    with extra("lab"):
         from timm.models.resnet import BasicBlock, ResNet
-    except ImportError as error:
-        raise ImportError("This ResNet needs timm: pip install 'batchformer[lab]'") from error
     network: nn.Module = ResNet(
         BasicBlock, (blocks,) * 4, num_classes=num_classes, zero_init_last=False
     )
@@ -66,10 +65,8 @@ def deit_cifar(num_classes: int, drop_path_rate: float = 0.0) -> nn.Module:
     >>> sum(p.numel() for p in deit_cifar(100).parameters())
     2710948
     """
-    try:
+    with extra("lab"):
         from timm.models.vision_transformer import VisionTransformer
-    except ImportError as error:
-        raise ImportError("This DeiT needs timm: pip install 'batchformer[lab]'") from error
     network: nn.Module = VisionTransformer(
         img_size=32,
         patch_size=4,

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from batchformer.insight.optional import extra
 from batchformer.lab.data.files.file_lists import shorten
 from batchformer.lab.data.files.location import looked_in
 from batchformer.lab.models.heads import classifier_name
@@ -215,11 +216,8 @@ def as_file(state: Mapping[str, Tensor], suffix: str, stride: Place | None = Non
         buffer = io.BytesIO()
         torch.save(dict(state), buffer)
         return buffer.getvalue()
-    try:
+    with extra("lab"):
         from safetensors.torch import save
-    except ImportError as error:
-        needs = "a .safetensors file is written by safetensors: pip install 'batchformer[lab]'"
-        raise ImportError(needs) from error
     layout = next((name for name, place in LAYOUTS.items() if place == stride), None)
     # safetensors refuses tensors that share memory or do not fill theirs.
     tensors = {name: tensor.detach().clone().contiguous() for name, tensor in state.items()}
@@ -260,11 +258,8 @@ def one_network(weights: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], str]:
 
 @contextmanager
 def _safetensors(file: Path) -> Iterator[Any]:
-    try:
+    with extra("lab"):
         from safetensors import SafetensorError, safe_open
-    except ImportError as error:
-        needs = "a .safetensors file is read by safetensors: pip install 'batchformer[lab]'"
-        raise ImportError(needs) from error
     try:
         with safe_open(str(file), framework="pt") as opened:
             yield opened

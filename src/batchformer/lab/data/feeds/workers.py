@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from batchformer.insight.optional import extra
 from batchformer.lab.data.feeds.framing import Geometry
 from batchformer.lab.data.files.decode import DamagedImageError, decode
 from batchformer.torch_private import END_WORKERS
@@ -96,11 +97,8 @@ class Stream(Generic[Request, Result]):
 
     def _open(self) -> DataLoader[Result | Exception]:
         _open_streams.add(self)
-        try:
+        with extra("lab"):
             import torchvision.transforms.v2  # noqa: F401  before the fork, and so once for all
-        except ImportError as error:
-            needs = "image files are read by torchvision: pip install 'batchformer[lab]'"
-            raise ImportError(needs) from error
         return DataLoader(
             _ErrorsAsValues(self.read),
             sampler=self._requests,

@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from batchformer.insight.optional import extra
 from batchformer.lab.data.files.file_lists import (
     Entries,
     by_name_or_number,
@@ -210,11 +211,8 @@ def without_images(counts: Tensor, classes: Sequence[str]) -> list[str]:
 
 def torchvision_folder() -> tuple[tuple[str, ...], Callable[..., list[tuple[str, int]]]]:
     """The file types and the reader of torchvision's ImageFolder."""
-    try:
+    with extra("lab"):
         from torchvision.datasets.folder import IMG_EXTENSIONS, make_dataset
-    except ImportError as error:
-        needs = "folders of images are read by torchvision: pip install 'batchformer[lab]'"
-        raise ImportError(needs) from error
     return IMG_EXTENSIONS, make_dataset
 
 

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from batchformer.insight.optional import extra
 from batchformer.lab.data.files.file_lists import shorten
 from batchformer.lab.data.sets.attribute_sets import (
     ATTRIBUTE_SETS,
@@ -253,13 +254,9 @@ def _read_mat(features: Path, splits: Path) -> dict[str, Array]:
 
 def _mat(path: Path, keys: tuple[str, ...]) -> dict[str, Array]:
     """The arrays of a MATLAB file before version 7.3."""
-    try:
+    with extra("lab"):
         from scipy.io import loadmat
         from scipy.io.matlab import MatReadError
-    except ImportError as error:
-        raise ImportError(
-            "reading .mat files needs scipy: pip install 'batchformer[lab]'"
-        ) from error
     try:
         arrays: dict[str, Array] = loadmat(str(path))
         require_keys(keys, [key for key in arrays if not key.startswith("__")])

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from batchformer.insight.optional import extra
 from batchformer.lab.data.files.location import looked_in
 from batchformer.lab.data.files.lock import locked
 from batchformer.lab.data.sets.image_layouts import (
@@ -149,12 +150,8 @@ def _download(reader: Any, layout: CifarLayout, root: Path, has_lock: bool) -> N
 
 
 def _torchvision_datasets() -> Any:
-    try:
+    with extra("lab"):
         from torchvision import datasets
-    except ImportError as error:
-        raise ImportError(
-            "CIFAR's official files are read by torchvision: pip install 'batchformer[lab]'"
-        ) from error
     return datasets
 
 

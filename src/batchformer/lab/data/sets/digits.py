@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from batchformer.insight.optional import extra
 from batchformer.lab.data.sets.images import ImageSplit, LongTailedData, class_counts, draw
 from batchformer.nn.randomness import generator
 
@@ -43,12 +44,8 @@ def digits_lt(ratio: float = 50.0, seed: int = 0) -> LongTailedData:
 
 def load_digits() -> tuple[Any, Any]:
     """Images (1797, 8, 8) with values 0..16, and labels (1797,)."""
-    try:
+    with extra("lab"):
         from sklearn import datasets
-    except ImportError as error:
-        raise ImportError(
-            "the digits come with scikit-learn: pip install 'batchformer[lab]'"
-        ) from error
     digits = datasets.load_digits()
     return digits.images, digits.target
 
