@@ -46,7 +46,7 @@ def split_last_block(network: nn.Module, num_classes: int) -> TwoBranches:
     (128, Linear(in_features=128, out_features=10, bias=True), True)
     """
     contract: Any = network
-    parts = [(name, part) for name, part in network.named_children() if _has_weights(part)]
+    parts = [(name, part) for name, part in network.named_children() if list(part.parameters())]
     (name, last), (head, classifier) = ([("", network)] * 2 + parts)[-2:]
     fits = isinstance(last, (nn.Sequential, nn.Linear)) and hasattr(network, "get_classifier")
     if not fits or contract.get_classifier() is not classifier:
@@ -68,10 +68,6 @@ def split_last_block(network: nn.Module, num_classes: int) -> TwoBranches:
     contract.num_features = 2 * int(contract.num_features)
     setattr(network, head, nn.Linear(contract.num_features, num_classes))
     return branches
-
-
-def _has_weights(part: nn.Module) -> bool:
-    return next(part.parameters(), None) is not None
 
 
 def _is_trained(block: nn.Module) -> bool:

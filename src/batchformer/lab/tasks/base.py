@@ -348,11 +348,12 @@ def evaluate_by_shots(
 
 
 def class_figures(
-    scores: LongTailedMetrics, counts: Tensor, correct: Tensor, classes: Sequence[str]
+    scores: Any, counts: Tensor, correct: Tensor, classes: Sequence[str]
 ) -> dict[str, Any]:
     """What figures need of the scores of K classes with `counts` (K,) training images.
 
-    `correct` (M,) says which test images were recognised.
+    `scores` has ``per_class`` (K,) and ``confusion`` (K, K); `correct` (M,) says which test images
+    were recognised.
     """
     figures: dict[str, Any] = {
         "per_class": scores.per_class.numpy(),

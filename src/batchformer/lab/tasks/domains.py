@@ -41,7 +41,7 @@ from batchformer.lab.data.transforms import (
 from batchformer.lab.engine.method import Batches, Method
 from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.engine.stage import Evaluation
-from batchformer.lab.tasks.base import EvaluationImages, image_feed, scored_batches
+from batchformer.lab.tasks.base import EvaluationImages, class_figures, image_feed, scored_batches
 from batchformer.lab.tasks.image_files import centre_crop, in_memory
 from batchformer.nn.randomness import seed_for
 
@@ -218,13 +218,8 @@ class DomainTask:
             # Every source counts the same, however many images it has.
             metrics["val"] = float(np.mean([part.accuracy for part in parts]))
             metrics["val_loss"] = float(np.mean([part.loss for part in parts]))
-        figures = {
-            "per_class": target.per_class.numpy(),
-            "train_counts": self.method_options["class_counts"].numpy(),
-            "correct": target.correct.numpy(),
-            "classes": np.array(self.data.classes),
-            "confusion": target.confusion.to(torch.int32).numpy(),
-        }
+        counts = self.method_options["class_counts"]
+        figures = class_figures(target, counts, target.correct, self.data.classes)
         return Evaluation({**metrics, **method.further_scores()}, figures)
 
     def _score(self, rows: Rows, method: Method, optimizer_step: OptimizerStep) -> PartScore:
