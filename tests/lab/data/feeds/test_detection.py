@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -158,16 +157,6 @@ def test_a_batch_is_a_function_of_seed_and_step(images: list[BoxedImage]) -> Non
     assert same(other.batch(4), expected[4])  # opens again
     other.close()
     assert not same(feed_of(images, seed=1).batch(0), expected[0])
-
-
-def test_every_length_is_drawn_and_half_of_the_images_are_mirrored(
-    images: list[BoxedImage],
-) -> None:
-    requests = map(feed_of(images).request, range(400))
-    drawn = [pair for r in requests for pair in zip(r.shorter, r.flip, strict=True)]
-    for pair in product(LENGTHS, (False, True)):
-        # Drawn apart: a sixth each, with a standard deviation of 0.011.
-        assert drawn.count(pair) / len(drawn) == pytest.approx(1 / 6, abs=0.05)
 
 
 def test_a_damaged_image_is_named_and_the_feed_goes_on(

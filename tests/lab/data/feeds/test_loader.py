@@ -18,7 +18,7 @@ from torch import Tensor
 from batchformer.lab.data.feeds import loader
 from batchformer.lab.data.feeds.framing import RandomResizedCrop, ResizeCentreCrop
 from batchformer.lab.data.feeds.loader import FileFeed, common_side, evaluation_batches, read_all
-from batchformer.lab.data.feeds.order import DomainSteps, Order, Steps
+from batchformer.lab.data.feeds.order import Order, Steps
 from batchformer.lab.data.feeds.samplers import Shuffle
 from batchformer.lab.data.files.decode import DamagedImageError, decode
 from batchformer.lab.data.files.image_files import ImageFiles
@@ -137,16 +137,6 @@ def test_a_sampler(files: ImageFiles, opened: ExitStack) -> None:
     assert not torch.equal(views[0], views[1]), "a sample that comes twice is augmented twice"
     with pytest.raises(IndexError, match=f"step 0: the sampler asks for images 99 .* {IMAGES}"):
         feed(files, opened, order=Steps(OneClass(far=99), 4)).batch(0)
-
-
-def test_steps_of_another_kind(files: ImageFiles, opened: ExitStack) -> None:
-    """Which samples come is theirs to say, also where workers read ahead."""
-    steps = DomainSteps(files.labels, groups=2, each=3, seed=1, per_epoch=5)
-    source = feed(files, opened, workers=2, order=steps)
-    assert source.per_epoch == 5
-    for step in (0, 1, 2, 7, 4):
-        batch = source.batch(step)
-        assert torch.equal(batch["index"], steps.index(step))
 
 
 @pytest.mark.parametrize("workers", [0, 1])
