@@ -329,13 +329,10 @@ def test_cub_prefers_its_sentences(tmp_path: Path) -> None:
 
 
 def test_what_is_missing_is_named_with_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError) as caught:
+    files = r"res101\.mat and sent_splits\.mat or att_splits\.mat, or cub_gzsl\.npz"
+    with pytest.raises(FileNotFoundError, match=rf"CUB not .*{tmp_path} .*\n.*{files}.*\n.*mpg.de"):
         ensure_present("cub", tmp_path)
-    words = ("CUB not found", "res101.mat", "sent_splits.mat or att_splits.mat", "cub_gzsl.npz")
-    for said in (*words, str(tmp_path), "--data.root", "BATCHFORMER_DATA", "zsl-benchmark"):
-        assert said in str(caught.value)
-    with pytest.raises(FileNotFoundError, match="trainval_loc") as caught:
+    with pytest.raises(FileNotFoundError, match=r"mine\.npz.*trainval_loc"):
         ensure_present("npz", tmp_path / "mine.npz")
-    assert "mine.npz" in str(caught.value)
     with pytest.raises(ValueError, match="choose one of cub, awa1"):
         ensure_present("imagenet", tmp_path)
