@@ -64,6 +64,7 @@ def test_each_expert_is_a_narrow_resnet_on_the_shared_trunk() -> None:
 
 
 def test_logits_are_scaled_cosines_and_their_mean_is_the_prediction() -> None:
+    assert small(experts=1).experts == 1
     network = small().eval()
     x = torch.randn(4, 3, 16, 16)
     features = network.expert_features(x)

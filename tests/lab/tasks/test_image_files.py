@@ -11,7 +11,6 @@ import pytest
 import torch
 from PIL import Image
 from torch import Tensor
-from torchvision.transforms import v2
 
 from batchformer.lab.config.data import LongTailConfig
 from batchformer.lab.config.training import TrainConfig
@@ -84,28 +83,6 @@ def test_scores_by_hand(task: ImageFileTask, workers: int) -> None:
     assert evaluation.figures["classes"].tolist() == ["a", "b", "c"]
     assert evaluation.figures["train_counts"].tolist() == [12, 6, 2]
     assert not multiprocessing.active_children()
-
-
-def test_test_images_are_those_of_torchvision(task: ImageFileTask, root: Path) -> None:
-    seen = []
-
-    class Looks(ByBrightness):
-        def predict(self, x: Tensor) -> Tensor:
-            seen.append(x)
-            return super().predict(x)
-
-    task.evaluate(Looks(), OptimizerStep(IN_PROCESS, CPU))
-    expected = v2.Compose(
-        [
-            v2.PILToTensor(),
-            v2.Resize(32, antialias=True),
-            v2.CenterCrop(28),
-            v2.ToDtype(torch.float32, scale=True),
-            v2.Normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]),
-        ]
-    )
-    image = expected(Image.open(root / "test/a/0.png"))
-    torch.testing.assert_close(torch.cat(seen)[0], image)
 
 
 def test_batches(task: ImageFileTask) -> None:

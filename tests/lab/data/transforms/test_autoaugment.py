@@ -64,15 +64,6 @@ def test_magnitudes_and_signs_are_torchvisions(theirs: str, bins: int) -> None:
         assert torch.equal(other, size) and also_signed == signed
 
 
-def test_parameters() -> None:
-    """The magnitude of an enhancement is its distance from 1, which changes nothing."""
-    names = ("shear_x", "rotate", "color", "brightness", "posterize")
-    code = torch.tensor([OPERATIONS.index(name) for name in names])
-    size = torch.tensor([0.3, 9.0, 0.9, 0.9, 4.0], dtype=torch.float64)
-    out = parameters(code, size, torch.tensor([False, True, False, True, True]))
-    assert out.tolist() == pytest.approx([0.3, -9.0, 1.9, 0.1, 4.0])
-
-
 FILL = 128
 
 
