@@ -31,7 +31,10 @@ def detr(network: nn.Module, classes: int, kind: Kind, queries: int) -> Any:
     and other networks are refused. There are as many predictions for an image as queries. Losses of
     every decoder layer are trained on. All else has the defaults of transformers.
     """
-    transformers = _transformers()
+    try:
+        import transformers
+    except ImportError as error:
+        raise ImportError("DETR needs: pip install 'batchformer[lab,detection,hf]'") from error
     channels = stage_channels(network)
     name, stages = FAMILIES[kind]
     # The model is built on a backbone of as many channels and one block a stage, then on ours.
@@ -122,11 +125,3 @@ def best_detections(logits: Tensor, shares: Tensor, kind: Kind) -> tuple[Tensor,
     found = logits.sigmoid().flatten().topk(min(DETECTIONS, logits.numel()))
     queries, labels = found.indices // logits.shape[1], found.indices % logits.shape[1]
     return found.values, labels, shares[queries]
-
-
-def _transformers() -> Any:
-    try:
-        import transformers
-    except ImportError as error:
-        raise ImportError("DETR needs: pip install 'batchformer[lab,detection,hf]'") from error
-    return transformers

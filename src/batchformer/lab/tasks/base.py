@@ -92,16 +92,13 @@ class FixedSplit:
     """A task whose data is the same for every seed, without validation data."""
 
     def seeded(self: T, seed: int) -> T:
-        """The task itself."""
         return self
 
     def draws(self) -> dict[str, str]:
-        """Nothing."""
         return {}
 
     @property
     def unvalidated(self) -> str:
-        """Why evaluations have no validation score to choose by."""
         return "this task has no validation data"
 
 
@@ -124,20 +121,14 @@ def image_feed(
     """
     if order is None:
         order = Steps(Shuffle(len(part), seed), train.batch_size, train.drop_last)
-    options: dict[str, Any] = {
-        "order": order,
-        "accumulate": train.accumulate,
-        "seed": seed,
-        "device": device,
-        "second": second,
-    }
+    options: dict[str, Any] = {"second": second, "accumulate": train.accumulate}
     if isinstance(part, ImageSplit):
-        return Feed(part, view, **options)
+        return Feed(part, view, order, seed, device, **options)
     from batchformer.lab.data.feeds.loader import FileFeed  # late: images may be in memory
 
     options |= {"workers": train.workers, "on_damaged": train.damaged}
     geometry, transform = view
-    return FileFeed(part, geometry, transform, **options)
+    return FileFeed(part, geometry, transform, order, seed, device, **options)
 
 
 def scored_batches(
@@ -161,8 +152,7 @@ def scored_batches(
     from batchformer.lab.data.feeds.loader import evaluation_batches  # late, as above
 
     geometry, transform = view
-    read = evaluation_batches(part, geometry, transform, size, device, workers, sharded)
-    for batch in read:
+    for batch in evaluation_batches(part, geometry, transform, size, device, workers, sharded):
         yield batch["x"], batch["y"]
 
 
@@ -233,7 +223,6 @@ class LabelledTask(FixedSplit):
 
     @property
     def method_options(self) -> dict[str, Any]:
-        """What the task tells its methods about the data."""
         return {"class_counts": self.data.train_counts}
 
     @property

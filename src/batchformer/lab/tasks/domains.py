@@ -79,7 +79,6 @@ class DomainTask:
 
     @classmethod
     def load(cls, config: DomainConfig, device: torch.device) -> DomainTask:
-        """Read the data; an error says what is missing and where it was looked for."""
         data = read_domains(config.name, config.root, config.lists, config.memory)
         known = ", ".join(data.domains)
         for what, name in (("target", config.target), ("source", config.source)):
@@ -130,7 +129,6 @@ class DomainTask:
         return "" if self.config.held_out else "data.held-out is 0"
 
     def facts(self) -> dict[str, Any]:
-        """What a reader should know about the data; the same for every seed."""
         counts = self.data.counts
         facts = {
             "name": self.data.name,
@@ -144,7 +142,6 @@ class DomainTask:
         return facts
 
     def draws(self) -> dict[str, str]:
-        """What this seed drew of the data."""
         return {} if self.config.target == EACH else {"split_sha256": self.split.split_sha256}
 
     def feed(self, train: TrainConfig, seed: int) -> Batches:

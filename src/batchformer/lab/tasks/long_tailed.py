@@ -39,7 +39,6 @@ class LongTailedTask(LabelledTask):
 
     @classmethod
     def load(cls, config: LongTailConfig, device: torch.device) -> LongTailedTask:
-        """Read the data; an error says what is missing and where it was looked for."""
         bounds = (config.min_images, config.max_images)
         if config.name == "digits":
             digits = digits_lt(config.ratio, config.seed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -73,7 +73,7 @@ def feed(
     **options: Any,
 ) -> FileFeed:
     made = FileFeed(files, RandomResizedCrop(16), Shift(), order, SEED, workers=workers, **options)
-    return opened.enter_context(made)
+    return opened.enter_context(closing(made))
 
 
 def same(a: dict[str, Any], b: dict[str, Any]) -> bool:
@@ -221,9 +221,11 @@ def test_batches_on_the_gpu_are_those_of_the_cpu(
     crop = RandomResizedCrop(16)
     options: dict[str, Any] = {"workers": workers, "second": (crop, grey)}
     made = [
-        opened.enter_context(FileFeed(files, crop, grey, SHUFFLED, SEED, device=device, **options))
+        FileFeed(files, crop, grey, SHUFFLED, SEED, device=device, **options)
         for device in ("cpu", "cuda")
     ]
+    for source in made:
+        opened.callback(source.close)
     streams = [torch.cuda.Stream() for _ in range(2)]  # type: ignore[no-untyped-call]
     for step in range(7):
         expected = made[0].batch(step)

@@ -167,12 +167,6 @@ class FileFeed(ReadAheadFeed[ImageRequest, ImageBatch]):
         batch = _on_device(result, u, self._transforms, self._labels)
         return {**batch, **self.share.parts(result.total)}
 
-    def __enter__(self) -> FileFeed:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
 
 def evaluation_batches(
     files: ImageFiles,

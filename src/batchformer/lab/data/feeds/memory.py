@@ -55,7 +55,6 @@ class Feed:
     runs may share a feed.
 
     Args:
-        order: which samples each step takes.
         second: transform of a second view of the same images, ``view2``, if a method needs one.
         chunk: steps that are augmented together. None: what suits the device.
         accumulate: parts that a batch will be cut into; with several ranks, each has a share.

@@ -186,12 +186,10 @@ class ImageBatch(NamedTuple):
 
 @dataclass(frozen=True)
 class ImageReader:
-    """Reads a batch of image files and makes each image a square.
+    """Reads a batch of image files and makes each image a square by every geometry.
 
-    Args:
-        geometries: each makes another square of every image, by its own random numbers.
-        on_damaged: `raise` the error of an image that cannot be read, or `skip` it: the next
-            readable image of the batch takes its place; after the last row comes the first.
+    An image that cannot be read is an error (`raise`), or the next readable image of the batch
+    takes its place (`skip`); after the last row comes the first.
     """
 
     root: Path

@@ -26,7 +26,6 @@ class Entries:
     lines: list[int] = field(default_factory=list)
 
     def add(self, path: str, value: str, line: int) -> None:
-        """Append one image."""
         self.paths.append(path)
         self.values.append(value)
         self.lines.append(line)
