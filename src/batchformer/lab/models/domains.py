@@ -15,7 +15,7 @@ from batchformer.torch_private import Dropout
 def reverse_gradient(x: Tensor, coefficient: Tensor | float) -> Tensor:
     """Gradient reversal (Ganin and Lempitsky, 2015): ``x``, with gradient times -coefficient.
 
-    Of a coefficient that is a 0-d tensor on the device of `x`, a captured update uses the current
+    If the coefficient is a 0-d tensor on the device of `x`, a captured update uses its current
     value.
 
     >>> x = torch.ones(2, requires_grad=True)
