@@ -37,7 +37,6 @@ from batchformer.nn.randomness import seed_for
 if TYPE_CHECKING:
     from batchformer.lab.data.feeds.loader import FileFeed
     from batchformer.lab.data.files.image_files import ImageFiles
-    from batchformer.lab.data.sets.long_tailed_files import LongTailedFiles
     from batchformer.lab.methods.training_images import Bank
 
 #: With more classes the confusion matrix would be too large for a run folder.
@@ -246,7 +245,7 @@ class LabelledTask(FixedSplit):
             return with_second(feed, pairs, "paired")
         if not config.meta_batch:
             return feed
-        part = getattr(self.data, "val", None) or part
+        part = self.data.val or part
         # Full batches only: a smaller one would hold only some classes.
         size = min(config.meta_batch, len(part))
         balanced = Steps(ClassBalanced(part.labels, seed, stream=1), size, drop_last=True)
@@ -274,7 +273,7 @@ class LabelledTask(FixedSplit):
             batches = partial(self.as_at_test, part, workers)
             return Bank(part.labels, seed, batches, validation)
 
-        third = getattr(self.data, "val", None)
+        third = self.data.val
         return images(self.data.train, None if third is None else images(third))
 
     def evaluate(self, method: Method, optimizer_step: OptimizerStep, batch: int = 0) -> Evaluation:
@@ -363,7 +362,7 @@ def in_top(logits: Tensor, labels: Tensor, count: int) -> Tensor:
 # Facts about the data, for the run folder and before training
 
 
-def split_facts(data: LongTailedData | LongTailedFiles) -> dict[str, Any]:
+def split_facts(data: LongTailedData[Any]) -> dict[str, Any]:
     """Name of the split, its hash and that of its training part, its sizes, and the sizes of the
     largest and smallest class; for some classes alone, also the hash of the training part of all.
     """

@@ -26,7 +26,7 @@ from batchformer.lab.data.feeds.sharding import all_rows
 from batchformer.lab.data.files.image_files import sizes_hash
 from batchformer.lab.data.sets.digits import rotated_digits
 from batchformer.lab.data.sets.domain_layouts import load_domains
-from batchformer.lab.data.sets.domains import DomainFiles, DomainImages, DomainSplit
+from batchformer.lab.data.sets.domains import DomainFiles, Domains, DomainSplit
 from batchformer.lab.data.sets.images import ImageSplit
 from batchformer.lab.data.transforms import (
     IMAGENET,
@@ -45,7 +45,6 @@ from batchformer.lab.tasks.base import EvaluationImages, class_figures, image_fe
 from batchformer.lab.tasks.image_files import centre_crop, in_memory
 from batchformer.nn.randomness import seed_for
 
-Domains = DomainFiles | DomainImages
 Rows = Mapping[str, Tensor]
 #: Images of each domain if the batch size is 0, as in SWAD's protocol.
 PER_DOMAIN = 32
@@ -56,7 +55,7 @@ SCALE = (0.7, 1.0)
 
 
 @lru_cache(maxsize=2)
-def read_domains(name: str, root: str | None, lists: bool, memory: bool) -> Domains:
+def read_domains(name: str, root: str | None, lists: bool, memory: bool) -> Domains[Any]:
     """All domains of a data set; cached, because each run leaves out another one."""
     if name == "rotated_digits":
         return rotated_digits()
@@ -65,14 +64,14 @@ def read_domains(name: str, root: str | None, lists: bool, memory: bool) -> Doma
     if not memory:
         return files
     images = tuple(read_all(part) for part in files.parts)
-    return DomainImages(files.name, files.domains, files.classes, images)
+    return Domains(files.name, files.domains, files.classes, images)
 
 
 @dataclass(frozen=True)
 class DomainTask:
     """Data, batches and scores of one experiment on several domains."""
 
-    data: Domains
+    data: Domains[Any]
     config: DomainConfig
     device: torch.device
     seed: int = 0

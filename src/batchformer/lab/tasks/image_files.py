@@ -12,12 +12,11 @@ from batchformer.lab.data.feeds import framing
 from batchformer.lab.data.feeds.loader import View
 from batchformer.lab.data.files.image_files import sizes_hash
 from batchformer.lab.data.sets.image_layouts import lists_of
+from batchformer.lab.data.sets.images import only_classes
 from batchformer.lab.data.sets.long_tailed_files import (
     LongTailedFiles,
     annotated,
     imagenet,
-    list_hash,
-    only_classes_of_files,
     own_files,
     with_at_most,
 )
@@ -62,7 +61,7 @@ class ImageFileTask(LabelledTask):
             lists = lists_of(config.name, config.root, *named, config.scored_on)
             data = annotated(config.name, lists, with_val=config.meta_from == "val")
         data = with_at_most(data, config.per_class, config.seed)
-        data = only_classes_of_files(data, config.min_images, config.max_images)
+        data = only_classes(data, config.min_images, config.max_images)
         data.check_all()
         return cls(data, config, device)
 
@@ -75,7 +74,7 @@ class ImageFileTask(LabelledTask):
         if self.data.split_seed is not None:
             facts["split_seed"] = self.data.split_seed
         if self.data.val is not None:
-            facts["val_sha256"] = list_hash(self.data.val)
+            facts["val_sha256"] = self.data.val.sha256
         if self.config.name == "folder":
             facts["file_sizes_sha256"] = sizes_hash((self.data.train, self.data.test))
         return {**facts, "remarks": list(self.data.remarks)} if self.data.remarks else facts

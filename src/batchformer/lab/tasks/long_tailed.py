@@ -10,7 +10,7 @@ import torch
 
 from batchformer.lab.config.data import LongTailConfig
 from batchformer.lab.data.sets.digits import digits_lt
-from batchformer.lab.data.sets.images import LongTailedData, only_classes
+from batchformer.lab.data.sets.images import ImageSplit, LongTailedData, only_classes
 from batchformer.lab.data.transforms import (
     ColorJitter,
     Compose,
@@ -34,7 +34,7 @@ from batchformer.lab.tasks.base import LabelledTask
 class LongTailedTask(LabelledTask):
     """Data, batches and scores of one long-tailed experiment."""
 
-    data: LongTailedData
+    data: LongTailedData[ImageSplit]
     test_batch: ClassVar[int] = 1000
 
     @classmethod

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from batchformer.lab.data.files.image_files import ImageFiles
 from batchformer.lab.data.sets.domains import (
     DomainFiles,
-    DomainImages,
+    Domains,
     DomainSplit,
     domain_folders,
     domain_lists,
@@ -97,12 +97,13 @@ def test_files_that_are_not_of_one_set(tree: Path) -> None:
     for domains, parts, words in (
         ("ba", (line, paint), "sorted and differ, got b, a"),
         ("abc", (line, paint), "3 domains but 2 parts"),
-        ("ab", (paint, alone), "classes of b are not those"),
-        ("ab", (line, moved), "of b start from .*line.*, those of a from"),
+        ("ab", (paint, alone), "set, b: its classes are not those of the set"),
         ("ab", (line, paint), "1 of 3 classes have no image in any domain: emu"),
     ):
         with pytest.raises(ValueError, match=words):
             DomainFiles("set", tuple(domains), classes, parts)
+    with pytest.raises(ValueError, match=r"paths start from .*set, .*line: name one"):
+        ImageFiles.concatenated((line, moved))
 
 
 def images(*labels: int, side: int = 4) -> ImageSplit:
@@ -111,7 +112,7 @@ def images(*labels: int, side: int = 4) -> ImageSplit:
 
 
 def test_images_of_several_domains() -> None:
-    data = DomainImages("set", ("a", "b"), ("x", "y", "z"), (images(0, 0, 2), images(1, 2)))
+    data = Domains("set", ("a", "b"), ("x", "y", "z"), (images(0, 0, 2), images(1, 2)))
     assert data.counts.tolist() == [[2, 0, 1], [0, 1, 1]] and data.sizes == {"a": 3, "b": 2}
     part, domain = data.joined({"b": torch.tensor([1, 0]), "a": torch.tensor([1])})
     assert part.labels.tolist() == [2, 1, 0] and domain.tolist() == [0, 0, 1]
@@ -119,17 +120,17 @@ def test_images_of_several_domains() -> None:
 
 
 def test_images_that_are_not_of_one_set() -> None:
-    with pytest.raises(ValueError, match=r"images of b are \(1, 5, 5\), those of a \(1, 4, 4\)"):
-        DomainImages("set", ("a", "b"), ("x",), (images(0), images(0, side=5)))
-    with pytest.raises(ValueError, match=r"labels of b run from 0 to 2, .* classes are 0..1"):
-        DomainImages("set", ("a", "b"), ("x", "y"), (images(0), images(0, 2)))
+    with pytest.raises(ValueError, match=r"b: images are \(1, 5, 5\) .* first part \(1, 4, 4\)"):
+        Domains("set", ("a", "b"), ("x",), (images(0), images(0, side=5)))
+    with pytest.raises(ValueError, match=r"b: labels run from 0 to 2, .* classes are 0..1"):
+        Domains("set", ("a", "b"), ("x", "y"), (images(0), images(0, 2)))
 
 
 def test_the_hash_knows_every_domain_image_and_label() -> None:
-    def made(pixel: int = 0, label: int = 0, domain: str = "b") -> DomainImages:
+    def made(pixel: int = 0, label: int = 0, domain: str = "b") -> Domains:
         parts = [ImageSplit(torch.zeros(2, 1, 2, 2).byte(), torch.tensor([0, 1])) for _ in "ab"]
         parts[1].x[1, 0, 1, 1], parts[1].labels[0] = pixel, label
-        return DomainImages("some", ("a", domain), ("x", "y"), tuple(parts))
+        return Domains("some", ("a", domain), ("x", "y"), tuple(parts))
 
     assert made().split_sha256 == made().split_sha256
     others = (made(pixel=1), made(label=1), made(domain="c"))

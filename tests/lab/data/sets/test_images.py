@@ -58,9 +58,9 @@ def test_malformed_splits(x: torch.Tensor, y: torch.Tensor, message: str) -> Non
 def test_parts_that_do_not_belong_together() -> None:
     assert _data([0, 0, 0, 1], [0, 1, 2]).train_counts.tolist() == [3, 1, 0]
     for train, test, size, words in (
-        ([0], [0], 5, r"\(3, 4, 4\) but test images are \(3, 5, 5\)"),
-        ([0, 3], [0], 4, "training labels run from 0 to 3"),
-        ([0, 1], [-1, 2], 4, "test labels run from -1 to 2"),
+        ([0], [0], 5, r"toy, test part: images are \(3, 5, 5\) .*first part \(3, 4, 4\)"),
+        ([0, 3], [0], 4, "toy, training part: labels run from 0 to 3"),
+        ([0, 1], [-1, 2], 4, "toy, test part: labels run from -1 to 2"),
     ):
         with pytest.raises(ValueError, match=words):
             _data(train, test, size)

@@ -8,6 +8,7 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 
@@ -130,11 +131,42 @@ class ImageFiles:
         paths = tuple(self.paths[row] for row in rows.tolist())
         return dataclasses.replace(self, paths=paths, labels=self.labels[rows])
 
+    def relabelled(self, labels: Tensor, classes: tuple[str, ...]) -> ImageFiles:
+        """The same images with other labels (N,)."""
+        return dataclasses.replace(self, labels=labels, classes=classes)
+
     def with_classes(self, classes: tuple[str, ...]) -> ImageFiles:
         """The same images with labels in other classes, which must include all that occur."""
         numbers = {name: label for label, name in enumerate(classes)}
         new = torch.tensor([numbers.get(name, -1) for name in self.classes])
-        return dataclasses.replace(self, labels=new[self.labels], classes=classes)
+        return self.relabelled(new[self.labels], classes)
+
+    @classmethod
+    def concatenated(cls, parts: Sequence[ImageFiles]) -> ImageFiles:
+        """The images of several parts of the same classes and root."""
+        if len({part.root for part in parts}) > 1:
+            raise ValueError(f"paths start from {', '.join(str(p.root) for p in parts)}: name one")
+        paths = tuple(path for part in parts for path in part.paths)
+        labels = torch.cat([part.labels for part in parts])
+        return dataclasses.replace(parts[0], paths=paths, labels=labels)
+
+    def require_fits(self, what: str, classes: tuple[str, ...], other: ImageFiles) -> None:
+        """Refuse a part of other classes; the error begins with `what`."""
+        if self.classes != classes:
+            raise ValueError(f"{what}: its classes are not those of the set")
+
+    @property
+    def content(self) -> str:
+        """What a hash reads of the images."""
+        return "\n".join(self.paths)
+
+    @cached_property
+    def sha256(self) -> str:
+        """SHA-256 over one ``path label`` per line, in order; the root does not matter."""
+        total = hashlib.sha256()
+        for path, label in zip(self.paths, self.labels.tolist(), strict=True):
+            total.update(f"{path} {label}\n".encode())
+        return total.hexdigest()
 
     def check_all(self) -> None:
         """Look for every file; raises FileNotFoundError with how many are missing."""

@@ -40,7 +40,7 @@ def cifar_lt(
     root: Path | None = None,
     seed: int = 0,
     download: bool = True,
-) -> LongTailedData:
+) -> LongTailedData[ImageSplit]:
     """CIFAR with a long-tailed training part and the complete balanced test part.
 
     The source is the first of: `root` as an `.npz` file; the official files in the folder `root`;
@@ -157,7 +157,7 @@ def _torchvision_datasets() -> Any:
 
 def read_long_tail(
     path: Path, num_classes: int, ratio: float, profile: Profile, seed: int, name: str
-) -> LongTailedData:
+) -> LongTailedData[ImageSplit]:
     """The long tail in an `.npz` file, or a steeper one inside it.
 
     Its arrays: `x_train`, `x_test` (N, H, W, C) uint8; `y_train`, `y_test` (N,) labels;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import math
 import zipfile
@@ -9,14 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from batchformer.lab.data.files.image_files import require_one_label_each
+from batchformer.lab.data.files.image_files import ImageFiles, require_one_label_each
 
 
 def content_hash(*parts: Tensor | str) -> str:
@@ -98,40 +99,66 @@ class ImageSplit:
         rows = rows.to(self.x.device)
         return ImageSplit(self.x[rows], self.labels[rows])
 
+    def relabelled(self, labels: Tensor, classes: tuple[str, ...]) -> ImageSplit:
+        """The same images with other labels (N,)."""
+        return ImageSplit(self.x, labels)
+
+    @classmethod
+    def concatenated(cls, parts: Sequence[ImageSplit]) -> ImageSplit:
+        """The images of several parts."""
+        return cls(torch.cat([p.x for p in parts]), torch.cat([p.labels for p in parts]))
+
+    def require_fits(self, what: str, classes: tuple[str, ...], other: ImageSplit) -> None:
+        """Refuse images of another shape or other classes; the error begins with `what`."""
+        shape, wanted = (tuple(part.x.shape[1:]) for part in (self, other))
+        if shape != wanted:
+            raise ValueError(f"{what}: images are {shape} (C, H, W), in the first part {wanted}")
+        require_labels(f"{what}: labels run", self.labels, len(classes))
+
+    @property
+    def content(self) -> Tensor:
+        """What a hash reads of the images."""
+        return self.x
+
+    @cached_property
+    def sha256(self) -> str:
+        """Hash of the images and their labels, in order."""
+        return content_hash(self.x, self.labels)
+
     def to(self, device: torch.device | str) -> ImageSplit:
         """The same images on a device."""
         return ImageSplit(self.x.to(device), self.labels.to(device))
 
 
-@dataclass(frozen=True, eq=False)
-class LongTailedData:
-    """A long-tailed training part and a balanced test part."""
+#: Images of a part of a data set, in files or in memory.
+Part = TypeVar("Part", ImageFiles, ImageSplit)
 
-    train: ImageSplit
-    test: ImageSplit
+
+@dataclass(frozen=True, eq=False)
+class LongTailedData(Generic[Part]):
+    """A long-tailed training part and a test part."""
+
+    train: Part
+    test: Part
     classes: tuple[str, ...]  # K class names in label order
     name: str
+    val: Part | None = None  # a third part, for what is learned besides the network
     part_of: str = ""  # hash of the training part of which these are some classes
 
     def __post_init__(self) -> None:
-        if self.train.x.shape[1:] != self.test.x.shape[1:]:
-            raise ValueError(
-                f"{self.name}: training images are {tuple(self.train.x.shape[1:])} but test "
-                f"images are {tuple(self.test.x.shape[1:])} (C, H, W)"
-            )
-        for name, part in (("training", self.train), ("test", self.test)):
-            require_labels(f"{self.name}: {name} labels run", part.labels, len(self.classes))
+        for name, part in (("training", self.train), ("test", self.test), ("third", self.val)):
+            if part is not None:
+                part.require_fits(f"{self.name}, {name} part", self.classes, self.train)
 
-    @cached_property
+    @property
     def train_sha256(self) -> str:
-        """Hash of the training images and their labels, in order."""
-        return content_hash(self.train.x, self.train.labels)
+        """Hash of the training part."""
+        return self.train.sha256
 
     @cached_property
     def split_sha256(self) -> str:
-        """Hash of the class names, and of the images and labels of both parts."""
-        test = content_hash(self.test.x, self.test.labels)
-        return content_hash("\n".join(self.classes), self.train_sha256, test)
+        """Hash of the class names, and of the training and the test part."""
+        return content_hash("\n".join(self.classes), self.train_sha256, self.test.sha256)
 
     @property
     def train_counts(self) -> Tensor:
@@ -157,21 +184,27 @@ def classes_of_size(counts: Tensor, least: int, most: int) -> Tensor:
     return chosen.nonzero()[:, 0]
 
 
-def only_classes(data: LongTailedData, least: int, most: int) -> LongTailedData:
+Data = TypeVar("Data", bound=LongTailedData[Any])
+
+
+def only_classes(data: Data, least: int, most: int) -> Data:
     """The images of classes of some size, numbered anew in their order; 0 and 0: all of them."""
     if not (least or most):
         return data
     kept = classes_of_size(data.train_counts, least, most)
+    names = tuple(data.classes[c] for c in kept.tolist())
 
-    def renumbered(part: ImageSplit) -> ImageSplit:
+    def renumbered(part: Any) -> Any:
         own = part.subset(torch.isin(part.labels, kept).nonzero()[:, 0])
-        return ImageSplit(own.x, torch.searchsorted(kept, own.labels))
+        return own.relabelled(torch.searchsorted(kept, own.labels), names)
 
-    return LongTailedData(
-        renumbered(data.train),
-        renumbered(data.test),
-        tuple(data.classes[c] for c in kept.tolist()),
-        f"{data.name}_of_{least}_to_{most or 'all'}",
+    return dataclasses.replace(
+        data,
+        train=renumbered(data.train),
+        test=renumbered(data.test),
+        classes=names,
+        name=f"{data.name}_of_{least}_to_{most or 'all'}",
+        val=None if data.val is None else renumbered(data.val),
         part_of=data.train_sha256,
     )
 
