@@ -122,10 +122,9 @@ class OneClass:
     """Six samples an epoch, all of one place in the data set."""
 
     length: int = 6
-    far: int = 0
 
     def order(self, epoch: int) -> Tensor:
-        return torch.full((6,), epoch + self.far)
+        return torch.full((6,), epoch)
 
 
 def test_a_sampler(files: ImageFiles, opened: ExitStack) -> None:
@@ -135,8 +134,6 @@ def test_a_sampler(files: ImageFiles, opened: ExitStack) -> None:
     assert indices == [[0] * 4, [0] * 2, [1] * 4, [1] * 2]
     views = source.batch(0)["x"]
     assert not torch.equal(views[0], views[1]), "a sample that comes twice is augmented twice"
-    with pytest.raises(IndexError, match=f"step 0: the sampler asks for images 99 .* {IMAGES}"):
-        feed(files, opened, order=Steps(OneClass(far=99), 4)).batch(0)
 
 
 @pytest.mark.parametrize("workers", [0, 1])

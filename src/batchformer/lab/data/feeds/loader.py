@@ -143,11 +143,6 @@ class FileFeed(ReadAheadFeed[ImageRequest, ImageBatch]):
 
         def request(step: int) -> ImageRequest:
             index = order.index(step)
-            if index.min() < 0 or index.max() >= len(files):
-                raise IndexError(
-                    f"step {step}: the sampler asks for images {int(index.min())} to "
-                    f"{int(index.max())}, but there are {len(files)}"
-                )
             return _request(files, share.own(index), numbers(step, len(index))[0], len(index))
 
         reader = ImageReader(files.root, geometries, on_damaged)
