@@ -30,10 +30,6 @@ class WordVectors:
     matrix: Tensor  # (W, D) float32
     incomplete: tuple[str, ...] = ()  # words that only some of several files have; no vector here
 
-    def __post_init__(self) -> None:
-        if self.matrix.ndim != 2 or len(self.matrix) != len(self.words):
-            raise ValueError(f"{len(self.words)} words but vectors {tuple(self.matrix.shape)}")
-
     @cached_property
     def _rows(self) -> dict[str, int]:
         return {word: row for row, word in enumerate(self.words)}

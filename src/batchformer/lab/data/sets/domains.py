@@ -37,10 +37,6 @@ class Domains(Generic[Part]):
         if list(self.domains) != sorted(set(self.domains)):
             got = ", ".join(self.domains)
             raise ValueError(f"{self.name}: domains must be sorted and differ, got {got}")
-        if len(self.domains) != len(self.parts) or not self.parts:
-            raise ValueError(
-                f"{self.name}: {len(self.domains)} domains but {len(self.parts)} parts"
-            )
         for domain, part in zip(self.domains, self.parts, strict=True):
             part.require_fits(f"{self.name}, {domain}", self.classes, self.parts[0])
         absent = without_images(self.counts.sum(0), self.classes)
@@ -72,10 +68,6 @@ class Domains(Generic[Part]):
 
         `rows` are int64 positions in each domain; domains are numbered in the order given.
         """
-        unknown = [domain for domain in rows if domain not in self.domains]
-        if unknown or not rows:
-            said = f"there is no domain {', '.join(unknown)}" if unknown else "no domain is named"
-            raise ValueError(f"{said}; choose of {', '.join(self.domains)}")
         taken = [self.parts[self.domains.index(name)].subset(own) for name, own in rows.items()]
         sizes = torch.tensor([len(own) for own in rows.values()])
         domain = torch.arange(len(rows)).repeat_interleave(sizes)
