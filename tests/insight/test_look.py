@@ -17,8 +17,8 @@ from batchformer.insight.classes import Classes
 from batchformer.insight.look import Arrays, look
 from batchformer.insight.record import save
 from batchformer.insight.relations import Relations
-from batchformer.lab.data.feeds.memory import EvaluationImages
 from batchformer.lab.data.sets.images import ImageSplit
+from batchformer.lab.tasks.base import EvaluationImages
 from batchformer.nn.module import BatchFormer
 
 Make = Callable[..., Relations]

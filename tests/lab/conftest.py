@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from batchformer.lab.data.sets.digits import rotated_digits
-from batchformer.lab.data.sets.domains import DomainImages
+from batchformer.lab.data.sets.domains import Domains
 from batchformer.lab.data.sets.images import ImageSplit
 from batchformer.lab.models import faster_rcnn, networks
 from batchformer.lab.recipes.paper import ROWS, PaperRow
@@ -28,13 +28,13 @@ def find_row() -> Callable[[str, str, str, str, str], PaperRow]:
     return find
 
 
-def three_of_the_angles() -> DomainImages:
+def three_of_the_angles() -> Domains:
     """60 of the rotated digits at 0, 45 and 75 degrees."""
     whole = rotated_digits()
     names = ("r0", "r45", "r75")
     kept = [whole.parts[whole.domains.index(name)] for name in names]
-    parts = tuple(ImageSplit(part.x[:60], part.y[:60]) for part in kept)
-    return DomainImages(whole.name, names, whole.classes, parts)
+    parts = tuple(ImageSplit(part.x[:60], part.labels[:60]) for part in kept)
+    return Domains(whole.name, names, whole.classes, parts)
 
 
 @pytest.fixture(scope="module")

@@ -201,7 +201,7 @@ TWO: Change = lambda a: a[..., :2]  # noqa: E731
     ("changes", "words"),
     [
         ({"x_train": TWO, "x_test": TWO}, "x has 2 channels (N, C, H, W) but mean has 3"),
-        ({"x_train": TWO}, "training images are (2, 32, 32) but test images are (3, 32, 32)"),
+        ({"x_train": TWO}, "images are (3, 32, 32) (C, H, W), in the first part (2, 32, 32)"),
         ({"y_train": at(0, 10)}, "y_train runs from 0 to 10, but the 10 classes are 0..9"),
         ({"y_train": lambda a: np.where(a == 9, 8, a)}, "classes have too few images"),
     ],

@@ -429,7 +429,7 @@ def test_captured_equals_eager_on_image_files(tmp_path: Path) -> None:
     """Batches that workers read and page-locked memory carries, ragged last ones among them."""
     images = split()
     for number in range(200):
-        place = tmp_path / "images" / str(int(images.y[number]))
+        place = tmp_path / "images" / str(int(images.labels[number]))
         place.mkdir(parents=True, exist_ok=True)
         write_png(images.x[number], str(place / f"{number}.png"))
     files = ImageFiles.from_folder(tmp_path / "images")

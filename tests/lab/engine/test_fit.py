@@ -57,7 +57,7 @@ SPLIT = ImageSplit(
 def evaluate(method: Method, optimizer_step: OptimizerStep) -> Evaluation:
     assert not method.training and not torch.is_grad_enabled()
     logits = method.predict(SPLIT.x.float() / 255)
-    score = float((logits.argmax(1) == SPLIT.y).float().mean())
+    score = float((logits.argmax(1) == SPLIT.labels).float().mean())
     return Evaluation({"all": 100 * score, "mean": float(logits.mean())}, {"n": 56})
 
 

@@ -212,7 +212,7 @@ def test_an_image_of_a_rare_class_comes_beside_each_image() -> None:
     alone = load(config, CPU).feed(train, seed=0)
     task = load(dataclasses.replace(config, paired="reversed"), CPU)
     feed = task.feed(train, seed=0)
-    labels: Any = task.data.train.y  # type: ignore[attr-defined]
+    labels: Any = task.data.train.labels  # type: ignore[attr-defined]
     assert feed.per_epoch == alone.per_epoch
     order = ReversedClasses(labels, 0, stream=1).order(0)
     for step in range(feed.per_epoch):  # the last batch is a smaller one

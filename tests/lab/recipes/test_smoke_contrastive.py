@@ -76,7 +76,7 @@ def fewer(task: Any) -> Any:
     if not isinstance(task, LongTailedTask) or task.config.name == "digits":
         return task
     parts = {
-        name: ImageSplit(part.x[::step], part.y[::step])
+        name: ImageSplit(part.x[::step], part.labels[::step])
         for name, part, step in (("train", task.data.train, 80), ("test", task.data.test, 2))
     }
     return dataclasses.replace(task, data=dataclasses.replace(task.data, **parts))

@@ -15,12 +15,10 @@ from torchvision.io import write_png
 
 from batchformer.lab.config.data import PairConfig
 from batchformer.lab.config.training import TrainConfig
-from batchformer.lab.data.feeds.framing import RandomResizedCrop, ResizeCentreCrop
-from batchformer.lab.data.transforms import IMAGENET, Compose, RandomFlip
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.tasks import compositional
-from batchformer.lab.tasks.compositional import CompositionalTask, view_of
+from batchformer.lab.tasks.compositional import CompositionalTask
 
 CPU = torch.device("cpu")
 SIDE = 16
@@ -184,15 +182,6 @@ def test_the_scores_of_a_batch_are_not_kept(
     assert len(method.alive) > 12 and max(method.alive) == 0
     monkeypatch.undo()
     assert found.metrics == made.evaluate(Knows(made, known), optimizer_step()).metrics
-
-
-def test_views() -> None:
-    config, frozen = PairConfig(), PairConfig(augment="none")
-    random = (RandomResizedCrop(224), Compose((RandomFlip(), IMAGENET)))
-    assert view_of(config, training=True) == random
-    middle = (ResizeCentreCrop(224, 256), IMAGENET)
-    for view in (view_of(config, False), view_of(frozen, True), view_of(frozen, False)):
-        assert view == middle
 
 
 def test_facts(table: Path) -> None:

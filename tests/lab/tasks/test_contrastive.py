@@ -72,11 +72,11 @@ def test_scores_by_scikit_learn(digits: ContrastiveTask) -> None:
     normalise, seeded = digits_test(), digits.seeded(7)
     rows = seeded.labelled.bank(7).rows
     train, test = (normalise(part.x).flatten(1).numpy() for part in (data.train, data.test))  # type: ignore[arg-type]
-    labels = data.train.y[rows].numpy()  # type: ignore[union-attr]
+    labels = data.train.labels[rows].numpy()  # type: ignore[union-attr]
     reference = KNeighborsClassifier(
         3, metric="cosine", algorithm="brute", weights=lambda apart: np.exp((1 - apart) / 0.2)
     ).fit(train[rows], labels)
-    truth = data.test.y.numpy()  # type: ignore[union-attr]
+    truth = data.test.labels.numpy()  # type: ignore[union-attr]
     right = reference.predict(test) == truth
     evaluation = seeded.evaluate(Pixels(), STEP)
     metrics, figures = evaluation.metrics, evaluation.figures

@@ -62,7 +62,7 @@ def test_a_batch_has_the_sources_one_after_the_other() -> None:
     assert batch["domain"].tolist() == sorted([0, 1, 2, 3, 4] * 4)
     assert batch["x"].shape == (20, 1, 16, 16)
     part, domain = task.data.joined(task.seeded(1).split.train)
-    assert torch.equal(batch["y"], part.y[batch["index"]])  # type: ignore[union-attr]
+    assert torch.equal(batch["y"], part.labels[batch["index"]])  # type: ignore[union-attr]
     assert torch.equal(batch["domain"], domain[batch["index"]])
     assert task.method_options["groups"] == 5
     sources = sum(size for domain, size in task.data.sizes.items() if domain != "r45")
@@ -146,7 +146,7 @@ def test_scores_by_hand(tree: Path, memory: bool) -> None:
     assert {d: len(rows) for d, rows in held.items()} == {"a": 2, "b": 3}
     in_memory = DomainTask.load(dataclasses.replace(config, memory=True), CPU)
     parts: list[Any] = [in_memory.data.joined({d: rows})[0] for d, rows in held.items()]
-    wanted = 100 * sum(float((part.y == 1).double().mean()) for part in parts) / 2
+    wanted = 100 * sum(float((part.labels == 1).double().mean()) for part in parts) / 2
     assert evaluation.metrics["val"] == pytest.approx(wanted)
     losses = [said_loss(in_memory, {d: rows}) for d, rows in held.items()]
     target = said_loss(in_memory, {"c": task.split.target_all})
@@ -157,7 +157,7 @@ def test_scores_by_hand(tree: Path, memory: bool) -> None:
 def said_loss(task: DomainTask, rows: dict[str, Tensor]) -> float:
     """Mean cross-entropy of what `Says` says of images of one grey level, by hand."""
     part: Any = task.data.joined(rows)[0]
-    levels, labels = part.x[:, 0, 0, 0].double(), part.y
+    levels, labels = part.x[:, 0, 0, 0].double(), part.labels
     mean = torch.tensor([0.485, 0.456, 0.406], dtype=torch.float64)
     std = torch.tensor([0.229, 0.224, 0.225], dtype=torch.float64)
     first = ((levels[:, None] / 255 - mean) / std).mean(1)  # the logit of class 0; that of 1 is 0

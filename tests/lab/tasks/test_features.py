@@ -1,76 +1,24 @@
-"""Two views of images, and scores of features."""
+"""Scores of features, of learning without labels and of its neighbours."""
 
 from __future__ import annotations
 
 import dataclasses
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from batchformer.lab.config.arms import with_arm
-from batchformer.lab.config.data import ContrastConfig
 from batchformer.lab.config.training import TrainConfig
-from batchformer.lab.data.feeds import framing
-from batchformer.lab.data.transforms import (
-    IMAGENET,
-    ColorJitter,
-    Compose,
-    GaussianBlur,
-    RandomFlip,
-    RandomGrey,
-    RandomResizedCrop,
-    RandomSolarize,
-    cifar_test,
-    digits_train,
-)
 from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.recipes import find_recipe
 from batchformer.lab.runs.build import build
 from batchformer.lab.tasks.base import load
 from batchformer.lab.tasks.contrastive import ContrastiveTask
-from batchformer.lab.tasks.features import views
-
-GREY, FLIP = RandomGrey(0.2), RandomFlip(0.5)
-MOCO_JITTER, BYOL_JITTER = (ColorJitter(0.4, 0.4, s, 0.1, p=0.8) for s in (0.4, 0.2))
-SOLARISED = RandomSolarize(128, p=0.2)
-
-
-@pytest.mark.parametrize("name", ["cifar10", "cifar100"])
-@pytest.mark.parametrize(
-    ("kind", "first", "second"),
-    [
-        ("moco_v2", (MOCO_JITTER, GREY, FLIP), (MOCO_JITTER, GREY, FLIP)),
-        ("byol", (BYOL_JITTER, GREY, FLIP), (BYOL_JITTER, GREY, SOLARISED, FLIP)),
-    ],
-)
-def test_views_of_cifar_are_not_blurred(name: Any, kind: Any, first: Any, second: Any) -> None:
-    crop, end = RandomResizedCrop(32, scale=(0.2, 1.0)), cifar_test()
-    found = views(ContrastConfig(name=name, views=kind), files=False)
-    assert found == (Compose((crop, *first, end)), Compose((crop, *second, end)))
-
-
-@pytest.mark.parametrize("kind", ["moco_v2", "byol"])
-def test_digits_are_shifted(kind: Any) -> None:
-    found = views(ContrastConfig(name="digits", views=kind), files=False)
-    assert found == (digits_train(), digits_train())
-
-
-@pytest.mark.parametrize("name", ["imagenet", "imagenet_lt", "folder"])
-def test_views_of_image_files(name: Any) -> None:
-    crop = framing.RandomResizedCrop(28, scale=(0.2, 1.0))
-    one = Compose((MOCO_JITTER, GREY, GaussianBlur((0.1, 2.0), p=0.5), FLIP, IMAGENET))
-    config = ContrastConfig(name=name, size=28, views="moco_v2")
-    assert views(config, files=True) == ((crop, one), (crop, one))
-    first = Compose((BYOL_JITTER, GREY, GaussianBlur((0.1, 2.0), p=1.0), FLIP, IMAGENET))
-    rarely = GaussianBlur((0.1, 2.0), p=0.1)
-    second = Compose((BYOL_JITTER, GREY, rarely, SOLARISED, FLIP, IMAGENET))
-    config = ContrastConfig(name=name, size=28, views="byol")
-    assert views(config, files=True) == ((crop, first), (crop, second))
-
+from helpers.data_files import save_noise
 
 CPU = torch.device("cpu")
 OPTIMIZER_STEP = OptimizerStep(TrainConfig(workers=0), CPU)
@@ -81,12 +29,8 @@ NAMES = ("alignment", "uniformity", "feature_std")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("noise")
     draw = np.random.default_rng(0)
-    for part in ("train", "test"):
-        for label in range(2):
-            (folder / part / str(label)).mkdir(parents=True)
-            for i in range(4):
-                pixels = draw.integers(0, 256, (40, 36, 3), dtype=np.uint8)
-                Image.fromarray(pixels).save(folder / part / str(label) / f"{i}.png")
+    for part, label, i in product(("train", "test"), range(2), range(4)):
+        save_noise(folder / part / str(label) / f"{i}.png", draw)
     return folder
 
 

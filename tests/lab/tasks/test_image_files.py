@@ -11,16 +11,21 @@ import pytest
 import torch
 from PIL import Image
 from torch import Tensor
-from torchvision.transforms import v2
 
 from batchformer.lab.config.data import LongTailConfig
 from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.data.feeds.loader import FileFeed
 from batchformer.lab.data.feeds.memory import ExtendedFeed, close
+from batchformer.lab.data.feeds.order import Steps
+from batchformer.lab.data.feeds.samplers import Shuffle
+from batchformer.lab.data.files.decode import DamagedImageError
+from batchformer.lab.data.files.image_files import ImageFiles
 from batchformer.lab.data.sets import image_layouts
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optimizer_step import OptimizerStep
+from batchformer.lab.tasks.base import image_feed
 from batchformer.lab.tasks.image_files import ImageFileTask
+from helpers.data_files import save_noise
 
 CPU = torch.device("cpu")
 SIZES = {"a": 12, "b": 6, "c": 2}
@@ -80,38 +85,33 @@ def test_scores_by_hand(task: ImageFileTask, workers: int) -> None:
     assert not multiprocessing.active_children()
 
 
-def test_test_images_are_those_of_torchvision(task: ImageFileTask, root: Path) -> None:
-    seen = []
-
-    class Looks(ByBrightness):
-        def predict(self, x: Tensor) -> Tensor:
-            seen.append(x)
-            return super().predict(x)
-
-    task.evaluate(Looks(), OptimizerStep(IN_PROCESS, CPU))
-    expected = v2.Compose(
-        [
-            v2.PILToTensor(),
-            v2.Resize(32, antialias=True),
-            v2.CenterCrop(28),
-            v2.ToDtype(torch.float32, scale=True),
-            v2.Normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]),
-        ]
-    )
-    image = expected(Image.open(root / "test/a/0.png"))
-    torch.testing.assert_close(torch.cat(seen)[0], image)
-
-
 def test_batches(task: ImageFileTask) -> None:
-    feed = task.feed(IN_PROCESS, seed=0)
-    assert isinstance(feed, FileFeed) and feed.per_epoch == 4
+    feed = task.feed(IN_PROCESS, seed=5)
+    assert feed.per_epoch == 4
     batches = [feed.batch(step) for step in range(4)]
+    order, (view, _) = Steps(Shuffle(20, seed=5), 6), task.training_views()
+    by_hand = FileFeed(task.data.train, *view, order, 5, CPU, 0)
+    assert all(torch.equal(by_hand.batch(n)["x"], batch["x"]) for n, batch in enumerate(batches))
     assert [len(batch["y"]) for batch in batches] == [6, 6, 6, 2]
     assert batches[0]["x"].shape == (6, 3, 28, 28) and batches[0]["x"].dtype == torch.float32
     shown = torch.cat([batch["index"] for batch in batches])
     assert shown.sort().values.tolist() == list(range(20))
-    again = task.feed(dataclasses.replace(IN_PROCESS, drop_last=True), seed=0)
+    again = task.feed(dataclasses.replace(IN_PROCESS, drop_last=True), seed=5)
     assert again.per_epoch == 3 and torch.equal(again.batch(1)["x"], batches[1]["x"])
+
+
+def test_a_damaged_file_is_treated_as_asked(task: ImageFileTask, tmp_path: Path) -> None:
+    for number in range(7):
+        save_noise(tmp_path / f"class{number % 2}" / f"{number}.png", np.random.default_rng(0))
+    files = ImageFiles.from_folder(tmp_path)
+    (tmp_path / files.paths[0]).write_bytes(b"no image")
+    view, train = task.training_views()[0], TrainConfig(batch_size=7, workers=0)
+    feed = image_feed(files, view, dataclasses.replace(train, damaged="skip"), 5, CPU)
+    with pytest.warns(RuntimeWarning):
+        assert len(feed.batch(0)["y"]) == 7
+    assert [*feed.damaged] == ["class0/0.png"]
+    with pytest.raises(DamagedImageError):
+        image_feed(files, view, train, 5, CPU).batch(0)
 
 
 def test_balanced_batches_beside_and_both_feeds_closed(task: ImageFileTask) -> None:

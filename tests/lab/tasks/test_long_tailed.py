@@ -59,16 +59,6 @@ def test_scores_of_a_constant_answer_by_hand(task: LongTailedTask) -> None:
     assert total < 5e6
 
 
-def test_facts_and_feed(task: LongTailedTask) -> None:
-    facts = task.facts()
-    assert (
-        facts["largest_class"] / facts["smallest_class"] >= 50 and len(facts["split_sha256"]) == 64
-    )
-    batch = task.feed(TrainConfig(batch_size=32), seed=0).batch(0)
-    assert batch["x"].shape == (32, 1, 8, 8) and batch["x"].dtype == torch.float32
-    assert torch.equal(task.method_options["class_counts"], task.data.train_counts)
-
-
 def test_a_balanced_batch_comes_beside_the_training_batch() -> None:
     config = LongTailConfig(name="digits", ratio=50, shots="thirds", meta_batch=30)
     feed = LongTailedTask.load(config, CPU).feed(TrainConfig(batch_size=32), seed=0)
@@ -76,7 +66,7 @@ def test_a_balanced_batch_comes_beside_the_training_batch() -> None:
     alone = plain.feed(TrainConfig(batch_size=32), seed=0)
     assert feed.per_epoch == alone.per_epoch
     part = plain.data.train
-    balanced = Steps(ClassBalanced(part.y, 0, stream=1), 30, drop_last=True)
+    balanced = Steps(ClassBalanced(part.labels, 0, stream=1), 30, drop_last=True)
     beside = Feed(part, digits_train(), balanced, seed_for(0, "augmentation", 1))
     for step in (0, 3, 40):
         batch = feed.batch(step)

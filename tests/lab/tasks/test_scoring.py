@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
-from torchmetrics.functional.classification import multiclass_accuracy
+from torchmetrics.functional.classification import multiclass_accuracy, multiclass_confusion_matrix
 
 from batchformer.lab.config.data import LongTailConfig
 from batchformer.lab.config.training import TrainConfig
@@ -18,6 +19,9 @@ from batchformer.lab.engine.stage import Evaluation
 from batchformer.lab.metrics.shots import top1_calibration_error
 from batchformer.lab.tasks import base
 from batchformer.lab.tasks.base import class_sizes, remarks_in, split_facts
+from batchformer.lab.tasks.domains import score
+
+STEP = OptimizerStep(TrainConfig(), torch.device("cpu"))
 
 
 class Echo(Method):
@@ -35,26 +39,39 @@ def test_by_hand_and_without_a_confusion_matrix_of_many_classes(
 ) -> None:
     labels, said = torch.tensor([0, 0, 1, 2]), torch.tensor([0, 1, 1, 0])
     batches = [(torch.eye(3)[said[part]], labels[part]) for part in (slice(3), slice(3, 4))]
-    optimizer_step = OptimizerStep(TrainConfig(), torch.device("cpu"))
     counts = torch.tensor([500, 50, 5])
 
     def scored() -> Evaluation:
         config = LongTailConfig()
-        return base.evaluate_by_shots(Echo(), optimizer_step, batches, counts, "abc", config)
+        return base.evaluate_by_shots(Echo(), STEP, batches, counts, "abc", config)
 
     metrics = scored().metrics
-    assert {k: metrics[k] for k in ("all", "many", "medium", "few", "said")} == {
-        "all": 50.0,
-        "many": 50.0,
-        "medium": 100.0,
-        "few": 0.0,
-        "said": 1.0,
-    }
+    wanted = {"all": 50.0, "many": 50.0, "medium": 100.0, "few": 0.0, "said": 1.0}
+    assert {name: metrics[name] for name in wanted} == wanted
     figures = scored().figures
     assert figures["confusion"].tolist() == [[1, 1, 0], [0, 1, 0], [1, 0, 0]]
     assert figures["correct"].tolist() == [True, False, True, False]
     monkeypatch.setattr(base, "MOST_CLASSES_WITH_CONFUSION", 2)
     assert "confusion" not in scored().figures
+
+
+def test_scores_of_a_domain_against_torchmetrics() -> None:
+    draw = torch.Generator().manual_seed(0)
+    logits = torch.randn(57, 5, generator=draw)
+    labels = torch.randint(4, (57,), generator=draw)  # class 4 has no image
+    batches = zip(logits.split(10), labels.split(10), strict=True)
+    got = score(Echo(), STEP, batches, 5)
+    micro = multiclass_accuracy(logits, labels, 5, average="micro")
+    assert got.accuracy == pytest.approx(100 * float(micro), rel=1e-6)
+    assert torch.equal(got.confusion, multiclass_confusion_matrix(logits, labels, 5))
+    assert got.loss == pytest.approx(float(F.cross_entropy(logits, labels)), rel=1e-6)
+    each = multiclass_accuracy(logits, labels, 5, average=None)
+    assert got.per_class[:4].tolist() == pytest.approx((100 * each[:4]).tolist())
+    assert got.per_class[4].isnan()
+    assert got.mean_class == pytest.approx(100 * float(each[:4].mean()))
+    assert torch.equal(got.correct, logits.argmax(1) == labels)
+    with pytest.raises(ValueError, match="no image"):
+        score(Echo(), STEP, [], 5)
 
 
 @pytest.mark.parametrize("scores", ["shots", "top", "both"])
@@ -64,11 +81,8 @@ def test_the_highest_answers_against_torchmetrics(scores: Any) -> None:
     labels = torch.randint(9, (60,), generator=draw)
     batches = [(logits[:25], labels[:25]), (logits[25:], labels[25:])]
     counts = torch.tensor([500, 400, 300, 60, 50, 40, 9, 5, 1])
-    optimizer_step = OptimizerStep(TrainConfig(), torch.device("cpu"))
     config = LongTailConfig(scores=scores)
-    evaluation = base.evaluate_by_shots(
-        Echo(), optimizer_step, batches, counts, list("abcdefghi"), config
-    )
+    evaluation = base.evaluate_by_shots(Echo(), STEP, batches, counts, "abcdefghi", config)
 
     def accuracy(average: Any, top_k: int = 1) -> float:
         value = multiclass_accuracy(logits, labels, num_classes=9, average=average, top_k=top_k)
@@ -93,9 +107,8 @@ def test_the_highest_answers_against_torchmetrics(scores: Any) -> None:
 
 def test_five_classes_have_no_five_highest_answers() -> None:
     batches = [(torch.eye(5), torch.arange(5))]
-    optimizer_step, counts = OptimizerStep(TrainConfig(), torch.device("cpu")), torch.full((5,), 7)
-    config = LongTailConfig(scores="top")
-    found = base.evaluate_by_shots(Echo(), optimizer_step, batches, counts, "abcde", config).metrics
+    counts, config = torch.full((5,), 7), LongTailConfig(scores="top")
+    found = base.evaluate_by_shots(Echo(), STEP, batches, counts, "abcde", config).metrics
     assert list(found) == ["top1", "mean_class", "ece", "said"] and found["top1"] == 100
 
 
@@ -133,18 +146,8 @@ def test_sizes_by_thirds_and_without_shots() -> None:
     assert class_sizes(counts, LongTailConfig(scores="top")).endswith(" 1 in the smallest")
 
 
-def test_facts_without_remarks_give_no_lines() -> None:
-    assert remarks_in({"train": 5, "domains": {"photo": 3}}) == []
-    nothing: dict[str, Any] = {
-        "remarks": [],
-        "words_without_vector": {},
-        "random_vectors": [],
-        "skipped": {},
-    }
-    assert remarks_in(nothing) == []
-
-
 def test_each_remark_and_each_list_is_a_line() -> None:
+    assert remarks_in({"train": 5, "remarks": [], "random_vectors": []}) == []
     drawn = [f"word{number}" for number in range(12)]
     lines = remarks_in(
         {

@@ -130,6 +130,6 @@ def _plain(folder: Path, batch_size: int, workers: int, size: int) -> Batches:
 def _ours(folder: Path, batch_size: int, workers: int, size: int) -> Batches:
     files, view = ImageFiles.from_folder(folder), Compose((RandomFlip(), IMAGENET))
     crop, order = RandomResizedCrop(size), Steps(Shuffle(len(files), seed=0), batch_size)
-    with FileFeed(files, crop, view, order, seed=0, workers=workers) as feed:
+    with contextlib.closing(FileFeed(files, crop, view, order, seed=0, workers=workers)) as feed:
         for step in itertools.count():
             yield feed.batch(step)

@@ -25,24 +25,19 @@ class TwoBranches(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, C, ...) to (N, C', ...) of one branch, or (N, 2C', ...) of both."""
-        if self.branch == "conventional":
-            one: Tensor = self.conventional(x)
-            return one
-        if self.branch == "rebalancing":
-            other: Tensor = self.rebalancing(x)
-            return other
-        return torch.cat((self.conventional(x), self.rebalancing(x)), dim=1)
+        if self.branch == "both":
+            return torch.cat((self.conventional(x), self.rebalancing(x)), dim=1)
+        one: Tensor = self.get_submodule(self.branch)(x)
+        return one
 
 
 def split_last_block(network: nn.Module, num_classes: int) -> TwoBranches:
     """Give a network two branches at its end, in place, and a linear classifier of both.
 
-    The second branch begins with the weights of the first in a random order: they are independent,
-    and have the same distribution. If the network is already trained, both branches begin with the
-    same weights. The network keeps timm's contract, with twice the features.
-
-    Args:
-        network: ends with a stage of blocks, or a linear layer, and its classifier.
+    The network ends with a stage of blocks, or a linear layer, and its classifier. The second
+    branch begins with the weights of the first in a random order: they are independent, and have
+    the same distribution. If the network is already trained, both branches begin with the same
+    weights. The network keeps timm's contract, with twice the features.
 
     >>> from batchformer.lab.models.networks import resnet32
     >>> network = resnet32(10)
@@ -51,7 +46,7 @@ def split_last_block(network: nn.Module, num_classes: int) -> TwoBranches:
     (128, Linear(in_features=128, out_features=10, bias=True), True)
     """
     contract: Any = network
-    parts = [(name, part) for name, part in network.named_children() if _has_weights(part)]
+    parts = [(name, part) for name, part in network.named_children() if list(part.parameters())]
     (name, last), (head, classifier) = ([("", network)] * 2 + parts)[-2:]
     fits = isinstance(last, (nn.Sequential, nn.Linear)) and hasattr(network, "get_classifier")
     if not fits or contract.get_classifier() is not classifier:
@@ -73,10 +68,6 @@ def split_last_block(network: nn.Module, num_classes: int) -> TwoBranches:
     contract.num_features = 2 * int(contract.num_features)
     setattr(network, head, nn.Linear(contract.num_features, num_classes))
     return branches
-
-
-def _has_weights(part: nn.Module) -> bool:
-    return next(part.parameters(), None) is not None
 
 
 def _is_trained(block: nn.Module) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from batchformer.insight.optional import extra
 from batchformer.lab.models.networks import (
     deit_cifar,
     digits16_net,
@@ -67,10 +68,8 @@ EXPERTS: dict[str, Callable[..., nn.Module]] = {
 def build_model(name: str, num_classes: int, **options: Any) -> nn.Module:
     """A network with random weights and timm's contract, or that of ``RideNetwork``.
 
-    Args:
-        name: one of ours (``resnet32`` for CIFAR, ``ride_resnet32``, ...) or of timm's, if needed
-            with the tag of its weights (``resnet152.tv_in1k``).
-        options: further arguments of that network, such as ``experts``.
+    It is one of ours (``resnet32`` for CIFAR, ``ride_resnet32``, ...) or of timm's, if needed with
+    the tag of its weights (``resnet152.tv_in1k``). Options are its further arguments.
     """
     ours = {**OWN, **EXPERTS}
     if name in ours:
@@ -89,8 +88,7 @@ def build_model(name: str, num_classes: int, **options: Any) -> nn.Module:
 def models_with_weights(weights: Mapping[str, Tensor], like: str) -> list[str]:
     """Names of networks whose tensors, except the classifier, have these names and shapes.
 
-    Args:
-        like: one of timm's networks; its other sizes and our own networks are tried.
+    Other sizes of `like`, one of timm's networks, and our own networks are tried.
     """
     shapes = {name: value.shape for name, value in weights.items() if not _counts(name)}
     fitting = []
@@ -123,8 +121,6 @@ def _counts(name: str) -> bool:
 
 
 def _timm() -> Any:
-    try:
+    with extra("lab"):
         import timm
-    except ImportError as error:
-        raise ImportError("Models by name need: pip install 'batchformer[lab]'") from error
     return timm

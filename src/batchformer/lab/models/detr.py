@@ -25,21 +25,16 @@ DETECTIONS = 100
 
 
 def detr(network: nn.Module, classes: int, kind: Kind, queries: int) -> Any:
-    """A detector of K classes on the layers of a network, which it does not own.
+    """A detector of K classes on the layers of a ResNet of timm's, which it does not own.
 
-    As in :func:`~batchformer.lab.models.faster_rcnn.faster_rcnn`, the caller registers the network.
-    Losses of every decoder layer are trained on. All else has the defaults of transformers.
-
-    Args:
-        network: a ResNet of timm's.
-        classes: K.
-        kind: which of the family.
-        queries: predictions for each image.
-
-    Raises:
-        ValueError: the network lacks the layers of a ResNet, or has other strides.
+    As in :func:`~batchformer.lab.models.faster_rcnn.faster_rcnn`, the caller registers the network,
+    and other networks are refused. There are as many predictions for an image as queries. Losses of
+    every decoder layer are trained on. All else has the defaults of transformers.
     """
-    transformers = _transformers()
+    try:
+        import transformers
+    except ImportError as error:
+        raise ImportError("DETR needs: pip install 'batchformer[lab,detection,hf]'") from error
     channels = stage_channels(network)
     name, stages = FAMILIES[kind]
     # The model is built on a backbone of as many channels and one block a stage, then on ours.
@@ -84,8 +79,7 @@ class Maps(Borrower):
 def padded(images: list[Tensor]) -> tuple[Tensor, Tensor]:
     """Normalised images in one tensor (N, 3, H, W), and where they are no padding (N, H, W) bool.
 
-    Args:
-        images: (3, H, W) each, uint8 or in [0, 1].
+    Images are (3, H, W) each, uint8 or in [0, 1].
     """
     height, width = (max(image.shape[axis] for image in images) for axis in (1, 2))
     mean, std = (torch.tensor(v, device=images[0].device).view(3, 1, 1) for v in (MEAN, STD))
@@ -120,12 +114,9 @@ def to_pixels(shares: Tensor, height: int, width: int) -> Tensor:
 def best_detections(logits: Tensor, shares: Tensor, kind: Kind) -> tuple[Tensor, Tensor, Tensor]:
     """Scores, labels and boxes of one image, the most certain first.
 
-    DETR has a class for no object, and one answer of each query. The others have a probability of
-    each class, and a query may answer several times.
-
-    Args:
-        logits: (Q, K), or (Q, K + 1) of DETR.
-        shares: (Q, 4).
+    Logits are (Q, K), or (Q, K + 1) of DETR, which has a class for no object, and one answer of
+    each query. The others have a probability of each class, and a query may answer several times.
+    Boxes (Q, 4) are in shares of the image.
     """
     if kind == "detr":
         scores, labels = logits.softmax(-1)[:, :-1].max(-1)
@@ -134,11 +125,3 @@ def best_detections(logits: Tensor, shares: Tensor, kind: Kind) -> tuple[Tensor,
     found = logits.sigmoid().flatten().topk(min(DETECTIONS, logits.numel()))
     queries, labels = found.indices // logits.shape[1], found.indices % logits.shape[1]
     return found.values, labels, shares[queries]
-
-
-def _transformers() -> Any:
-    try:
-        import transformers
-    except ImportError as error:
-        raise ImportError("DETR needs: pip install 'batchformer[lab,detection,hf]'") from error
-    return transformers

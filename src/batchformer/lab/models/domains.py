@@ -15,9 +15,8 @@ from batchformer.torch_private import Dropout
 def reverse_gradient(x: Tensor, coefficient: Tensor | float) -> Tensor:
     """Gradient reversal (Ganin and Lempitsky, 2015): ``x``, with gradient times -coefficient.
 
-    Args:
-        coefficient: a number, or a 0-d tensor on the device of `x`, whose current value a captured
-            update uses.
+    If the coefficient is a 0-d tensor on the device of `x`, a captured update uses its current
+    value.
 
     >>> x = torch.ones(2, requires_grad=True)
     >>> reverse_gradient(3 * x, 0.1).sum().backward()
@@ -49,14 +48,10 @@ EPS = 1e-6
 def mix_styles(x: Tensor, share: Tensor, partner: Tensor) -> Tensor:
     """Each sample, normalised, with a mean and deviation between its own and its partner's.
 
-    Statistics are per sample and channel, over pixels, and no gradient passes through them. The
-    population variance is used, so that a map of one pixel has one. Statistics are computed in
-    float32 or wider; the result has the type of `x`.
-
-    Args:
-        x: (N, C, H, W).
-        share: (N,), how much of its own style a sample keeps; 1 leaves it unchanged.
-        partner: (N,), row of the sample that gives the rest.
+    Samples are (N, C, H, W). `share` (N,) is how much of its own style a sample keeps, the rest is
+    that of the row `partner` (N,). Statistics are per sample and channel, over pixels, and no
+    gradient passes through them. The population variance is used, so that a map of one pixel has
+    one. Statistics are computed in float32 or wider; the result has the type of `x`.
     """
     wide = torch.promote_types(x.dtype, torch.float32)
     variance, mean = torch.var_mean(x.detach().to(wide), (2, 3), correction=0, keepdim=True)
@@ -68,13 +63,10 @@ def mix_styles(x: Tensor, share: Tensor, partner: Tensor) -> Tensor:
 
 
 def draw_partners(groups: int, rows: int, device: torch.device) -> Tensor:
-    """Draw, on the device, a partner in another block for each of `rows` rows in `groups` blocks.
+    """Draw, on the device, a partner (rows,) in another of `groups` blocks for each row.
 
     All blocks are shifted by the same number, drawn from 1 to groups - 1, and each is shuffled, so
     every row is the partner of exactly one other. Two blocks always swap.
-
-    Returns:
-        (rows,) row numbers.
     """
     size = rows // groups
     block = torch.arange(groups, device=device)
@@ -129,10 +121,7 @@ class MixStyle(Dropout):
 def insert_mixstyle(
     network: nn.Module, after: Sequence[str], p: float = 0.5, alpha: float = 0.1, groups: int = 2
 ) -> None:
-    """Append MixStyle to stages of a network; names in its state do not change.
-
-    Args:
-        after: names of its stages, each an ``nn.Sequential``.
+    """Append MixStyle to stages of a network, each an ``nn.Sequential``; names do not change.
 
     >>> from batchformer.lab.models.networks import digits_net
     >>> network = digits_net(10)

@@ -44,22 +44,16 @@ PYRAMID, HIDDEN = 256, 1024
 
 
 def faster_rcnn(network: nn.Module, classes: int, kind: Kind = "c4") -> GeneralizedRCNN:
-    """A detector of K classes on the layers of a network, which it does not own.
+    """A detector of K classes on the layers of a ResNet of timm's, which it does not own.
 
     The network's parameters are not among the detector's: the caller registers the network, moves
-    it and sets its mode. Its weights are not changed here, and its classifier is not used.
+    it and sets its mode. Its weights are not changed here, and its classifier is not used. Networks
+    that lack the layers of a ResNet, or have other strides, are refused.
 
     In training the detector takes images (3, H, W) in [0, 1] and targets with ``boxes`` and
     ``labels`` from 1 to K, and returns four losses; in eval it returns ``boxes``, ``labels`` and
-    ``scores`` of each image. It does not resize.
-
-    Args:
-        network: a ResNet of timm's.
-        classes: K, without the background.
-        kind: c4: the network's last stage on every region; fpn: a pyramid of features.
-
-    Raises:
-        ValueError: the network lacks the layers of a ResNet, or has other strides.
+    ``scores`` of each image. It does not resize. C4 has the network's last stage on every region,
+    FPN a pyramid of features.
     """
     channels = stage_channels(network)
     if kind == "c4":

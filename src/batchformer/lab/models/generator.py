@@ -107,16 +107,11 @@ def pairwise_scores(
 ) -> Tensor:
     """``sum_w weight_w leaky(samples_nw + classes_kw)`` (N, K), with bounded memory.
 
-    The activations (N, K, W), 2.3 GiB for 2,048 samples and 150 classes, are computed for a few
-    samples at a time, forward and again backward, and not kept in between. With our kernels they
-    are never stored. Nothing is read back from the device. Computed in float32 or wider, also under
-    autocast.
-
-    Args:
-        samples: (N, W).
-        classes: (K, W).
-        weight: (W,).
-        at_once: activations that exist at a time, but at least those of one sample.
+    The activations of samples (N, W) with classes (K, W), 2.3 GiB for 2,048 samples and 150
+    classes, are computed for a few samples at a time, forward and again backward, and not kept in
+    between: at most `at_once` of them exist, but at least those of one sample. With our kernels
+    they are never stored. Nothing is read back from the device. Computed in float32 or wider, also
+    under autocast.
     """
     dtype = torch.promote_types(torch.promote_types(samples.dtype, weight.dtype), torch.float32)
     with torch.autocast(samples.device.type, enabled=False):

@@ -18,9 +18,6 @@ class CosineClassifier(nn.Module):
     Both are normalised, so a frequent class cannot win by a long vector alone. The class vectors
     start as random directions of length one.
 
-    Args:
-        scale: multiplies the cosines; 1 gives the cosines themselves.
-
     >>> head = CosineClassifier(4, 3, scale=30.0)
     >>> head(2 * head.weight).diagonal().detach().round()  # a class's own direction
     tensor([30., 30., 30.])
@@ -80,12 +77,8 @@ def classifier_name(network: nn.Module) -> str:
 class WithFeatureLayer(WithClassifier):
     """A network with a linear layer and ReLU between its pooled features and its classifier.
 
-    It has timm's contract, and its features are those after the layer. The body loses its
-    classifier; `fc` takes its place.
-
-    Args:
-        body: a network with timm's contract.
-        width: C, channels of the layer.
+    Like its body, it has timm's contract; its features (N, C) are those after the layer. The body
+    loses its classifier; `fc` takes its place.
 
     >>> from batchformer.lab.models.networks import digits_net
     >>> network = WithFeatureLayer(digits_net(10), 32)
@@ -128,10 +121,8 @@ def projector(
 ) -> nn.Sequential:
     """MoCo-v2's head: linear layers with biases, and ReLU between them.
 
-    It is the same with and without BatchFormer; the released code has the front only with it.
-
-    Args:
-        front: put a linear layer of C channels with batch normalisation and ReLU first.
+    `front` puts a linear layer of C channels with batch normalisation and ReLU first. It is the
+    same with and without BatchFormer; the released code has the front only with it.
 
     >>> projector(8, 2, layers=2, hidden=4)
     Sequential(
@@ -154,11 +145,8 @@ def normalised_projector(
 ) -> nn.Sequential:
     """MoCo-v3's projector: linear layers without biases, each with batch normalisation.
 
-    ReLU follows each normalisation but the last, which has no scale and shift of its own.
-
-    Args:
-        layers: linear layers; 2 for a ResNet, 3 for a ViT.
-        last_norm: whether outputs are normalised as well; those of its predictor are not.
+    A ResNet has 2 layers, a ViT 3. ReLU follows each normalisation but the last, which has no scale
+    and shift of its own; the outputs of its predictor are not normalised.
     """
     parts: list[nn.Module] = []
     widths = _widths(channels, dim, layers, hidden)
@@ -176,11 +164,7 @@ def _widths(channels: int, dim: int, layers: int, hidden: int) -> list[int]:
 
 
 class Projection(nn.Module):
-    """Two linear layers with batch normalisation and ReLU between; outputs have length one.
-
-    Args:
-        in_features: C, also the width of the hidden layer.
-    """
+    """Two linear layers, batch normalisation and ReLU between; outputs have length one."""
 
     def __init__(self, in_features: int, dim: int) -> None:
         super().__init__()

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from batchformer.insight.optional import extra
 from batchformer.lab.models.kernels import available
 
 if TYPE_CHECKING:
@@ -47,10 +48,8 @@ def resnet18_small(num_classes: int) -> nn.Module:
 
 
 def _timm_resnet(blocks: int, num_classes: int) -> nn.Module:
-    try:
+    with extra("lab"):
         from timm.models.resnet import BasicBlock, ResNet
-    except ImportError as error:
-        raise ImportError("This ResNet needs timm: pip install 'batchformer[lab]'") from error
     network: nn.Module = ResNet(
         BasicBlock, (blocks,) * 4, num_classes=num_classes, zero_init_last=False
     )
@@ -61,17 +60,13 @@ def deit_cifar(num_classes: int, drop_path_rate: float = 0.0) -> nn.Module:
     """A small DeiT for 32x32 images: DeiT-Tiny with patches of 4x4 pixels and half its depth.
 
     6 blocks of 192 channels and 3 heads over 64 patches and a class token; timm's contract.
-
-    Args:
-        drop_path_rate: probability that a sample skips the last block; earlier ones have less.
+    `drop_path_rate` is of the last block; earlier ones have less.
 
     >>> sum(p.numel() for p in deit_cifar(100).parameters())
     2710948
     """
-    try:
+    with extra("lab"):
         from timm.models.vision_transformer import VisionTransformer
-    except ImportError as error:
-        raise ImportError("This DeiT needs timm: pip install 'batchformer[lab]'") from error
     network: nn.Module = VisionTransformer(
         img_size=32,
         patch_size=4,
@@ -213,8 +208,7 @@ def resnet32(
 ) -> ResNetCifar:
     """CIFAR ResNet-32: five basic blocks in each of three stages.
 
-    Args:
-        depth: layers with weights, 6 per block of the three stages and 2 more: 20, 32, 44, ...
+    `depth` counts layers with weights, 6 per block of the three stages and 2 more: 20, 32, 44, ...
 
     >>> sum(p.numel() for p in resnet32(10).parameters())
     464154
@@ -228,8 +222,7 @@ def resnet32(
 class DigitsNet(WithClassifier):
     """For grey images: two convolutions with pooling, a hidden layer, the classifier `fc`.
 
-    Args:
-        side: S, of the images in pixels; two poolings divide it by four.
+    Two poolings divide `side`, the pixels of a side, by four.
     """
 
     num_features = 64

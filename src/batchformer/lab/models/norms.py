@@ -89,15 +89,9 @@ class InParts(ForwardMixin):
 
 
 def normalise_in_parts(network: nn.Module, parts: int) -> None:
-    """Make every batch normalisation of a network normalise a batch in this many parts.
+    """Make every batch normalisation of a network normalise a batch in P parts; 1 changes nothing.
 
-    Names, values and the module objects stay the same.
-
-    Args:
-        parts: P; 1 changes nothing.
-
-    Raises:
-        ValueError: the network has no batch normalisation, or one that is not torch's own.
+    Names, values and the module objects stay the same. Norms that are not torch's own are refused.
     """
     if parts == 1:
         return
@@ -139,14 +133,8 @@ def restore_rows(rows: Tensor, parts: int) -> Tensor:
 def recalibrate_norms(model: nn.Module) -> Iterator[list[BatchNorm]]:
     """Within the block, running statistics become plain means over the batches that the model sees.
 
-    Statistics kept during training weigh the last batches most and come from earlier weights.
-    Layers in eval mode keep their statistics.
-
-    Args:
-        model: in training mode.
-
-    Returns:
-        The layers whose statistics are measured.
+    Statistics kept during training weigh the last batches most and come from earlier weights. The
+    model is in training mode; layers in eval mode keep their statistics. Yields the other layers.
     """
     norms = [m for m in model.modules() if isinstance(m, BatchNorm) and m.training]
     norms = [norm for norm in norms if norm.num_batches_tracked is not None]

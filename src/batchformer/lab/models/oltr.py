@@ -15,16 +15,12 @@ LEAST = 1e-6
 
 
 class SpatialAttention(nn.Module):
-    """Adds to a map what its positions attend to, weighted by a softmax over positions.
+    """Adds to maps (N, C, S, S) what positions attend to, weighted by a softmax over positions.
 
-    A non-local block with half the channels gives ``m``, one linear layer on the whole map gives
-    a weight ``a`` for each position, and the output is ``x + a m``. Its authors mean the block to
-    begin as the identity. Their network then initialises all its convolutions again, which is
-    done here too.
-
-    Args:
-        channels: C of the maps.
-        side: S of the maps, which are (S, S).
+    A non-local block with half the channels gives ``m``, one linear layer on the whole map gives a
+    weight ``a`` for each position, and the output is ``x + a m``. Its authors mean the block to
+    begin as the identity. Their network then initialises all its convolutions again, which is done
+    here too.
     """
 
     def __init__(self, channels: int, side: int) -> None:
@@ -62,13 +58,9 @@ class MetaEmbedding(nn.Module):
 
     A feature v gets ``u = reach (v + tanh(S v) softmax(H v) M)`` with ``reach = 10 / distance`` to
     the nearest centroid. Its logit of class k is ``16 u / (1 + |u|)`` times the direction of the
-    class vector. The centroids M have no gradient from here: a loss of their own trains them.
-
-    Args:
-        hallucinator: H, the linear classifier of the first stage.
-
-    Attributes:
-        centroids: M, (K, C), zero until they are set.
+    class vector. H, the hallucinator, is the linear classifier of the first stage. The centroids M
+    (K, C) are zero until they are set, and have no gradient from here: a loss of their own trains
+    them.
     """
 
     def __init__(self, hallucinator: nn.Linear) -> None:

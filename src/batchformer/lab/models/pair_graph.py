@@ -38,8 +38,7 @@ def pair_graph(compositions: Compositions) -> Tensor:
 def node_features(compositions: Compositions, vectors: Tensor) -> Tensor:
     """Features (A + O + P, D) of the nodes; a pair gets the mean of its attribute and its object.
 
-    Args:
-        vectors: (A + O, D), word vectors of the attributes, then of the objects.
+    `vectors` (A + O, D) are word vectors of the attributes, then of the objects.
     """
     attribute = vectors[compositions.attribute]
     thing = vectors[compositions.object + len(compositions.attributes)]
@@ -50,13 +49,8 @@ class GraphNetwork(nn.Module):
     """Two graph convolutions: nodes (V, D) to directions (V, E) of length one.
 
     Each is dropout, a linear layer, and the mean over neighbours; ReLU follows the first. As the
-    graph's rows sum to one, the mean and the linear layer commute, bias included; the mean is taken
-    on the side with fewer channels, which saves most of its cost.
-
-    Args:
-        graph: (V, V), sparse, with rows that sum to one, of `pair_graph`.
-        in_features: D.
-        out_features: E.
+    rows of the graph (V, V) of `pair_graph` sum to one, the mean and the linear layer commute, bias
+    included; the mean is taken on the side with fewer channels, which saves most of its cost.
     """
 
     rows: Tensor

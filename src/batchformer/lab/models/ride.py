@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from batchformer.insight.optional import extra
 from batchformer.lab.models.heads import CosineClassifier
 from batchformer.lab.models.networks import ResNetCifar, conv_norm_relu, resnet32
 
@@ -95,8 +96,7 @@ def ride_resnet32(
 ) -> RideNetwork:
     """RIDE for 32x32 images: shared stem and first stage, narrower second and third stages.
 
-    Args:
-        depth: layers with weights in one expert: 20, 32, 44, ...
+    `depth` counts the layers with weights in one expert: 20, 32, 44, ...
 
     >>> sum(p.numel() for p in ride_resnet32(100).parameters())
     783856
@@ -139,12 +139,8 @@ def _ride_imagenet(
     **options: Any,
 ) -> RideNetwork:
     """A shared stem and two stages of timm's ResNet, and two more stages per expert."""
-    try:
+    with extra("lab"):
         from timm.models import resnet
-    except ImportError as error:
-        raise ImportError(
-            "RIDE's ImageNet networks need: pip install 'batchformer[lab]'"
-        ) from error
     _require_experts(experts)
     networks = [
         resnet.ResNet(

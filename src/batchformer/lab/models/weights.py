@@ -14,6 +14,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from batchformer.insight.optional import extra
 from batchformer.lab.data.files.file_lists import shorten
 from batchformer.lab.data.files.location import looked_in
 from batchformer.lab.models.heads import classifier_name
@@ -49,42 +50,25 @@ class OtherNetwork(ValueError):
 
 @dataclass(frozen=True)
 class StoredWeights:
-    """What a file of weights holds.
+    """What a file of weights holds."""
 
-    Args:
-        tensors: by the names of the network's state.
-        stride: where the bottlenecks of its network stride; None if the file does not say.
-        words: which of several networks was read, and what was left out; empty if the file holds
-            only one network.
-    """
-
-    tensors: Weights
-    stride: Place | None = None
-    words: str = ""
+    tensors: Weights  # by the names of the network's state
+    stride: Place | None = None  # of the bottlenecks of its network; None if the file does not say
+    words: str = ""  # which of several networks was read, and what was left out
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """The result of loading weights.
+    """The result of loading weights."""
 
-    Args:
-        words: one line that says what was loaded.
-        classifier: whether the classifier was.
-    """
-
-    words: str
-    classifier: bool
+    words: str  # one line that says what was loaded
+    classifier: bool  # whether the classifier was
 
 
 def find_weights(name: str, root: str | None = None) -> Path:
     """The file of this name: here, beside the data, or in the folder of all data.
 
-    Args:
-        name: a path; beside the data also its last part is tried.
-        root: folder of the training data, if one is given.
-
-    Raises:
-        FileNotFoundError: there is none; names the places that were tried.
+    Beside the data, in the folder `root`, also the last part of the name is tried.
     """
     path = Path(name).expanduser()
     places = [path]
@@ -109,9 +93,7 @@ def read_weights(file: Path, stride_told: bool = False) -> StoredWeights:
 
     From a checkpoint of MoCo, or another one with several networks under known names, only the
     network that is used afterwards is read, without momentum encoders, queues and projections.
-
-    Args:
-        stride_told: see `read_stride`.
+    `stride_told` is as for `read_stride`.
     """
     if file.suffix == ".safetensors":
         with _safetensors(file) as opened:
@@ -138,11 +120,7 @@ def read_weights(file: Path, stride_told: bool = False) -> StoredWeights:
 def read_stride(file: Path, stride_told: bool = False) -> Place | None:
     """Where the bottlenecks of a file's network stride, by its metadata; reads no tensor.
 
-    Args:
-        stride_told: whether the user says where; then an unknown layout is not an error.
-
-    Raises:
-        ValueError: the metadata has an unknown layout.
+    An unknown layout is an error, unless the user says where they stride (`stride_told`).
     """
     if file.suffix != ".safetensors":
         return None
@@ -162,12 +140,8 @@ def read_stride(file: Path, stride_told: bool = False) -> Place | None:
 def fit_weights(network: nn.Module, weights: Weights, source: str) -> Fitted:
     """Load weights into a network; a missing or unfitting classifier keeps its initial weights.
 
-    Args:
-        network: with timm's ``get_classifier``.
-
-    Raises:
-        OtherNetwork: anything but the classifier is missing or has another shape, or many of the
-            weights are not in the network.
+    Weights are of an OtherNetwork if anything but the classifier is missing or has another shape,
+    or if many of them are not in the network.
     """
     own, head = network.state_dict(), f"{classifier_name(network)}."
     given = {name: value for name, value in weights.items() if name in own}
@@ -236,18 +210,14 @@ def file_hash(file: Path) -> str:
 def as_file(state: Mapping[str, Tensor], suffix: str, stride: Place | None = None) -> bytes:
     """The bytes of a .safetensors file, or with another suffix of a ``torch.save`` file.
 
-    Args:
-        stride: where bottlenecks stride, for the metadata of a .safetensors file.
+    The metadata of a .safetensors file says where bottlenecks stride.
     """
     if suffix != ".safetensors":
         buffer = io.BytesIO()
         torch.save(dict(state), buffer)
         return buffer.getvalue()
-    try:
+    with extra("lab"):
         from safetensors.torch import save
-    except ImportError as error:
-        needs = "a .safetensors file is written by safetensors: pip install 'batchformer[lab]'"
-        raise ImportError(needs) from error
     layout = next((name for name, place in LAYOUTS.items() if place == stride), None)
     # safetensors refuses tensors that share memory or do not fill theirs.
     tensors = {name: tensor.detach().clone().contiguous() for name, tensor in state.items()}
@@ -262,9 +232,6 @@ def one_network(weights: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], str]:
     """The weights of the wanted network among several, and words about what was left out.
 
     Weights without a known prefix are returned unchanged.
-
-    Args:
-        weights: by name, without wrappers and their prefixes.
 
     >>> import torch
     >>> one = torch.zeros(1)
@@ -291,11 +258,8 @@ def one_network(weights: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], str]:
 
 @contextmanager
 def _safetensors(file: Path) -> Iterator[Any]:
-    try:
+    with extra("lab"):
         from safetensors import SafetensorError, safe_open
-    except ImportError as error:
-        needs = "a .safetensors file is read by safetensors: pip install 'batchformer[lab]'"
-        raise ImportError(needs) from error
     try:
         with safe_open(str(file), framework="pt") as opened:
             yield opened
@@ -346,13 +310,8 @@ def _shape(value: Tensor | None) -> str:
 def move_stride(network: nn.Module, to: Place) -> None:
     """Move the stride of every bottleneck to its first 1x1 or to its 3x3 convolution.
 
-    Shapes of weights and maps do not change.
-
-    Args:
-        network: contains bottlenecks of timm's or torchvision's ResNet.
-
-    Raises:
-        ValueError: the network has no such bottlenecks, or they stride elsewhere; nothing is moved.
+    Shapes of weights and maps do not change. Only bottlenecks of timm's or torchvision's ResNet are
+    known; if there are none, or they stride elsewhere, an error is raised and nothing is moved.
 
     >>> from torchvision.models import resnet50
     >>> network = resnet50()

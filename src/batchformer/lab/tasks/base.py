@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from batchformer.insight.classes import Classes, shot_groups, third_groups
-from batchformer.insight.images import LabelledImages
+from batchformer.insight.images import LabelledImages, thumbnails
 from batchformer.lab.config.data import DataConfig, LongTailConfig
 from batchformer.lab.config.training import TrainConfig
-from batchformer.lab.data.feeds.memory import EvaluationImages, ExtendedFeed, Feed
+from batchformer.lab.data.feeds.memory import ExtendedFeed, Feed
 from batchformer.lab.data.feeds.order import Order, Steps
 from batchformer.lab.data.feeds.samplers import (
     ClassBalanced,
@@ -27,6 +27,7 @@ from batchformer.lab.data.feeds.samplers import (
 from batchformer.lab.data.feeds.sharding import all_rows, scored_rows
 from batchformer.lab.data.files.file_lists import shorten
 from batchformer.lab.data.sets.images import ImageSplit, LongTailedData
+from batchformer.lab.data.transforms.base import Compose
 from batchformer.lab.engine.method import Batches, Method
 from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.engine.stage import Evaluation
@@ -36,13 +37,14 @@ from batchformer.nn.randomness import seed_for
 if TYPE_CHECKING:
     from batchformer.lab.data.feeds.loader import FileFeed
     from batchformer.lab.data.files.image_files import ImageFiles
-    from batchformer.lab.data.sets.long_tailed_files import LongTailedFiles
     from batchformer.lab.methods.training_images import Bank
 
 #: With more classes the confusion matrix would be too large for a run folder.
 MOST_CLASSES_WITH_CONFUSION = 1000
 #: The k of the top-k accuracy.
 HIGHEST = 5
+#: Images that are read at a time to make thumbnails of them.
+THUMBNAILS_AT_ONCE = 64
 
 T = TypeVar("T")
 
@@ -89,16 +91,13 @@ class FixedSplit:
     """A task whose data is the same for every seed, without validation data."""
 
     def seeded(self: T, seed: int) -> T:
-        """The task itself."""
         return self
 
     def draws(self) -> dict[str, str]:
-        """Nothing."""
         return {}
 
     @property
     def unvalidated(self) -> str:
-        """Why evaluations have no validation score to choose by."""
         return "this task has no validation data"
 
 
@@ -121,20 +120,14 @@ def image_feed(
     """
     if order is None:
         order = Steps(Shuffle(len(part), seed), train.batch_size, train.drop_last)
-    options: dict[str, Any] = {
-        "order": order,
-        "accumulate": train.accumulate,
-        "seed": seed,
-        "device": device,
-        "second": second,
-    }
+    options: dict[str, Any] = {"second": second, "accumulate": train.accumulate}
     if isinstance(part, ImageSplit):
-        return Feed(part, view, **options)
+        return Feed(part, view, order, seed, device, **options)
     from batchformer.lab.data.feeds.loader import FileFeed  # late: images may be in memory
 
     options |= {"workers": train.workers, "on_damaged": train.damaged}
     geometry, transform = view
-    return FileFeed(part, geometry, transform, **options)
+    return FileFeed(part, geometry, transform, order, seed, device, **options)
 
 
 def scored_batches(
@@ -143,38 +136,51 @@ def scored_batches(
     size: int,
     device: torch.device,
     workers: int | None = None,
+    sharded: bool = True,
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Images (N, channels, H, W) as they are scored, without randomness, and their labels (N,).
 
-    With several ranks, these are the images that this rank scores, and the labels of all. `view` is
-    as for :func:`image_feed`.
+    With several ranks, these are the images that this rank scores, and the labels of all; every
+    rank has all images unless `sharded`. `view` is as for :func:`image_feed`.
     """
     if isinstance(part, ImageSplit):
-        for x, y in zip(torch.split(part.x, size), torch.split(part.y, size), strict=True):
-            own = x[scored_rows(len(x))].to(device)
+        for x, y in zip(torch.split(part.x, size), torch.split(part.labels, size), strict=True):
+            own = (x[scored_rows(len(x))] if sharded else x).to(device)
             yield view(own, torch.empty(len(own), 0, dtype=torch.float64)), y.to(device)
         return
     from batchformer.lab.data.feeds.loader import evaluation_batches  # late, as above
 
     geometry, transform = view
-    read = evaluation_batches(part, geometry, transform, size, device, workers, sharded=True)
-    for batch in read:
+    for batch in evaluation_batches(part, geometry, transform, size, device, workers, sharded):
         yield batch["x"], batch["y"]
 
 
-def images_for_figures(
-    classes: Classes,
-    part: ImageSplit | ImageFiles,
-    view: Any,
-    device: torch.device,
-    workers: int | None,
-) -> LabelledImages:
+@dataclass(frozen=True, eq=False)
+class EvaluationImages:
     """Scored images as figures need them; `view` is as for :func:`image_feed`."""
-    if isinstance(part, ImageSplit):
-        return EvaluationImages(classes, part, view, device)
-    from batchformer.lab.data.feeds.loader import EvaluationImageFiles  # late, as above
 
-    return EvaluationImageFiles(classes, part, view, device, workers)
+    classes: Classes
+    images: ImageSplit | ImageFiles
+    view: Any
+    device: torch.device
+    workers: int | None = None
+
+    @property
+    def labels(self) -> Tensor:
+        return self.images.labels.cpu()
+
+    def batches(self, rows: Tensor, size: int) -> Iterator[Tensor]:
+        return self._scored(rows, self.view, size, self.device)
+
+    def thumbnails(self, rows: Tensor, side: int) -> Tensor:
+        plain: Any = Compose(())
+        view = plain if isinstance(self.images, ImageSplit) else (self.view[0], plain)
+        scored = self._scored(rows, view, THUMBNAILS_AT_ONCE, torch.device("cpu"))
+        return torch.cat([thumbnails(x, side) for x in scored])
+
+    def _scored(self, rows: Tensor, view: Any, size: int, device: torch.device) -> Iterator[Tensor]:
+        part = self.images.subset(rows)
+        return (x for x, _ in scored_batches(part, view, size, device, self.workers, sharded=False))
 
 
 def with_second(feed: Batches, second: Batches, name: Literal["meta", "paired"]) -> ExtendedFeed:
@@ -216,7 +222,6 @@ class LabelledTask(FixedSplit):
 
     @property
     def method_options(self) -> dict[str, Any]:
-        """What the task tells its methods about the data."""
         return {"class_counts": self.data.train_counts}
 
     @property
@@ -230,7 +235,7 @@ class LabelledTask(FixedSplit):
         """Augmented training batches, in the order of the configured sampler."""
         config, part = self.config, self.data.train
         view, second = self.training_views()
-        labels, sizes = labels_of(part), (train.batch_size, train.drop_last)
+        labels, sizes = part.labels, (train.batch_size, train.drop_last)
         order = Steps(sampler_named(config.sampler, labels, seed, config.per_turn), *sizes)
         feed = image_feed(part, view, train, seed, self.device, second=second, order=order)
         other = seed_for(seed, "augmentation", 1)
@@ -240,10 +245,10 @@ class LabelledTask(FixedSplit):
             return with_second(feed, pairs, "paired")
         if not config.meta_batch:
             return feed
-        part = getattr(self.data, "val", None) or part
+        part = self.data.val or part
         # Full batches only: a smaller one would hold only some classes.
         size = min(config.meta_batch, len(part))
-        balanced = Steps(ClassBalanced(labels_of(part), seed, stream=1), size, drop_last=True)
+        balanced = Steps(ClassBalanced(part.labels, seed, stream=1), size, drop_last=True)
         meta = image_feed(part, view, train, other, self.device, order=balanced)
         return with_second(feed, meta, "meta")
 
@@ -258,7 +263,7 @@ class LabelledTask(FixedSplit):
         """Test images, for figures."""
         data = self.data
         classes = Classes.by_shots(data.classes, data.train_counts, self.config.shots)
-        return images_for_figures(classes, data.test, self.test_view, self.device, workers)
+        return EvaluationImages(classes, data.test, self.test_view, self.device, workers)
 
     def bank(self, seed: int, workers: int | None = None) -> Bank:
         """The training images as they are scored, and those of the third list if it is read."""
@@ -266,9 +271,9 @@ class LabelledTask(FixedSplit):
 
         def images(part: Any, validation: Bank | None = None) -> Bank:
             batches = partial(self.as_at_test, part, workers)
-            return Bank(labels_of(part), seed, batches, validation)
+            return Bank(part.labels, seed, batches, validation)
 
-        third = getattr(self.data, "val", None)
+        third = self.data.val
         return images(self.data.train, None if third is None else images(third))
 
     def evaluate(self, method: Method, optimizer_step: OptimizerStep, batch: int = 0) -> Evaluation:
@@ -288,11 +293,6 @@ class LabelledTask(FixedSplit):
         return Evaluation({**found.metrics, **looks}, found.figures)
 
 
-def labels_of(part: ImageSplit | ImageFiles) -> Tensor:
-    """(N,) classes of the images."""
-    return part.y if isinstance(part, ImageSplit) else part.labels
-
-
 # Scores by shots or highest answers
 
 
@@ -304,20 +304,14 @@ def evaluate_by_shots(
     classes: Sequence[str],
     config: LongTailConfig,
 ) -> Evaluation:
-    """Scores in percent, as the configuration asks for them.
+    """Scores in percent of a method in eval mode, as the configuration asks for them.
 
     By shots: ``all``, ``many``, ``medium``, ``few``, ``mean_class`` and ``ece``. The highest
     answers: ``top1``, ``top5``, ``mean_class`` and ``ece``. Both: by shots, and ``top5``. Five
-    classes or fewer have no ``top5``, which would always be right.
+    classes or fewer have no ``top5``, which would always be right. `counts` (K,) are training
+    images of each class.
 
-    Args:
-        method: in eval mode.
-        optimizer_step: has the precision.
-        batches: normalised images (N, channels, H, W) on the device, and labels (N,), in order;
-            with several ranks, the images that this rank scores, and the labels of all.
-        counts: (K,) training images of each class.
-        classes: K names.
-        config: says how classes are grouped, and which scores are given.
+    Batches are those of :func:`scored_batches`.
     """
     groups = third_groups(counts) if config.shots == "thirds" else shot_groups(counts)
     scores = LongTailedMetrics(len(classes), groups)
@@ -342,14 +336,12 @@ def evaluate_by_shots(
 
 
 def class_figures(
-    scores: LongTailedMetrics, counts: Tensor, correct: Tensor, classes: Sequence[str]
+    scores: Any, counts: Tensor, correct: Tensor, classes: Sequence[str]
 ) -> dict[str, Any]:
-    """What figures need of the scores by class.
+    """What figures need of the scores of K classes with `counts` (K,) training images.
 
-    Args:
-        counts: (K,) training images of each class.
-        correct: (M,) bool, which test images were recognised.
-        classes: K names.
+    `scores` has ``per_class`` (K,) and ``confusion`` (K, K); `correct` (M,) says which test images
+    were recognised.
     """
     figures: dict[str, Any] = {
         "per_class": scores.per_class.numpy(),
@@ -370,7 +362,7 @@ def in_top(logits: Tensor, labels: Tensor, count: int) -> Tensor:
 # Facts about the data, for the run folder and before training
 
 
-def split_facts(data: LongTailedData | LongTailedFiles) -> dict[str, Any]:
+def split_facts(data: LongTailedData[Any]) -> dict[str, Any]:
     """Name of the split, its hash and that of its training part, its sizes, and the sizes of the
     largest and smallest class; for some classes alone, also the hash of the training part of all.
     """
@@ -388,11 +380,7 @@ def split_facts(data: LongTailedData | LongTailedFiles) -> dict[str, Any]:
 
 
 def class_sizes(counts: Tensor, config: LongTailConfig) -> str:
-    """One line with the numbers of classes and training images, and of classes by shots.
-
-    Args:
-        counts: (K,) training images of each class.
-        config: says how classes are grouped, and whether scores are by shots.
+    """One line with the numbers of classes and training images, (K,), and of classes by shots.
 
     >>> import torch
     >>> class_sizes(torch.tensor([1200, 60, 5]), LongTailConfig())

@@ -34,7 +34,6 @@ class ContrastiveTask(FixedSplit):
 
     @classmethod
     def load(cls, config: ContrastConfig, device: torch.device) -> ContrastiveTask:
-        """Read the data; an error says what is missing and where it was looked for."""
         images = config.images()
         kind = ImageFileTask if images.of_files else LongTailedTask
         return cls(kind.load(images, device), config)

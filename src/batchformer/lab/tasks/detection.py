@@ -153,11 +153,8 @@ class DetectionTask(FixedSplit):
 def of_all_ranks(found: Sequence[Boxes], images: int) -> Sequence[Boxes]:
     """Gather what all ranks found in their images, in the order of the images.
 
-    Every rank calls it.
-
-    Args:
-        found: for each of this rank's images ``boxes`` (n, 4), ``labels`` (n,), ``scores`` (n,).
-        images: number of images of all ranks.
+    `found` has for each of this rank's images ``boxes`` (n, 4), ``labels`` (n,), ``scores`` (n,).
+    There are `images` over all ranks, and every rank calls it.
     """
     if world_size() == 1:
         return found

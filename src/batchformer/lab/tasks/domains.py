@@ -26,7 +26,7 @@ from batchformer.lab.data.feeds.sharding import all_rows
 from batchformer.lab.data.files.image_files import sizes_hash
 from batchformer.lab.data.sets.digits import rotated_digits
 from batchformer.lab.data.sets.domain_layouts import load_domains
-from batchformer.lab.data.sets.domains import DomainFiles, DomainImages, DomainSplit
+from batchformer.lab.data.sets.domains import DomainFiles, Domains, DomainSplit
 from batchformer.lab.data.sets.images import ImageSplit
 from batchformer.lab.data.transforms import (
     IMAGENET,
@@ -41,11 +41,10 @@ from batchformer.lab.data.transforms import (
 from batchformer.lab.engine.method import Batches, Method
 from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.engine.stage import Evaluation
-from batchformer.lab.tasks.base import image_feed, images_for_figures, scored_batches
+from batchformer.lab.tasks.base import EvaluationImages, class_figures, image_feed, scored_batches
 from batchformer.lab.tasks.image_files import centre_crop, in_memory
 from batchformer.nn.randomness import seed_for
 
-Domains = DomainFiles | DomainImages
 Rows = Mapping[str, Tensor]
 #: Images of each domain if the batch size is 0, as in SWAD's protocol.
 PER_DOMAIN = 32
@@ -56,7 +55,7 @@ SCALE = (0.7, 1.0)
 
 
 @lru_cache(maxsize=2)
-def read_domains(name: str, root: str | None, lists: bool, memory: bool) -> Domains:
+def read_domains(name: str, root: str | None, lists: bool, memory: bool) -> Domains[Any]:
     """All domains of a data set; cached, because each run leaves out another one."""
     if name == "rotated_digits":
         return rotated_digits()
@@ -65,21 +64,20 @@ def read_domains(name: str, root: str | None, lists: bool, memory: bool) -> Doma
     if not memory:
         return files
     images = tuple(read_all(part) for part in files.parts)
-    return DomainImages(files.name, files.domains, files.classes, images)
+    return Domains(files.name, files.domains, files.classes, images)
 
 
 @dataclass(frozen=True)
 class DomainTask:
     """Data, batches and scores of one experiment on several domains."""
 
-    data: Domains
+    data: Domains[Any]
     config: DomainConfig
     device: torch.device
     seed: int = 0
 
     @classmethod
     def load(cls, config: DomainConfig, device: torch.device) -> DomainTask:
-        """Read the data; an error says what is missing and where it was looked for."""
         data = read_domains(config.name, config.root, config.lists, config.memory)
         known = ", ".join(data.domains)
         for what, name in (("target", config.target), ("source", config.source)):
@@ -130,7 +128,6 @@ class DomainTask:
         return "" if self.config.held_out else "data.held-out is 0"
 
     def facts(self) -> dict[str, Any]:
-        """What a reader should know about the data; the same for every seed."""
         counts = self.data.counts
         facts = {
             "name": self.data.name,
@@ -144,7 +141,6 @@ class DomainTask:
         return facts
 
     def draws(self) -> dict[str, str]:
-        """What this seed drew of the data."""
         return {} if self.config.target == EACH else {"split_sha256": self.split.split_sha256}
 
     def feed(self, train: TrainConfig, seed: int) -> Batches:
@@ -201,7 +197,7 @@ class DomainTask:
         part, _ = self.data.joined({self.config.target: self._target_rows})
         classes = Classes.by_shots(self.data.classes, self.method_options["class_counts"])
         view = self._view(part, training=False)
-        return images_for_figures(classes, part, view, self.device, workers)
+        return EvaluationImages(classes, part, view, self.device, workers)
 
     def evaluate(self, method: Method, optimizer_step: OptimizerStep) -> Evaluation:
         """Accuracy on the target first, then that on held-out images of the sources."""
@@ -218,13 +214,8 @@ class DomainTask:
             # Every source counts the same, however many images it has.
             metrics["val"] = float(np.mean([part.accuracy for part in parts]))
             metrics["val_loss"] = float(np.mean([part.loss for part in parts]))
-        figures = {
-            "per_class": target.per_class.numpy(),
-            "train_counts": self.method_options["class_counts"].numpy(),
-            "correct": target.correct.numpy(),
-            "classes": np.array(self.data.classes),
-            "confusion": target.confusion.to(torch.int32).numpy(),
-        }
+        counts = self.method_options["class_counts"]
+        figures = class_figures(target, counts, target.correct, self.data.classes)
         return Evaluation({**metrics, **method.further_scores()}, figures)
 
     def _score(self, rows: Rows, method: Method, optimizer_step: OptimizerStep) -> PartScore:
@@ -249,17 +240,11 @@ class DomainTask:
 
 @dataclass(frozen=True, eq=False)
 class PartScore:
-    """How a network does on M images of K classes.
+    """How a network does on M images of K classes; tensors are on the CPU."""
 
-    Args:
-        correct: (M,) whether each image was recognised, in order, on the CPU.
-        confusion: (K, K) int64 counts by class and prediction, on the CPU.
-        loss: mean cross-entropy.
-    """
-
-    correct: Tensor
-    confusion: Tensor
-    loss: float
+    correct: Tensor  # (M,) whether each image was recognised, in order
+    confusion: Tensor  # (K, K) int64 counts by class and prediction
+    loss: float  # mean cross-entropy
 
     @property
     def accuracy(self) -> float:
@@ -283,14 +268,10 @@ def score(
     batches: Iterable[tuple[Tensor, Tensor]],
     classes: int,
 ) -> PartScore:
-    """Predict every image once; results are read from the device at the end.
+    """Predict every image once, by a method in eval mode.
 
-    Args:
-        method: in eval mode.
-        optimizer_step: has the precision.
-        batches: normalised images (N, channels, H, W) and labels (N,), on the device; with several
-            ranks, the images that this rank scores, and the labels of all.
-        classes: K.
+    Batches are those of :func:`~batchformer.lab.tasks.base.scored_batches`. Results are read from
+    the device at the end.
     """
     losses, correct, pairs = [], [], []
     for images, labels in batches:

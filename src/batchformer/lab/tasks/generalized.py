@@ -38,7 +38,6 @@ class GeneralizedTask(FixedSplit):
 
     @classmethod
     def load(cls, config: FeatureConfig, device: torch.device) -> GeneralizedTask:
-        """Read the data; an error says what is missing and where it was looked for."""
         data = load_attribute_features(config.name, config.root)
         if config.unseen == "val" or config.choose:
             held_out = data.for_selection()  # refuses data without validation classes

@@ -12,12 +12,11 @@ from batchformer.lab.data.feeds import framing
 from batchformer.lab.data.feeds.loader import View
 from batchformer.lab.data.files.image_files import sizes_hash
 from batchformer.lab.data.sets.image_layouts import lists_of
+from batchformer.lab.data.sets.images import only_classes
 from batchformer.lab.data.sets.long_tailed_files import (
     LongTailedFiles,
     annotated,
     imagenet,
-    list_hash,
-    only_classes_of_files,
     own_files,
     with_at_most,
 )
@@ -62,7 +61,7 @@ class ImageFileTask(LabelledTask):
             lists = lists_of(config.name, config.root, *named, config.scored_on)
             data = annotated(config.name, lists, with_val=config.meta_from == "val")
         data = with_at_most(data, config.per_class, config.seed)
-        data = only_classes_of_files(data, config.min_images, config.max_images)
+        data = only_classes(data, config.min_images, config.max_images)
         data.check_all()
         return cls(data, config, device)
 
@@ -75,60 +74,44 @@ class ImageFileTask(LabelledTask):
         if self.data.split_seed is not None:
             facts["split_seed"] = self.data.split_seed
         if self.data.val is not None:
-            facts["val_sha256"] = list_hash(self.data.val)
+            facts["val_sha256"] = self.data.val.sha256
         if self.config.name == "folder":
             facts["file_sizes_sha256"] = sizes_hash((self.data.train, self.data.test))
         return {**facts, "remarks": list(self.data.remarks)} if self.data.remarks else facts
 
     def training_views(self) -> tuple[View, View | None]:
-        return file_views(self.config)
+        """By the name that the configuration gives the augmentation.
+
+        PaCo's first view has torchvision's RandAugment with 2 operations of magnitude 10; its
+        authors use another implementation, with noise on the magnitude. DeiT's crop is bicubic, as
+        in timm, and with RandAugment colours are not jittered.
+        """
+        config, end = self.config, normalise_files(self.config.name)
+        crop = framing.RandomResizedCrop(config.size)
+        if config.augment == "deit":
+            fine = framing.RandomResizedCrop(config.size, interpolation="bicubic")
+            steps = (RandomFlip(), IncreasingRandAugment(), end, RandomErasing())
+            return (fine, Compose(steps)), None
+        flip, jitter, blur = RandomFlip(), ColorJitter(0.4, 0.4, 0.4), GaussianBlur((0.1, 2.0), 0.5)
+        simclr = (ColorJitter(0.4, 0.4, 0.4, 0.1), RandomGrey(0.2), blur, flip)
+        first: dict[str, tuple[Transform, ...]] = {
+            "resized": (flip,),
+            "jitter": (flip, jitter),
+            "paco": (flip, jitter, RandAugment(2, 10)),
+            "simclr": simclr,
+        }
+        view = (crop, Compose((*first[config.augment], end)))
+        two = config.augment in ("paco", "simclr")
+        return view, (crop, Compose((*simclr, end))) if two else None
 
     @property
     def test_view(self) -> View:
-        return view_at_test(self.config)
-
-
-# Augmentation, by the name a configuration gives it
+        return centre_crop(self.config.size), normalise_files(self.config.name)
 
 
 def normalise_files(name: str) -> Normalise:
     """Normalisation of the data set of image files with this name."""
     return INATURALIST if name == "inaturalist18" else IMAGENET
-
-
-def file_views(config: LongTailConfig) -> tuple[View, View | None]:
-    """Geometry and transform of training images from files, and those of their second view.
-
-    PaCo's first view has torchvision's RandAugment with 2 operations of magnitude 10; its authors
-    use another implementation, with noise on the magnitude. DeiT's crop is bicubic, as in timm, and
-    with RandAugment colours are not jittered.
-    """
-    crop, end = framing.RandomResizedCrop(config.size), normalise_files(config.name)
-    if config.augment == "deit":
-        fine = framing.RandomResizedCrop(config.size, interpolation="bicubic")
-        steps = (RandomFlip(), IncreasingRandAugment(), end, RandomErasing())
-        return (fine, Compose(steps)), None
-    jitter = ColorJitter(0.4, 0.4, 0.4)
-    plain = Compose((RandomFlip(), end))
-    jittered = Compose((RandomFlip(), jitter, end))
-    augmented = Compose((RandomFlip(), jitter, RandAugment(2, 10), end))
-    simclr = Compose(
-        (
-            ColorJitter(0.4, 0.4, 0.4, 0.1),
-            RandomGrey(0.2),
-            GaussianBlur((0.1, 2.0), p=0.5),
-            RandomFlip(),
-            end,
-        )
-    )
-    first = {"resized": plain, "jitter": jittered, "paco": augmented, "simclr": simclr}
-    two = config.augment in ("paco", "simclr")
-    return (crop, first[config.augment]), (crop, simclr) if two else None
-
-
-def view_at_test(config: LongTailConfig) -> View:
-    """Geometry and transform of test images from files."""
-    return centre_crop(config.size), normalise_files(config.name)
 
 
 def centre_crop(size: int) -> framing.ResizeCentreCrop:

@@ -10,7 +10,7 @@ import torch
 
 from batchformer.lab.config.data import LongTailConfig
 from batchformer.lab.data.sets.digits import digits_lt
-from batchformer.lab.data.sets.images import LongTailedData, only_classes
+from batchformer.lab.data.sets.images import ImageSplit, LongTailedData, only_classes
 from batchformer.lab.data.transforms import (
     ColorJitter,
     Compose,
@@ -34,12 +34,11 @@ from batchformer.lab.tasks.base import LabelledTask
 class LongTailedTask(LabelledTask):
     """Data, batches and scores of one long-tailed experiment."""
 
-    data: LongTailedData
+    data: LongTailedData[ImageSplit]
     test_batch: ClassVar[int] = 1000
 
     @classmethod
     def load(cls, config: LongTailConfig, device: torch.device) -> LongTailedTask:
-        """Read the data; an error says what is missing and where it was looked for."""
         bounds = (config.min_images, config.max_images)
         if config.name == "digits":
             digits = digits_lt(config.ratio, config.seed)
@@ -53,32 +52,26 @@ class LongTailedTask(LabelledTask):
         return cls(only_classes(data, *bounds), config, device)
 
     def training_views(self) -> tuple[Transform, Transform | None]:
-        return training_views(self.config)
+        """By the name that the configuration gives the augmentation."""
+        name, augment = self.config.name, self.config.augment
+        if name == "digits":
+            return digits_train(), digits_train() if augment == "paco" else None
+        if augment == "standard":
+            return Compose((RandomCrop(4), RandomFlip(), cifar_test())), None
+        if augment == "rotation":
+            return Compose((RandomCrop(4), RandomFlip(), RandomRotation(15), cifar_test())), None
+        return cifar_train(), cifar_simclr() if augment == "paco" else None
 
     @property
     def test_view(self) -> Normalise:
         return digits_test() if self.config.name == "digits" else cifar_test()
 
 
-# Augmentation, by the name a configuration gives it
-
-
-def training_views(config: LongTailConfig) -> tuple[Transform, Transform | None]:
-    """The transform of a batch, and that of its second view if the augmentation has one."""
-    if config.name == "digits":
-        return digits_train(), digits_train() if config.augment == "paco" else None
-    if config.augment == "standard":
-        return Compose((RandomCrop(4), RandomFlip(), cifar_test())), None
-    if config.augment == "rotation":
-        return Compose((RandomCrop(4), RandomFlip(), RandomRotation(15), cifar_test())), None
-    return cifar_train(), cifar_simclr() if config.augment == "paco" else None
-
-
-def cifar_simclr(size: int = 32) -> Compose:
+def cifar_simclr() -> Compose:
     """SimCLR's view of CIFAR images: resized crop, flip, colour jitter, grey, blur."""
     return Compose(
         (
-            RandomResizedCrop(size, scale=(0.2, 1.0)),
+            RandomResizedCrop(32, scale=(0.2, 1.0)),
             RandomFlip(),
             ColorJitter(0.4, 0.4, 0.4, 0.1, p=0.8),
             RandomGrey(0.2),

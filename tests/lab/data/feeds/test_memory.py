@@ -37,7 +37,7 @@ def test_a_batch_is_what_its_parts_make(chunk: int, two_views: bool, order: Orde
     for step in (0, 3, 25, 2):
         torch.manual_seed(step)  # the global generator plays no part
         batch, rows = source.batch(step), order.index(step)
-        assert torch.equal(batch["index"], rows) and torch.equal(batch["y"], SPLIT.y[rows])
+        assert torch.equal(batch["index"], rows) and torch.equal(batch["y"], SPLIT.labels[rows])
         draw = generator(0, "augmentation", step)
         u = torch.rand(len(rows), 2 * (1 + two_views), dtype=torch.float64, generator=draw)
         assert torch.equal(batch["x"], view(SPLIT.x[rows], u[:, :2]))

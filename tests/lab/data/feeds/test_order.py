@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from unittest.mock import patch
 
 import pytest
@@ -47,20 +46,7 @@ def test_an_epoch_is_cut_into_batches_in_whatever_order_steps_come(
     assert steps.sizes == tuple(sorted(sizes))
 
 
-@dataclass(frozen=True)
-class Repeating:
-    length: int
-    made: int
-
-    def order(self, epoch: int) -> Tensor:
-        return torch.full((self.made,), epoch)
-
-
-def test_a_sampler_sets_the_length_of_an_epoch() -> None:
-    steps = Steps(Repeating(5, made=5), batch_size=3)
-    assert [steps.index(step).tolist() for step in range(4)] == [[0] * 3, [0] * 2, [1] * 3, [1] * 2]
-    with pytest.raises(ValueError, match=r"Repeating.order\(1\) has the shape \(4,\) .* \(5,\)"):
-        Steps(Repeating(5, made=4), batch_size=3).index(2)
+def test_batches_of_nothing_are_refused() -> None:
     for samples, batch_size in ((0, 4), (4, 0), (4, -1)):
         with pytest.raises(ValueError, match="make no batch"):
             Steps(Shuffle(samples, 0), batch_size)

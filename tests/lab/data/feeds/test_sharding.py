@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -51,7 +51,6 @@ def test_every_row_is_one_rank_s_and_parts_are_near_equal(
     for rank in range(ranks):
         with as_rank(rank, ranks):
             own = sharding.own_positions(sizes)
-            assert sum(sharding.own_sizes(sizes)) == len(own)
         assert own.tolist() == sorted(own.tolist())
         everyone += own.tolist()
         starts = torch.tensor([0, *sizes]).cumsum(0)
@@ -115,14 +114,14 @@ def test_each_rank_reads_its_own_files(
     files = noise_files(tmp_path, [(20, 24)] * 7, classes=3)
     crop, flip = RandomResizedCrop(8), Compose((RandomFlip(), IMAGENET))
     how: dict[str, Any] = {"order": Steps(Shuffle(7, seed=0), 4), "seed": 0, "workers": 0}
-    with FileFeed(files, crop, flip, **how) as feed:
+    with closing(FileFeed(files, crop, flip, **how)) as feed:
         whole = [feed.batch(step) for step in range(3)]
     middle = ResizeCentreCrop(8, 10)
     scored = [*evaluation_batches(files, middle, IMAGENET, 4, workers=0)]
     parts: list[list[dict[str, Any]]] = []
     seen: list[list[dict[str, Any]]] = []
     for rank in range(3):
-        with as_rank(rank, 3), FileFeed(files, crop, flip, **how, accumulate=1) as feed:
+        with as_rank(rank, 3), closing(FileFeed(files, crop, flip, **how)) as feed:
             parts.append([feed.batch(step) for step in range(3)])
             seen.append([*evaluation_batches(files, middle, IMAGENET, 4, workers=0, sharded=True)])
     for step, expected in enumerate(whole):

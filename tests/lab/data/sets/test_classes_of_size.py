@@ -10,7 +10,7 @@ import torch
 from batchformer.lab.config.data import LongTailConfig
 from batchformer.lab.data.files.image_files import ImageFiles
 from batchformer.lab.data.sets.images import ImageSplit, LongTailedData, only_classes
-from batchformer.lab.data.sets.long_tailed_files import LongTailedFiles, only_classes_of_files
+from batchformer.lab.data.sets.long_tailed_files import LongTailedFiles
 from batchformer.lab.runs.source_runs import training_hash
 from batchformer.lab.tasks.base import split_facts
 from helpers.data_files import touch
@@ -31,8 +31,8 @@ def test_images_in_memory_are_numbered_anew() -> None:
     part = only_classes(whole(), 2, 4)
     assert part.classes == ("c", "d") and part.name == "toy_of_2_to_4"
     assert part.train.x.flatten().tolist() == [0, 3, 6, 7]
-    assert part.train.y.tolist() == [1, 0, 0, 1]
-    assert part.test.x.flatten().tolist() == [2, 3] and part.test.y.tolist() == [0, 1]
+    assert part.train.labels.tolist() == [1, 0, 0, 1]
+    assert part.test.x.flatten().tolist() == [2, 3] and part.test.labels.tolist() == [0, 1]
     assert only_classes(whole(), 2, 0).classes == ("a", "c", "d"), "0 is no bound"
 
 
@@ -41,7 +41,7 @@ def test_files_as_images_in_memory(tmp_path: Path) -> None:
     touch(tmp_path, *paths)
     files = ImageFiles(paths, LABELS, ("x", "x", "y", "x"), tmp_path)  # names may repeat
     test = files.subset(torch.tensor([8, 3, 0]))
-    part = only_classes_of_files(LongTailedFiles(files, test, "toy", val=test), 2, 4)
+    part = only_classes(LongTailedFiles(files, test, files.classes, "toy", val=test), 2, 4)
     assert part.classes == ("y", "x") and part.train.paths == ("0.png", "3.png", "6.png", "7.png")
     assert part.train.labels.tolist() == [1, 0, 0, 1]
     assert part.test.paths == ("3.png", "0.png") and part.test.labels.tolist() == [0, 1]

@@ -33,7 +33,7 @@ def _rows(x: torch.Tensor) -> set[bytes]:
 def test_sizes() -> None:
     data = digits_lt()
     assert data.train_counts.tolist() == [124, 80, 51, 33, 21, 14, 9, 5, 3, 2]
-    assert torch.bincount(data.test.y).tolist() == [TEST_PER_CLASS] * 10
+    assert torch.bincount(data.test.labels).tolist() == [TEST_PER_CLASS] * 10
     assert data.train.x.shape == (342, 1, 8, 8)
     assert data.classes == tuple("0123456789")
     recorded = "90c6592d87a0f5d1b232bb6464a88c539d392a5d89239ac40a7719a21373b4b6"
@@ -52,7 +52,7 @@ def test_training_and_test_images_are_distinct_images_of_the_set() -> None:
     assert not _rows(data.train.x) & _rows(data.test.x)
     for part in (data.train, data.test):
         assert len(_rows(part.x)) == len(part)
-        for image, label in zip(part.x, part.y.tolist(), strict=True):
+        for image, label in zip(part.x, part.labels.tolist(), strict=True):
             assert label_of[image.numpy().tobytes()] == label
     assert int(data.train.x.max()) == 255
 
@@ -102,7 +102,7 @@ def test_the_split_is_fixed_and_the_first_domain_upright() -> None:
 def test_digits_are_turned_as_scipy_does(domain: int) -> None:
     rows = split_evenly(LABELS, len(ANGLES))[domain]
     part = rotated_digits().parts[domain]
-    assert torch.equal(part.y, LABELS[rows])
+    assert torch.equal(part.labels, LABELS[rows])
     angle = ANGLES[domain]
     expected = ndimage.rotate(enlarged(rows), angle, axes=(2, 1), reshape=False, order=1)
     centre = (SIDE - 1) / 2

@@ -37,7 +37,7 @@ def test_from_channels_last() -> None:
     assert split.x.is_contiguous()
     for n, row, column, channel in np.ndindex(images.shape):
         assert split.x[n, channel, row, column] == images[n, row, column, channel]
-    assert split.y.tolist() == [1, 0]
+    assert split.labels.tolist() == [1, 0]
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_from_channels_last() -> None:
     [
         (torch.zeros(2, 3, 4, 4), torch.zeros(2).long(), "x must be uint8"),
         (torch.zeros(2, 3, 4).byte(), torch.zeros(2).long(), r"shape \(2, 3, 4\)"),
-        (torch.zeros(2, 3, 4, 4).byte(), torch.zeros(2).int(), "y must be int64"),
+        (torch.zeros(2, 3, 4, 4).byte(), torch.zeros(2).int(), "labels must be int64"),
         (torch.zeros(2, 3, 4, 4).byte(), torch.zeros(2, 1).long(), r"shape \(2, 1\)"),
         (torch.zeros(2, 3, 4, 4).byte(), torch.zeros(3).long(), "2 images but 3 labels"),
     ],
@@ -58,9 +58,9 @@ def test_malformed_splits(x: torch.Tensor, y: torch.Tensor, message: str) -> Non
 def test_parts_that_do_not_belong_together() -> None:
     assert _data([0, 0, 0, 1], [0, 1, 2]).train_counts.tolist() == [3, 1, 0]
     for train, test, size, words in (
-        ([0], [0], 5, r"\(3, 4, 4\) but test images are \(3, 5, 5\)"),
-        ([0, 3], [0], 4, "training labels run from 0 to 3"),
-        ([0, 1], [-1, 2], 4, "test labels run from -1 to 2"),
+        ([0], [0], 5, r"toy, test part: images are \(3, 5, 5\) .*first part \(3, 4, 4\)"),
+        ([0, 3], [0], 4, "toy, training part: labels run from 0 to 3"),
+        ([0, 1], [-1, 2], 4, "toy, test part: labels run from -1 to 2"),
     ):
         with pytest.raises(ValueError, match=words):
             _data(train, test, size)
@@ -75,7 +75,7 @@ def test_the_hash_knows_every_pixel_and_label_of_both_parts() -> None:
             if changed == f"{name} pixel":
                 part.x[1, 2, 3, 3] = 1
             elif changed == f"{name} label":
-                part.y[1] = 0 if name == "test" else 1
+                part.labels[1] = 0 if name == "test" else 1
         return data
 
     def sha(text: str, *arrays: bytes) -> str:
@@ -84,7 +84,7 @@ def test_the_hash_knows_every_pixel_and_label_of_both_parts() -> None:
     def part_sha(part: ImageSplit) -> str:
         n = len(part)
         images = f"torch.uint8 ({n}, 3, 4, 4)\n".encode() + part.x.numpy().tobytes()
-        return sha("", images, f"torch.int64 ({n},)\n".encode(), part.y.numpy().tobytes())
+        return sha("", images, f"torch.int64 ({n},)\n".encode(), part.labels.numpy().tobytes())
 
     data = made()
     train, test = part_sha(data.train), part_sha(data.test)

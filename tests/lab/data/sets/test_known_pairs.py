@@ -139,19 +139,16 @@ def test_one_form_is_taken_for_all(tmp_path: Path) -> None:
 
 def test_the_forms_that_were_tried_are_told(tmp_path: Path) -> None:
     make(tmp_path, "ut_zappos", lambda own: f"elsewhere/{own['image']}")
+    images, table = tmp_path / "ut-zap50k/images", tmp_path / "own.csv"
     with pytest.raises(FileNotFoundError) as caught:
         load_pairs("ut_zappos", tmp_path)
-    words = str(caught.value)
-    assert (
-        f"none of the 73 images looked for (out of 73) is in {tmp_path}/ut-zap50k/images" in words
-    )
-    for tried in (
+    for said in (
+        f"none of the 73 images looked for (out of 73) is in {images}",
         "  A.0 o-0/0 1.jpg (as written)\n",
         "  A.0_o-0/0 1.jpg (underscores for the spaces of the folder)\n",
         "  A.0_o-0/0 1.jpg (in a folder attribute_object)\n",
     ):
-        assert tried in words
-    images, table = tmp_path / "ut-zap50k/images", tmp_path / "own.csv"
+        assert said in str(caught.value)
     with pytest.raises(FileNotFoundError, match="none of the 74 images looked for"):
         metadata_to_csv(images.parent / METADATA, table, images)
     assert not table.exists()
@@ -162,13 +159,10 @@ def test_what_is_missing_is_described(tmp_path: Path) -> None:
     (place / METADATA).unlink()
     (place / "compositional-split-natural/val_pairs.txt").unlink()
     (place / "images").rename(place / "pictures")
-    with pytest.raises(FileNotFoundError) as caught:
+    said = rf"no compositional-split-natural/val_pairs.txt, no {METADATA}, no folder images\.\n"
+    words = rf"UT-Zappos not found: looked in {place}, and there is {said}.*\n.*folder ut-zap50k"
+    with pytest.raises(FileNotFoundError, match=words):
         ensure_present("ut_zappos", tmp_path)
-    words = str(caught.value)
-    said = f"no compositional-split-natural/val_pairs.txt, no {METADATA}, no folder images.\n"
-    assert f"UT-Zappos not found: looked in {place}, and there is {said}" in words
-    for part in ("https://", "--data.root", "BATCHFORMER_DATA (there also in a folder ut-zap50k)"):
-        assert part in words
     with pytest.raises(ValueError, match="unknown set of pairs 'mit'; choose one of mit_states"):
         ensure_present("mit")
 

@@ -15,7 +15,6 @@ from batchformer.lab.data.sets.long_tailed_files import (
     annotated,
     class_names,
     imagenet,
-    list_hash,
     own_files,
     with_at_most,
 )
@@ -114,7 +113,7 @@ def test_folders_of_classes(tmp_path: Path, part: str) -> None:
     assert found.name == tmp_path.name and found.untested == ["a"]
     touch(tmp_path, f"{part}/a/1.jpg")
     again = own_files(tmp_path)
-    assert again.train_sha256 == list_hash(found.train) and again.remarks == ()
+    assert again.train_sha256 == found.train.sha256 and again.remarks == ()
     assert again.split_sha256 != found.split_sha256, "there is one more test image"
 
 
@@ -202,8 +201,8 @@ def test_lists_and_tables(tmp_path: Path) -> None:
     (tmp_path / "test.txt").write_text("images/3.jpg 2\n")
     with pytest.raises(ValueError, match="line 1: the label 2 is outside the 2 classes"):
         own_files(None, str(tmp_path / "train.txt"), str(tmp_path / "test.txt"))
-    with pytest.raises(ValueError, match="different classes"):
-        LongTailedFiles(found.train, plain.test, "mine")
+    with pytest.raises(ValueError, match="mine, test part: its classes are not those of the set"):
+        LongTailedFiles(found.train, plain.test, found.classes, "mine")
 
 
 def test_imagenet_is_scored_on_val(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,15 +36,6 @@ SPELLED = {"AutoContrast": "autocontrast", "ShearX": "shear_x", "ShearY": "shear
 SPELLED |= {"TranslateX": "translate_x", "TranslateY": "translate_y"}
 
 
-def test_the_policy_is_torchvisions() -> None:
-    theirs = tv.AutoAugment(tv.AutoAugmentPolicy.CIFAR10).policies
-    spelled = tuple(
-        tuple((SPELLED.get(op, op.lower()), p, place or 0) for op, p, place in pair)
-        for pair in theirs
-    )
-    assert spelled == POLICY and len(spelled) == 25
-
-
 SPACE = {**tv.AutoAugment()._augmentation_space(10, (32, 48))}
 NAMES = {name: SPELLED.get(name, name.lower()) for name in SPACE}
 
@@ -62,15 +53,6 @@ def test_magnitudes_and_signs_are_torchvisions(theirs: str, bins: int) -> None:
     if theirs != "Invert":
         other, also_signed = tv.RandAugment()._augmentation_space(bins, (32, 48))[theirs]
         assert torch.equal(other, size) and also_signed == signed
-
-
-def test_parameters() -> None:
-    """The magnitude of an enhancement is its distance from 1, which changes nothing."""
-    names = ("shear_x", "rotate", "color", "brightness", "posterize")
-    code = torch.tensor([OPERATIONS.index(name) for name in names])
-    size = torch.tensor([0.3, 9.0, 0.9, 0.9, 4.0], dtype=torch.float64)
-    out = parameters(code, size, torch.tensor([False, True, False, True, True]))
-    assert out.tolist() == pytest.approx([0.3, -9.0, 1.9, 0.1, 4.0])
 
 
 FILL = 128

@@ -10,9 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from torchvision.transforms import InterpolationMode, v2
-from torchvision.transforms.autoaugment import _apply_op
-from torchvision.transforms.functional import adjust_hue
+from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as V
 
 from batchformer.lab.data.transforms import color as ops
@@ -105,16 +103,6 @@ def test_equalize(seed: int, height: int, width: int, images: Maker) -> None:
     assert torch.equal(ops.equalize(x), V.equalize(x))
 
 
-@settings(max_examples=25)
-@given(
-    turns=st.lists(st.floats(-0.5, 0.5, width=32), min_size=8, max_size=8),
-    seed=st.integers(0, 10**6),
-)
-def test_hue_is_within_one_grey_level(turns: list[float], seed: int, images: Maker) -> None:
-    x = images(8, 3, 9, 11, seed)
-    assert compare(ops.hue, V.adjust_hue, x, torch.tensor(turns)) <= 1
-
-
 def test_hue_of_every_kind_of_pixel() -> None:
     """All triples of seven levels, all sextants, both ends: few pixels differ at all."""
     level = torch.tensor([0, 1, 2, 100, 127, 254, 255], dtype=torch.uint8)
@@ -127,14 +115,6 @@ def test_hue_of_every_kind_of_pixel() -> None:
     assert (ops.hue(x, turns) != reference).float().mean() < 0.02
 
 
-def test_three_thirds_of_a_turn_are_the_identity(images: Maker) -> None:
-    x, third = images(8), torch.full((8,), 1 / 3, dtype=torch.float64)
-    turned = ops.hue(x, third)
-    # A third of the circle moves each channel's value to the next channel.
-    assert worst(turned, x.roll(1, 1)) <= 1
-    assert worst(ops.hue(ops.hue(turned, third), third), x) <= 3
-
-
 def test_solarize_add_stops_at_white() -> None:
     x = torch.tensor([0, 100, 127, 128, 255], dtype=torch.uint8).view(1, 1, 1, 5).expand(2, 1, 1, 5)
     out = ops.solarize_add(x, torch.tensor([50.0, 128.0]))
@@ -142,66 +122,16 @@ def test_solarize_add_stops_at_white() -> None:
     assert out.flatten(1).tolist() == [[50, 150, 177, 128, 255], [128, 228, 255, 128, 255]]
 
 
-# One parameter that does something, for each operation; no warp has a source half-way between two
-# pixels, which might be taken from the other side.
-VALUES = {
-    "shear_x": 0.2113,
-    "shear_y": -0.1771,
-    "translate_x": 3.0,
-    "translate_y": -4.0,
-    "rotate": 20.3,
-    "brightness": 1.4,
-    "color": 0.3,
-    "contrast": 1.7,
-    "sharpness": 0.2,
-    "hue": 0.2,
-    "posterize": 4.0,
-    "solarize": 100.0,
-    "solarize_add": 70.0,
-}
-TITLES = {"shear_x": "ShearX", "shear_y": "ShearY", "autocontrast": "AutoContrast"}
-TITLES |= {"translate_x": "TranslateX", "translate_y": "TranslateY"}
-
-
-def _torchvision(image: Tensor, code: int) -> Tensor:
-    if code == IDENTITY:
-        return image
-    name = OPERATIONS[code]
-    value = VALUES.get(name, 0.0)
-    if name == "hue":
-        out: Tensor = adjust_hue(image, value)
-    elif name == "solarize_add":  # torchvision has none
-        out = torch.where(image < 128, image + int(value), image)
-    else:
-        title, nearest = TITLES.get(name, name.title()), InterpolationMode.NEAREST
-        out = _apply_op(image, title, value - (name in ops.ENHANCEMENTS), nearest, [128.0])
-    return out
-
-
-def _values(code: Tensor) -> Tensor:
-    table = [VALUES.get(name, 0.0) for name in OPERATIONS] + [0.0]
-    return torch.tensor(table, dtype=torch.float64)[code]
-
-
-@settings(max_examples=15)
-@given(codes=st.lists(st.integers(0, IDENTITY), min_size=1, max_size=24))
-def test_each_sample_gets_its_own_operation(codes: list[int], images: Maker) -> None:
-    x = images(len(codes), 3, 17, 14)
-    before = x.clone()
-    code = torch.tensor([codes])
-    out = apply_in_sequence(x, code, _values(code), fill=128)
-    assert torch.equal(x, before)
-    for image, ours, c in zip(x, out, codes, strict=True):
-        assert worst(ours, _torchvision(image, c)) <= (c != IDENTITY)
-
-
 def test_operations_follow_each_other(images: Maker) -> None:
     x = images(8)
     names = ("solarize", "invert", "brightness")
     code = torch.tensor([[OPERATIONS.index(name)] * 8 for name in names])
-    expected = ops.invert(ops.solarize(x, torch.full((8,), 100.0)))
-    expected = ops.brightness(expected, torch.full((8,), 1.4))
-    assert torch.equal(apply_in_sequence(x, code, _values(code)), expected)
+    code[1, 5:] = IDENTITY
+    values = torch.stack([torch.linspace(90, 110, 8), torch.zeros(8), torch.linspace(0.5, 1.5, 8)])
+    expected = ops.solarize(x, values[0])
+    expected[:5] = ops.invert(expected[:5])
+    expected = ops.brightness(expected, values[2])
+    assert torch.equal(apply_in_sequence(x, code, values), expected)
 
 
 @pytest.mark.parametrize("rows", [[], [2], [0, 3, 4], list(range(6))])

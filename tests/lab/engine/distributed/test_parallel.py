@@ -121,7 +121,7 @@ class TwoOptimizers(Net):
 def evaluate(method: Method, optimizer_step: OptimizerStep) -> Evaluation:
     right = []
     for x, y in zip(
-        torch.split(SPLIT.x, 7), torch.split(SPLIT.y, 7), strict=True
+        torch.split(SPLIT.x, 7), torch.split(SPLIT.labels, 7), strict=True
     ):  # the last has two images
         logits = all_rows(method.predict(x[scored_rows(len(x))] / 255), len(y))
         right.append(logits.argmax(1) == y)

@@ -77,7 +77,7 @@ class Moves(Net):
 def evaluate(method: Method, optimizer_step: OptimizerStep) -> Evaluation:
     x = digits_train()(SPLIT.x, torch.full((30, digits_train().draws), 0.5, dtype=torch.float64))
     logits = all_rows(method.predict(x[scored_rows(30)]), 30)
-    return Evaluation({"all": 100 * float((logits.argmax(1) == SPLIT.y).double().mean())})
+    return Evaluation({"all": 100 * float((logits.argmax(1) == SPLIT.labels).double().mean())})
 
 
 def plan(folder: Path, **train: Any) -> Plan:

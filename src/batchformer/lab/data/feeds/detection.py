@@ -75,14 +75,10 @@ def resize_image(x: Tensor, shorter: int, longest: int, flip: bool = False) -> T
 def resize_boxes(
     boxes: Tensor, labels: Tensor, old: tuple[int, int], new: tuple[int, int], flip: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Boxes of a resized image, cut at its border, and their labels; empty boxes are left out.
+    """Boxes (n, 4) of a resized image, cut at its border, with their labels (n,).
 
-    Args:
-        boxes: (n, 4) left, top, right, bottom.
-        labels: (n,).
-        old: height and width before.
-        new: height and width after.
-        flip: the image was mirrored left to right.
+    Boxes are left, top, right, bottom; empty ones are left out. `old` and `new` are height and
+    width.
     """
     height, width = new
     scale = (width / old[1], height / old[0])
@@ -131,16 +127,12 @@ def detector_inputs(
 class DetectionFeed(ReadAheadFeed[DetectionRequest, DetectionImages]):
     """Images with boxes, each mirrored or not and with its own shorter side.
 
-    A batch is a function of (seed, step) alone: the same with any number of workers, and after
-    resuming at any step. With several ranks, each reads its own part of the batch, mirrored and
-    sized as in the whole batch.
+    A batch is a function of (seed, step), and sharded over ranks, as in
+    :class:`~batchformer.lab.data.feeds.loader.FileFeed`.
 
     Args:
         shorter: lengths of the shorter side, one drawn for each image.
         longest: largest length of the longer side.
-        order: which samples each step takes.
-        workers: processes that read; 0: this one reads. None: one for each usable core, at most 16.
-        accumulate: parts that a batch will be cut into; with several ranks, each has a share.
     """
 
     def __init__(

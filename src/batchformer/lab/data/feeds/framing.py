@@ -37,14 +37,11 @@ def random_window(
 ) -> tuple[int, int, int, int]:
     """Top, left, height and width of a window, distributed as in torchvision's RandomResizedCrop.
 
-    Area and aspect ratio are drawn until the window fits; if none of ten does, it is the largest
-    central one with an allowed aspect ratio. `transforms.resize.random_boxes` gives the same boxes
-    from the same numbers; for a single image, plain numbers are faster than tensors.
-
-    Args:
-        u: (22,) uniform numbers: ten areas, ten aspect ratios, and the place.
-        scale: least and largest part of the image's area.
-        ratio: least and largest width over height; its logarithm is uniform.
+    `u` (22,) are uniform numbers: ten areas, ten aspect ratios, and the place. Area and aspect
+    ratio are drawn until the window fits; if none of ten does, it is the largest central one with
+    an allowed aspect ratio. `scale` and `ratio` are as in :class:`RandomResizedCrop`; the logarithm
+    of the ratio is uniform. `transforms.resize.random_boxes` gives the same boxes from the same
+    numbers; for a single image, plain numbers are faster than tensors.
     """
     *shapes, down, right = u.tolist()
     narrow, wide = (math.log(bound) for bound in ratio)

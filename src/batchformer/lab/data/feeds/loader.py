@@ -13,8 +13,6 @@ from typing import Any, ClassVar, Generic
 import torch
 from torch import Tensor
 
-from batchformer.insight.classes import Classes
-from batchformer.insight.images import thumbnails
 from batchformer.lab.data.feeds.framing import Geometry
 from batchformer.lab.data.feeds.memory import StreamSafe
 from batchformer.lab.data.feeds.order import Order, Steps, augmentation_numbers
@@ -145,11 +143,6 @@ class FileFeed(ReadAheadFeed[ImageRequest, ImageBatch]):
 
         def request(step: int) -> ImageRequest:
             index = order.index(step)
-            if index.min() < 0 or index.max() >= len(files):
-                raise IndexError(
-                    f"step {step}: the sampler asks for images {int(index.min())} to "
-                    f"{int(index.max())}, but there are {len(files)}"
-                )
             return _request(files, share.own(index), numbers(step, len(index))[0], len(index))
 
         reader = ImageReader(files.root, geometries, on_damaged)
@@ -169,12 +162,6 @@ class FileFeed(ReadAheadFeed[ImageRequest, ImageBatch]):
         batch = _on_device(result, u, self._transforms, self._labels)
         return {**batch, **self.share.parts(result.total)}
 
-    def __enter__(self) -> FileFeed:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
 
 def evaluation_batches(
     files: ImageFiles,
@@ -187,11 +174,9 @@ def evaluation_batches(
 ) -> Iterator[dict[str, Any]]:
     """Every image once and in order: ``x`` (N, C, S, S), ``y`` (N,) and ``index`` (N,).
 
-    An image that cannot be read is an error here: a score needs all images.
+    An image that cannot be read is an error here: a score needs all images. Nothing may be random.
 
     Args:
-        geometry: makes each image a square, the same each time.
-        transform: normalisation of a whole batch, on the device.
         sharded: with several ranks, read only the images of this rank
             (:func:`~batchformer.lab.data.feeds.sharding.scored_rows`); ``y`` is of all ranks.
     """
@@ -242,34 +227,6 @@ def _on_device(
     for name, images, transform, own in zip(names, result.views, transforms, columns, strict=True):
         batch[name] = transform(images.to(labels.device, non_blocking=True), own)
     return batch
-
-
-@dataclass(frozen=True, eq=False)
-class EvaluationImageFiles:
-    """Images that are scored, as figures need them; `view` draws nothing."""
-
-    classes: Classes
-    files: ImageFiles
-    view: View
-    device: torch.device
-    workers: int | None = None
-
-    @property
-    def labels(self) -> Tensor:
-        return self.files.labels
-
-    def batches(self, rows: Tensor, size: int) -> Iterator[Tensor]:
-        for read in evaluation_batches(
-            self.files.subset(rows), *self.view, size, self.device, self.workers
-        ):
-            yield read["x"]
-
-    def thumbnails(self, rows: Tensor, side: int) -> Tensor:
-        geometry, _ = self.view
-        read = evaluation_batches(
-            self.files.subset(rows), geometry, Compose(()), READ, torch.device("cpu"), self.workers
-        )
-        return torch.cat([thumbnails(batch["x"], side) for batch in read])
 
 
 # Files read into memory.

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from batchformer.insight.classes import Classes
-from batchformer.insight.images import thumbnails
 from batchformer.lab.data.feeds.order import Order, augmentation_numbers
 from batchformer.lab.data.feeds.sharding import Share, own_positions, require_rows
 from batchformer.lab.data.sets.images import ImageSplit
@@ -58,7 +55,6 @@ class Feed:
     runs may share a feed.
 
     Args:
-        order: which samples each step takes.
         second: transform of a second view of the same images, ``view2``, if a method needs one.
         chunk: steps that are augmented together. None: what suits the device.
         accumulate: parts that a batch will be cut into; with several ranks, each has a share.
@@ -76,7 +72,7 @@ class Feed:
         accumulate: int = 1,
     ) -> None:
         self.device = torch.device(device)
-        self.x, self.y = split.x.to(self.device), split.y.to(self.device)
+        self.x, self.y = split.x.to(self.device), split.labels.to(self.device)
         self.views = {"x": transform} if second is None else {"x": transform, "view2": second}
         self.seed, self.order = seed, order
         self.per_epoch = order.per_epoch
@@ -169,11 +165,9 @@ class FeatureFeed:
     No batch has a row twice. A method may take several batches per step.
 
     Args:
-        features: (M, D).
-        labels: (M,).
+        features: (M, D), with labels (M,).
         batch_size: N, rows of a batch; at most M are taken.
-        times: batches per step, concatenated; with several ranks, each has its part of every
-            batch.
+        times: batches per step, concatenated; with several ranks, each has its part of every one.
 
     >>> feed = FeatureFeed(torch.eye(3), torch.arange(3), batch_size=2, seed=0, times=2)
     >>> feed.per_epoch, feed.batch(0)["x"].shape
@@ -206,25 +200,3 @@ class FeatureFeed:
         own = own_positions([size] * self.times)
         index = to_device_async(torch.cat([row[:size] for row in rows])[own], self.features.device)
         return {"x": self.features[index], "y": self.labels[index], "index": index}
-
-
-@dataclass(frozen=True, eq=False)
-class EvaluationImages:
-    """Images that are scored, as figures need them; `view` normalises them and draws nothing."""
-
-    classes: Classes
-    images: ImageSplit
-    view: Transform
-    device: torch.device
-
-    @property
-    def labels(self) -> Tensor:
-        return self.images.y.cpu()
-
-    def batches(self, rows: Tensor, size: int) -> Iterator[Tensor]:
-        for part in torch.split(rows, size):
-            images = self.images.x[part.to(self.images.x.device)].to(self.device)
-            yield self.view(images, torch.empty(len(part), 0, dtype=torch.float64))
-
-    def thumbnails(self, rows: Tensor, side: int) -> Tensor:
-        return thumbnails(self.images.x[rows.to(self.images.x.device)].cpu(), side)

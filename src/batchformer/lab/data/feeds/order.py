@@ -70,13 +70,7 @@ class Steps:
     def order(self, epoch: int) -> Tensor:
         """(M,) the samples of an epoch in order; the latest epoch is cached."""
         if self._order[0] != epoch:
-            order = self.sampler.order(epoch)
-            if order.shape != (self.sampler.length,):
-                raise ValueError(
-                    f"{type(self.sampler).__name__}.order({epoch}) has the shape "
-                    f"{tuple(order.shape)} instead of ({self.sampler.length},), its length"
-                )
-            self._order = (epoch, order)
+            self._order = (epoch, self.sampler.order(epoch))
         return self._order[1]
 
     def index(self, step: int) -> Tensor:

@@ -46,11 +46,6 @@ def own_positions(sizes: Sequence[int]) -> Tensor:
     return torch.cat([torch.arange(start + own.start, start + own.stop) for start, own in blocks])
 
 
-def own_sizes(sizes: Sequence[int]) -> tuple[int, ...]:
-    """How many rows of each block this rank has."""
-    return tuple(part_sizes(size)[rank()] for size in sizes)
-
-
 def require_rows(batches: Sequence[int], blocks: int = 1) -> None:
     """Refuse batches in which a rank would have no row of some block."""
     for rows in batches:
@@ -67,12 +62,8 @@ def require_rows(batches: Sequence[int], blocks: int = 1) -> None:
 class Share:
     """This rank's part of every step; all of it if there is one rank.
 
-    Args:
-        accumulate: parts that the gradient of a step is accumulated over; a rank has its share of
-            each.
-
-    Raises:
-        ValueError: a rank would have no sample in some step.
+    A step that would leave a rank without a sample is refused. If the gradient is accumulated over
+    several parts of a step, a rank has its share of each.
     """
 
     def __init__(self, order: Order, accumulate: int = 1) -> None:
@@ -93,7 +84,8 @@ class Share:
         """How many rows of each accumulated part this rank has in a batch of `samples`."""
         if self.whole or self.accumulate == 1:
             return {}
-        return {"parts": own_sizes(block_sizes(samples, self.blocks))}
+        sizes = block_sizes(samples, self.blocks)
+        return {"parts": tuple(part_sizes(size)[rank()] for size in sizes)}
 
 
 def scored_rows(rows: int) -> slice:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from batchformer.insight.optional import extra
 from batchformer.lab.data.feeds.framing import Geometry
 from batchformer.lab.data.files.decode import DamagedImageError, decode
 from batchformer.torch_private import END_WORKERS
@@ -96,11 +97,8 @@ class Stream(Generic[Request, Result]):
 
     def _open(self) -> DataLoader[Result | Exception]:
         _open_streams.add(self)
-        try:
+        with extra("lab"):
             import torchvision.transforms.v2  # noqa: F401  before the fork, and so once for all
-        except ImportError as error:
-            needs = "image files are read by torchvision: pip install 'batchformer[lab]'"
-            raise ImportError(needs) from error
         return DataLoader(
             _ErrorsAsValues(self.read),
             sampler=self._requests,
@@ -188,12 +186,10 @@ class ImageBatch(NamedTuple):
 
 @dataclass(frozen=True)
 class ImageReader:
-    """Reads a batch of image files and makes each image a square.
+    """Reads a batch of image files and makes each image a square by every geometry.
 
-    Args:
-        geometries: each makes another square of every image, by its own random numbers.
-        on_damaged: `raise` the error of an image that cannot be read, or `skip` it: the next
-            readable image of the batch takes its place; after the last row comes the first.
+    An image that cannot be read is an error (`raise`), or the next readable image of the batch
+    takes its place (`skip`); after the last row comes the first.
     """
 
     root: Path

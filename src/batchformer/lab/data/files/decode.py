@@ -23,12 +23,9 @@ def decode(path: str | os.PathLike[str]) -> Tensor:
     """The image in a file, (3, H, W) uint8, turned as its EXIF orientation says.
 
     torchvision decodes JPEG and PNG; Pillow decodes every other format, and what torchvision
-    refuses. Grey becomes three equal channels, transparency is dropped, sixteen bits are cut to
-    the upper eight, and an animation gives its first picture.
-
-    Raises:
-        OSError: the file cannot be read.
-        DamagedImageError: it can be read, but not decoded.
+    refuses. Grey becomes three equal channels, transparency is dropped, sixteen bits are cut to the
+    upper eight, and an animation gives its first picture. A file that can be read but not decoded
+    is a DamagedImageError.
     """
     content = np.fromfile(path, dtype=np.uint8)
     if not len(content):

@@ -26,7 +26,6 @@ class Entries:
     lines: list[int] = field(default_factory=list)
 
     def add(self, path: str, value: str, line: int) -> None:
-        """Append one image."""
         self.paths.append(path)
         self.values.append(value)
         self.lines.append(line)
@@ -118,8 +117,7 @@ def _text(file: Path) -> Iterator[None]:
 def by_number(entries: Entries, classes: Sequence[str] | None) -> tuple[list[int], tuple[str, ...]]:
     """Labels of entries whose values are numbers, and the K names of their classes.
 
-    Args:
-        classes: names in label order. None: all numbers up to the largest.
+    Without `classes`, names in label order, they are all numbers up to the largest.
 
     >>> by_number(Entries("list.txt", ["1.jpg", "2.jpg"], ["2", "0"], [1, 2]), None)
     ([2, 0], ('0', '1', '2'))
@@ -147,11 +145,8 @@ def by_name_or_number(
     """Labels of entries whose values are names or numbers, and the K names of their classes.
 
     If all values are names in `classes`, or not all are numbers, they are class names; otherwise
-    they are the labels themselves.
-
-    Args:
-        classes: names in label order. None: the names that occur, sorted, or all numbers up to
-            the largest.
+    they are the labels themselves. Without `classes` they are the names that occur, sorted, or all
+    numbers up to the largest.
 
     >>> entries = Entries("list.csv", ["1.jpg", "2.jpg"], ["cat", "ant"], [2, 3])
     >>> by_name_or_number(entries, None)

@@ -8,12 +8,14 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from batchformer.insight.optional import extra
 from batchformer.lab.data.files.file_lists import (
     Entries,
     by_name_or_number,
@@ -45,13 +47,7 @@ class ImageFiles:
     root: Path
 
     def __post_init__(self) -> None:
-        if self.labels.ndim != 1 or self.labels.dtype != torch.int64:
-            raise ValueError(
-                f"labels must be int64 of shape (N,), got {self.labels.dtype} of shape "
-                f"{tuple(self.labels.shape)}"
-            )
-        if len(self.paths) != len(self.labels):
-            raise ValueError(f"{len(self.paths)} paths but {len(self.labels)} labels")
+        require_one_label_each(self.labels, len(self.paths), "paths")
         outside = (self.labels < 0) | (self.labels >= len(self.classes))
         if outside.any():
             row = int(outside.nonzero()[0])
@@ -98,10 +94,8 @@ class ImageFiles:
         """A text file with one image per line: its path, white space, its label as a number.
 
         Paths may contain spaces; blank lines are skipped. A .json file is read in COCO's format:
-        images with id and file_name, annotations with image_id and category_id.
-
-        Args:
-            classes: names in label order. None: all numbers up to the largest label.
+        images with id and file_name, annotations with image_id and category_id. Without `classes`,
+        names in label order, they are all numbers up to the largest label.
         """
         file = Path(list_file).expanduser()
         entries = (read_annotations if file.suffix == ".json" else read_list)(file)
@@ -118,11 +112,8 @@ class ImageFiles:
         """A comma-separated table with the columns path and label, one image per row.
 
         Labels that are all names in `classes`, or not all numbers, are class names; otherwise they
-        are the labels themselves.
-
-        Args:
-            classes: names in label order. None: the names that occur, sorted, or all numbers up
-                to the largest label.
+        are the labels themselves. Without `classes` they are the names that occur, sorted, or all
+        numbers up to the largest label.
         """
         entries = read_table(Path(table).expanduser())
         return cls._listed(entries, by_name_or_number(entries, classes), root, allow_empty)
@@ -140,11 +131,42 @@ class ImageFiles:
         paths = tuple(self.paths[row] for row in rows.tolist())
         return dataclasses.replace(self, paths=paths, labels=self.labels[rows])
 
+    def relabelled(self, labels: Tensor, classes: tuple[str, ...]) -> ImageFiles:
+        """The same images with other labels (N,)."""
+        return dataclasses.replace(self, labels=labels, classes=classes)
+
     def with_classes(self, classes: tuple[str, ...]) -> ImageFiles:
         """The same images with labels in other classes, which must include all that occur."""
         numbers = {name: label for label, name in enumerate(classes)}
         new = torch.tensor([numbers.get(name, -1) for name in self.classes])
-        return dataclasses.replace(self, labels=new[self.labels], classes=classes)
+        return self.relabelled(new[self.labels], classes)
+
+    @classmethod
+    def concatenated(cls, parts: Sequence[ImageFiles]) -> ImageFiles:
+        """The images of several parts of the same classes and root."""
+        if len({part.root for part in parts}) > 1:
+            raise ValueError(f"paths start from {', '.join(str(p.root) for p in parts)}: name one")
+        paths = tuple(path for part in parts for path in part.paths)
+        labels = torch.cat([part.labels for part in parts])
+        return dataclasses.replace(parts[0], paths=paths, labels=labels)
+
+    def require_fits(self, what: str, classes: tuple[str, ...], other: ImageFiles) -> None:
+        """Refuse a part of other classes; the error begins with `what`."""
+        if self.classes != classes:
+            raise ValueError(f"{what}: its classes are not those of the set")
+
+    @property
+    def content(self) -> str:
+        """What a hash reads of the images."""
+        return "\n".join(self.paths)
+
+    @cached_property
+    def sha256(self) -> str:
+        """SHA-256 over one ``path label`` per line, in order; the root does not matter."""
+        total = hashlib.sha256()
+        for path, label in zip(self.paths, self.labels.tolist(), strict=True):
+            total.update(f"{path} {label}\n".encode())
+        return total.hexdigest()
 
     def check_all(self) -> None:
         """Look for every file; raises FileNotFoundError with how many are missing."""
@@ -179,8 +201,7 @@ class ImageFiles:
     ) -> ImageFiles:
         """The images that `source` names; refuses none at all.
 
-        Args:
-            advice: what to do about classes without an image; None accepts them.
+        `advice` says what to do about classes without an image; None accepts them.
         """
         if not labels:
             raise ValueError(f"{source} names no images")
@@ -193,6 +214,16 @@ class ImageFiles:
                 f"{shorten(empty)}. {advice}"
             )
         return files
+
+
+def require_one_label_each(labels: Tensor, count: int, what: str) -> None:
+    """Refuse labels that are not (count,) int64; `what` says what there are `count` of."""
+    if labels.ndim != 1 or labels.dtype != torch.int64:
+        raise ValueError(
+            f"labels must be int64 of shape (N,), got {labels.dtype} of shape {tuple(labels.shape)}"
+        )
+    if len(labels) != count:
+        raise ValueError(f"{count} {what} but {len(labels)} labels")
 
 
 def sizes_hash(parts: Iterable[ImageFiles]) -> str:
@@ -212,11 +243,8 @@ def without_images(counts: Tensor, classes: Sequence[str]) -> list[str]:
 
 def torchvision_folder() -> tuple[tuple[str, ...], Callable[..., list[tuple[str, int]]]]:
     """The file types and the reader of torchvision's ImageFolder."""
-    try:
+    with extra("lab"):
         from torchvision.datasets.folder import IMG_EXTENSIONS, make_dataset
-    except ImportError as error:
-        needs = "folders of images are read by torchvision: pip install 'batchformer[lab]'"
-        raise ImportError(needs) from error
     return IMG_EXTENSIONS, make_dataset
 
 

@@ -62,11 +62,10 @@ def not_found(
 
     Args:
         problem: what was looked for, and where.
-        expected: the files and folders that would be right.
+        expected: the files and folders that would be right, at the place that `where` names.
         source: how to get them.
         what: kind of place that the user may name instead.
         usual: folder that may hold the set where data is looked for.
-        where: words for the place of what is expected.
     """
     also = f" (there also in a folder {usual})" if usual else ""
     return FileNotFoundError(

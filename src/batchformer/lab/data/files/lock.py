@@ -38,20 +38,14 @@ def locked(
 ) -> Iterator[bool]:
     """Hold a lock. On a file system without locks, warn once and continue unlocked.
 
-    Refusing would block such file systems, and the lock only prevents accidental double starts.
+    Refusing would block such file systems, and the lock only prevents accidental double starts. The
+    file of the lock and the folders above it are made if needed; folders that were made and are
+    empty at the end are removed. If another process still holds the lock after `patience` seconds,
+    a LockHeldError has the words of `refusal`. `waiting` is printed on stderr, once, before
+    waiting.
 
-    Args:
-        lock: its file. The file and the folders above it are made if needed; folders that were
-            made and are empty at the end are removed.
-        patience: seconds to wait while another process holds it.
-        waiting: printed on stderr, once, before waiting.
-
-    Returns:
-        Whether this call took the lock: False if this process holds it already, or if there are
-        no locks.
-
-    Raises:
-        LockHeldError: another process still holds it.
+    Returns whether this call took the lock: False if this process holds it already, or if there are
+    no locks.
     """
     key = os.getpid(), os.path.realpath(lock)
     end = time.monotonic() + patience
@@ -70,11 +64,7 @@ def locked(
 
 
 def as_only_trainer(folder: Path, patience: float = KILLED_S) -> AbstractContextManager[bool]:
-    """Hold the lock of a run, whose file lies beside the run's folder.
-
-    Raises:
-        LockHeldError: another process still trains it; nothing was changed.
-    """
+    """Hold the lock of a run, whose file lies beside the run's folder, or raise a LockHeldError."""
     busy = f"{folder} is being trained by another process"
     return locked(
         folder.with_name(f".{folder.name}.lock"),
@@ -122,14 +112,8 @@ def _acquire(key: Key) -> bool | None:
 
 
 def _open(lock: Path) -> tuple[int, list[Path]]:
-    """The open file, and the folders that were made for it.
-
-    Raises:
-        OSError: the file, or a folder above it, cannot be made.
-    """
-    attempt = 0
-    while True:
-        attempt += 1
+    """The open file, and the folders that were made for it; an OSError if it cannot be made."""
+    for _ in range(ATTEMPTS):
         made = [folder for folder in lock.parents if not folder.exists()]
         try:
             lock.parent.mkdir(parents=True, exist_ok=True)
@@ -138,12 +122,12 @@ def _open(lock: Path) -> tuple[int, list[Path]]:
             if any(folder.is_file() for folder in lock.parents):
                 raise
             # The last holder may have removed its folders in between; not this often in a row.
-            if attempt == ATTEMPTS:
-                raise FileNotFoundError(
-                    f"The folder {lock.parent} cannot be made ({error.strerror}). Give another "
-                    "one; --runs names the folder of runs."
-                ) from error
+            reason = error.strerror
             time.sleep(AGAIN_S)
+    raise FileNotFoundError(
+        f"The folder {lock.parent} cannot be made ({reason}). Give another one; --runs names the "
+        "folder of runs."
+    )
 
 
 def _release(key: Key) -> None:

@@ -7,7 +7,8 @@ import itertools
 import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO, Literal
 
@@ -23,23 +24,15 @@ _NOTHING: Mapping[str, str] = {}
 
 @dataclass(frozen=True, eq=False)
 class WordVectors:
-    """W words and their vectors.
-
-    Args:
-        matrix: (W, D) float32.
-        incomplete: words that only some of several files have; they have no vector here.
-    """
+    """W words and their vectors."""
 
     words: tuple[str, ...]
-    matrix: Tensor
-    incomplete: tuple[str, ...] = ()
-    _rows: dict[str, int] = field(init=False, repr=False)
+    matrix: Tensor  # (W, D) float32
+    incomplete: tuple[str, ...] = ()  # words that only some of several files have; no vector here
 
-    def __post_init__(self) -> None:
-        if self.matrix.ndim != 2 or len(self.matrix) != len(self.words):
-            raise ValueError(f"{len(self.words)} words but vectors {tuple(self.matrix.shape)}")
-        rows = {word: row for row, word in enumerate(self.words)}
-        object.__setattr__(self, "_rows", rows)
+    @cached_property
+    def _rows(self) -> dict[str, int]:
+        return {word: row for row, word in enumerate(self.words)}
 
     @property
     def dim(self) -> int:
@@ -67,11 +60,9 @@ def read_vectors(files: Sequence[Path], words: Collection[str]) -> WordVectors:
     """Vectors of some words, from text files in the format of GloVe, word2vec and fastText.
 
     A line is a word and its numbers; a first line may give the numbers of words and dimensions.
-    Files are read line by line, and only wanted words are kept. A word whose numbers are all 0
-    counts as absent. The vectors of several files are concatenated, for words that all files have.
-
-    Args:
-        words: the words wanted, as spelt; `words_of` gives all that names may need.
+    Files are read line by line, and only wanted words are kept, as spelt; `words_of` gives all that
+    names may need. A word whose numbers are all 0 counts as absent. The vectors of several files
+    are concatenated, for words that all files have.
     """
     if not files:
         raise ValueError("no file of word vectors is named: name one")

@@ -18,17 +18,13 @@ _SOURCE = (
 
 @dataclass(frozen=True)
 class AttributeSet:
-    """A known data set.
+    """A known data set."""
 
-    Args:
-        title: as papers call it, and the usual name of its folder.
-        splits: usual names of the file of attributes and splits; the first that exists is read.
-    """
-
-    title: str
+    title: str  # as papers call it, and the usual name of its folder
     classes: int
     seen: int
     source: str = _SOURCE
+    # Usual names of the file of attributes and splits; the first that exists is read.
     splits: tuple[str, ...] = ("att_splits.mat",)
 
     @property

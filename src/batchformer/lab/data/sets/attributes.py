@@ -12,6 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from batchformer.insight.optional import extra
 from batchformer.lab.data.files.file_lists import shorten
 from batchformer.lab.data.sets.attribute_sets import (
     ATTRIBUTE_SETS,
@@ -35,26 +36,17 @@ class AttributeFeatures:
 
     Seen classes are those of the training rows, unseen ones those of `test_unseen`; together they
     are all K, and no class is both.
-
-    Args:
-        features: (N, D) float32, as published; :meth:`scaled` is the input of networks.
-        labels: (N,) int64 class of each row, from 0.
-        attributes: (K, A) float32.
-        trainval: rows that are trained on, int64.
-        test_seen: rows of seen classes that scores are measured on.
-        test_unseen: rows of unseen classes that scores are measured on.
-        val_classes: seen classes that play the unseen ones while settings are chosen, or None if
-            the data names none.
     """
 
     name: str
-    features: Tensor
-    labels: Tensor
-    attributes: Tensor
+    features: Tensor  # (N, D) float32, as published; :meth:`scaled` is the input of networks
+    labels: Tensor  # (N,) int64 class of each row, from 0
+    attributes: Tensor  # (K, A) float32
     classes: tuple[str, ...]
-    trainval: Tensor
-    test_seen: Tensor
-    test_unseen: Tensor
+    trainval: Tensor  # int64 rows that are trained on
+    test_seen: Tensor  # rows of seen classes that scores are measured on
+    test_unseen: Tensor  # those of unseen classes
+    # Seen classes that play the unseen ones while settings are chosen, if the data names any.
     val_classes: Tensor | None = None
 
     def __post_init__(self) -> None:
@@ -203,9 +195,8 @@ _NPZ = ("features", "labels", "att", *_ROWS)
 def load_attribute_features(name: str, root: str | Path | None = None) -> AttributeFeatures:
     """A known set by its name, or the user's own `.npz`.
 
-    Args:
-        root: folder of the set, or the one above, or an `.npz`. None: $BATCHFORMER_DATA, else
-            ~/.cache/batchformer.
+    `root` is the folder of the set, or the one above, or an `.npz`; by default, where data is
+    looked for.
     """
     files = ensure_present(name, root)
     title = files.features.stem if name == OWN else ATTRIBUTE_SETS[name].title
@@ -240,12 +231,10 @@ def _read_npz(path: Path) -> dict[str, Array]:
 def _read_mat(features: Path, splits: Path) -> dict[str, Array]:
     """The same arrays from the benchmark's two files: samples are columns, and count from 1.
 
-    Validation classes are those of `val_loc`, if `train_loc` has none of them. Only the classes
-    are used: in the published files these two lists also name test rows of the seen classes.
-
-    Args:
-        features: `features` (D, N) and `labels` (N, 1).
-        splits: `att` (A, K), `allclasses_names` and the rows.
+    The first file has `features` (D, N) and `labels` (N, 1), the second `att` (A, K),
+    `allclasses_names` and the rows. Validation classes are those of `val_loc`, if `train_loc` has
+    none of them. Only the classes are used: in the published files these two lists also name test
+    rows of the seen classes.
     """
     vectors, attributes = _mat(features, ("features", "labels")), _mat(splits, ("att", *_ROWS))
     keys = [key for key in (*_ROWS, "train_loc", "val_loc") if key in attributes]
@@ -265,13 +254,9 @@ def _read_mat(features: Path, splits: Path) -> dict[str, Array]:
 
 def _mat(path: Path, keys: tuple[str, ...]) -> dict[str, Array]:
     """The arrays of a MATLAB file before version 7.3."""
-    try:
+    with extra("lab"):
         from scipy.io import loadmat
         from scipy.io.matlab import MatReadError
-    except ImportError as error:
-        raise ImportError(
-            "reading .mat files needs scipy: pip install 'batchformer[lab]'"
-        ) from error
     try:
         arrays: dict[str, Array] = loadmat(str(path))
         require_keys(keys, [key for key in arrays if not key.startswith("__")])

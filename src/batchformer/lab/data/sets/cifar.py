@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from batchformer.insight.optional import extra
 from batchformer.lab.data.files.location import looked_in
 from batchformer.lab.data.files.lock import locked
 from batchformer.lab.data.sets.image_layouts import (
@@ -39,17 +40,12 @@ def cifar_lt(
     root: Path | None = None,
     seed: int = 0,
     download: bool = True,
-) -> LongTailedData:
+) -> LongTailedData[ImageSplit]:
     """CIFAR with a long-tailed training part and the complete balanced test part.
 
     The source is the first of: `root` as an `.npz` file; the official files in the folder `root`;
-    `<name>_lt.npz` in that folder; a download of the official files into it.
-
-    Args:
-        ratio: images of the largest class over those of the smallest.
-        root: folder or `.npz` file. None: the environment variable `BATCHFORMER_DATA`, else
-            `~/.cache/batchformer`.
-        seed: seed of the draw; 0 gives the widely used list.
+    `<name>_lt.npz` in that folder; a download of the official files into it. `ratio` is images of
+    the largest class over those of the smallest. Seed 0 of the draw gives the widely used list.
     """
     layout = cifar_layout(name)
     root = looked_in(root)
@@ -132,8 +128,7 @@ def _download_or_raise(name: Name, root: Path, download: bool) -> Path:
 def _download(reader: Any, layout: CifarLayout, root: Path, has_lock: bool) -> None:
     """Download and check the files in a temporary folder, then move them to their own.
 
-    Args:
-        has_lock: whether this process holds the lock, so that partial downloads can be removed.
+    With the lock, partial downloads of others can be removed.
     """
     from torchvision.datasets.utils import check_integrity
 
@@ -155,26 +150,20 @@ def _download(reader: Any, layout: CifarLayout, root: Path, has_lock: bool) -> N
 
 
 def _torchvision_datasets() -> Any:
-    try:
+    with extra("lab"):
         from torchvision import datasets
-    except ImportError as error:
-        raise ImportError(
-            "CIFAR's official files are read by torchvision: pip install 'batchformer[lab]'"
-        ) from error
     return datasets
 
 
 def read_long_tail(
     path: Path, num_classes: int, ratio: float, profile: Profile, seed: int, name: str
-) -> LongTailedData:
+) -> LongTailedData[ImageSplit]:
     """The long tail in an `.npz` file, or a steeper one inside it.
 
     Its arrays: `x_train`, `x_test` (N, H, W, C) uint8; `y_train`, `y_test` (N,) labels;
     `rank_in_class` (N,) position of a training image inside its class; `classes` (K,) names. The
-    training images are one long tail already drawn; the ranks give every steeper tail inside it.
-
-    Args:
-        seed: 0; the draw is fixed in the file.
+    training images are one long tail already drawn, so the seed must be 0; the ranks give every
+    steeper tail inside it.
     """
     if seed != 0:
         raise ValueError(

@@ -22,13 +22,10 @@ KEYS = {
 
 
 def load_coco(root: str | None, trained_on: Sequence[str], scored_on: Sequence[str]) -> BoxedImages:
-    """Read the annotations of all lists, and look for every image.
+    """Read the annotations of all lists, such as ``train2017``, and look for every image.
 
     Classes are the categories of all lists, in the order of their numbers. A crowd is never trained
     on, and need not be found: it counts as a difficult object. Boxes without an area are left out.
-
-    Args:
-        trained_on: lists as ``train2017``.
     """
     names = tuple(dict.fromkeys((*trained_on, *scored_on)))
     ensure_coco(root, names)
@@ -44,11 +41,7 @@ def load_coco(root: str | None, trained_on: Sequence[str], scored_on: Sequence[s
 
 
 def read_annotations(file: Path) -> dict[str, list[dict[str, Any]]]:
-    """The categories, images and annotations of a list.
-
-    Raises:
-        ValueError: the file has another format; says what is missing.
-    """
+    """The categories, images and annotations of a list; an error says what is missing."""
     try:
         content = json.loads(file.read_text())
         for part, keys in KEYS.items():

@@ -9,11 +9,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from batchformer.insight.optional import extra
 from batchformer.lab.data.sets.images import ImageSplit, LongTailedData, class_counts, draw
 from batchformer.nn.randomness import generator
 
 if TYPE_CHECKING:
-    from batchformer.lab.data.sets.domains import DomainImages
+    from batchformer.lab.data.sets.domains import Domains
 
 NUM_CLASSES = 10
 TEST_PER_CLASS = 50
@@ -22,7 +23,7 @@ LARGEST_CLASS = 124
 _GREY_LEVELS = 16
 
 
-def digits_lt(ratio: float = 50.0, seed: int = 0) -> LongTailedData:
+def digits_lt(ratio: float = 50.0, seed: int = 0) -> LongTailedData[ImageSplit]:
     """An exponential long tail of handwritten digits, and a balanced test part.
 
     The test part is drawn first, 50 images of each digit; the long tail is drawn from the others.
@@ -43,12 +44,8 @@ def digits_lt(ratio: float = 50.0, seed: int = 0) -> LongTailedData:
 
 def load_digits() -> tuple[Any, Any]:
     """Images (1797, 8, 8) with values 0..16, and labels (1797,)."""
-    try:
+    with extra("lab"):
         from sklearn import datasets
-    except ImportError as error:
-        raise ImportError(
-            "the digits come with scikit-learn: pip install 'batchformer[lab]'"
-        ) from error
     digits = datasets.load_digits()
     return digits.images, digits.target
 
@@ -61,20 +58,20 @@ SIDE = 16
 _SEED = 0
 
 
-def rotated_digits() -> DomainImages:
+def rotated_digits() -> Domains[ImageSplit]:
     """All 1,797 digits, each in one of six domains r0, r15, ... r75, (N, 1, 16, 16) grey levels.
 
     The idea is that of rotated MNIST. The digits are split over the domains in a fixed way. They
     are enlarged from 8x8 before the rotation: 8x8 pixels are too few to rotate.
     """
-    from batchformer.lab.data.sets.domains import DomainImages  # late: it reads files
+    from batchformer.lab.data.sets.domains import Domains  # late: it reads files
 
     images, labels = load_digits()
     y = torch.from_numpy(labels).to(torch.int64)
     levels = torch.from_numpy(images).double() * (255 / _GREY_LEVELS)
     large = F.interpolate(levels[:, None], (SIDE, SIDE), mode="bilinear", align_corners=False)
     split = zip(split_evenly(y, len(ANGLES)), ANGLES, strict=True)
-    return DomainImages(
+    return Domains(
         name="rotated_digits",
         domains=tuple(f"r{angle}" for angle in ANGLES),
         classes=tuple(str(digit) for digit in range(NUM_CLASSES)),
@@ -93,13 +90,9 @@ def split_evenly(labels: Tensor, domains: int) -> list[Tensor]:
 
 
 def rotated(levels: Tensor, degrees: float) -> Tensor:
-    """Rotate images counter-clockwise about their centre, bilinearly, with black from outside.
+    """Rotate grey levels 0..255 (N, C, H, W) float64 counter-clockwise; returns uint8.
 
-    Args:
-        levels: (N, C, H, W) float64 grey levels 0..255.
-
-    Returns:
-        (N, C, H, W) uint8.
+    They are rotated about their centre, bilinearly, with black from outside.
     """
     from torchvision.transforms.v2 import InterpolationMode
     from torchvision.transforms.v2 import functional as V

@@ -28,22 +28,14 @@ _DOMAINBED = "the download script of DomainBed, https://github.com/facebookresea
 
 @dataclass(frozen=True)
 class DomainLayout:
-    """A known data set.
-
-    Folder names are compared by their letters and digits only.
-
-    Args:
-        folders: usual names of its folder.
-        domains: for each domain, under its name in scores, the usual names of its folder.
-        names: of the classes, if the published set has more than are used.
-    """
+    """A known data set. Folder names are compared by their letters and digits only."""
 
     title: str
-    folders: tuple[str, ...]
-    domains: dict[str, tuple[str, ...]]
+    folders: tuple[str, ...]  # usual names of its folder
+    domains: dict[str, tuple[str, ...]]  # by its name in scores, the usual names of its folder
     classes: int
     source: str
-    names: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()  # of the classes, if the published set has more than are used
 
 
 DOMAIN_SETS: dict[str, DomainLayout] = {
@@ -109,11 +101,10 @@ DOMAIN_SETS: dict[str, DomainLayout] = {
 def load_domains(name: str, root: str | Path | None = None, lists: bool = False) -> DomainFiles:
     """A known set by its name, or the user's own tree of ``<domain>/<class>/<image>``.
 
-    Args:
-        root: its folder, or the one above. None: $BATCHFORMER_DATA, else ~/.cache/batchformer.
-        lists: use the images that ``image_list/<domain>.txt`` names, with its labels, instead of
-            all images in the folders. A list may be cut into ``<domain>_train.txt``,
-            ``<domain>_val.txt``, ...; labels begin at 0 or 1.
+    With `lists`, the images are those that ``image_list/<domain>.txt`` names, with its labels,
+    instead of all images in the folders. A list may be cut into ``<domain>_train.txt``,
+    ``<domain>_val.txt``, ...; labels begin at 0 or 1. `root` is the folder of the set, or the one
+    above.
     """
     ensure_present(name, root, lists)
     from batchformer.lab.data.sets.domains import domain_folders, domain_lists, domain_tree
@@ -143,12 +134,7 @@ def place_of(name: str, root: str | Path | None = None) -> Path:
 
 
 def ensure_present(name: str, root: str | Path | None = None, lists: bool = False) -> None:
-    """Check that each domain has its folder, or its list if `lists`.
-
-    Raises:
-        FileNotFoundError: says what is missing and how to provide it.
-        ValueError: there is no set of that name, or `lists` is asked of the user's own tree.
-    """
+    """Raise an error that says what to do unless each domain has its folder, or its list."""
     known, place = _known(name), place_of(name, root)
     if known is None:
         if lists:

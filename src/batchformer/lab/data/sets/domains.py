@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Generic
 
 import torch
 from torch import Tensor
@@ -17,19 +16,16 @@ from torch import Tensor
 from batchformer.lab.data.files.file_lists import read_list, shorten
 from batchformer.lab.data.files.image_files import ImageFiles, torchvision_folder, without_images
 from batchformer.lab.data.sets.images import (
-    ImageSplit,
+    Part,
     content_hash,
     exact_floor,
-    require_labels,
     split_hash,
 )
 from batchformer.nn.randomness import generator
 
-Part = TypeVar("Part", ImageFiles, ImageSplit)
-
 
 @dataclass(frozen=True, eq=False)
-class _Domains(ABC, Generic[Part]):
+class Domains(Generic[Part]):
     """Images of D domains that share their classes."""
 
     name: str
@@ -41,12 +37,8 @@ class _Domains(ABC, Generic[Part]):
         if list(self.domains) != sorted(set(self.domains)):
             got = ", ".join(self.domains)
             raise ValueError(f"{self.name}: domains must be sorted and differ, got {got}")
-        if len(self.domains) != len(self.parts) or not self.parts:
-            raise ValueError(
-                f"{self.name}: {len(self.domains)} domains but {len(self.parts)} parts"
-            )
         for domain, part in zip(self.domains, self.parts, strict=True):
-            self._check_part(domain, part)
+            part.require_fits(f"{self.name}, {domain}", self.classes, self.parts[0])
         absent = without_images(self.counts.sum(0), self.classes)
         if absent:
             raise ValueError(
@@ -58,7 +50,7 @@ class _Domains(ABC, Generic[Part]):
     def counts(self) -> Tensor:
         """(D, K) int64 number of images of each domain and class."""
         every = len(self.classes)
-        return torch.stack([torch.bincount(_labels(own), minlength=every) for own in self.parts])
+        return torch.stack([torch.bincount(own.labels, minlength=every) for own in self.parts])
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -68,39 +60,21 @@ class _Domains(ABC, Generic[Part]):
     @cached_property
     def split_sha256(self) -> str:
         """Hash of the domains, the classes, and each image (of files: its path) and label."""
-        content = (value for own in self.parts for value in (self._content(own), _labels(own)))
+        content = (value for own in self.parts for value in (own.content, own.labels))
         return content_hash("\n".join(self.domains), "\n".join(self.classes), *content)
 
     def joined(self, rows: Mapping[str, Tensor]) -> tuple[Part, Tensor]:
         """Rows of some domains one after the other: M images and (M,) int64 domain numbers.
 
-        Args:
-            rows: int64 positions in each domain; domains are numbered in the order given.
+        `rows` are int64 positions in each domain; domains are numbered in the order given.
         """
-        unknown = [domain for domain in rows if domain not in self.domains]
-        if unknown or not rows:
-            said = f"there is no domain {', '.join(unknown)}" if unknown else "no domain is named"
-            raise ValueError(f"{said}; choose of {', '.join(self.domains)}")
-        taken = [(self.parts[self.domains.index(domain)], own) for domain, own in rows.items()]
-        labels = torch.cat([_labels(part)[own] for part, own in taken])
+        taken = [self.parts[self.domains.index(name)].subset(own) for name, own in rows.items()]
         sizes = torch.tensor([len(own) for own in rows.values()])
         domain = torch.arange(len(rows)).repeat_interleave(sizes)
-        return self._concatenated(taken, labels), domain
-
-    @abstractmethod
-    def _check_part(self, domain: str, part: Part) -> None:
-        """Refuse a part that does not fit the others."""
-
-    @abstractmethod
-    def _content(self, part: Part) -> Tensor | str:
-        """What the hash reads of a part, beside its labels."""
-
-    @abstractmethod
-    def _concatenated(self, taken: Sequence[tuple[Part, Tensor]], labels: Tensor) -> Part:
-        """Some rows of some parts as one part with these labels."""
+        return type(taken[0]).concatenated(taken), domain
 
 
-class DomainFiles(_Domains[ImageFiles]):
+class DomainFiles(Domains[ImageFiles]):
     """The image files of D domains, all from one root."""
 
     @property
@@ -112,49 +86,6 @@ class DomainFiles(_Domains[ImageFiles]):
         """Look for every file; raises FileNotFoundError with how many are missing."""
         for part in self.parts:
             part.check_all()
-
-    def _check_part(self, domain: str, part: ImageFiles) -> None:
-        if part.classes != self.classes:
-            raise ValueError(f"{self.name}: the classes of {domain} are not those of the set")
-        if part.root != self.root:
-            raise ValueError(
-                f"{self.name}: the paths of {domain} start from {part.root}, those of "
-                f"{self.domains[0]} from {self.root}; give paths from one folder"
-            )
-
-    def _content(self, part: ImageFiles) -> str:
-        return "\n".join(part.paths)
-
-    def _concatenated(
-        self, taken: Sequence[tuple[ImageFiles, Tensor]], labels: Tensor
-    ) -> ImageFiles:
-        paths = tuple(part.paths[row] for part, rows in taken for row in rows.tolist())
-        return ImageFiles(paths, labels, self.classes, self.root)
-
-
-class DomainImages(_Domains[ImageSplit]):
-    """Images of D domains in memory, all of one shape (C, H, W)."""
-
-    def _check_part(self, domain: str, part: ImageSplit) -> None:
-        shape, first = (tuple(p.x.shape[1:]) for p in (part, self.parts[0]))
-        if shape != first:
-            raise ValueError(
-                f"{self.name}: images of {domain} are {shape}, those of {self.domains[0]} "
-                f"{first} (C, H, W)"
-            )
-        require_labels(f"{self.name}: labels of {domain} run", part.y, len(self.classes))
-
-    def _content(self, part: ImageSplit) -> Tensor:
-        return part.x
-
-    def _concatenated(
-        self, taken: Sequence[tuple[ImageSplit, Tensor]], labels: Tensor
-    ) -> ImageSplit:
-        return ImageSplit(torch.cat([part.x[rows] for part, rows in taken]), labels)
-
-
-def _labels(part: ImageFiles | ImageSplit) -> Tensor:
-    return part.y if isinstance(part, ImageSplit) else part.labels
 
 
 def domain_tree(root: str | Path) -> DomainFiles:
@@ -210,14 +141,11 @@ def _has_classes(folder: Path) -> bool:
 def domain_lists(
     name: str, root: Path, lists: Mapping[str, Sequence[Path]], classes: int
 ) -> DomainFiles:
-    """Images that lists name, one ``path label`` per line.
+    """Images of K classes that lists name, one ``path label`` per line.
 
     Labels count from 1 if the smallest of all lists is 1 and the largest K, otherwise from 0. Lists
     of one domain may repeat an image. Classes are named after the folders of their images if there
     are K such folders, and otherwise by number.
-
-    Args:
-        classes: K.
     """
     found = {domain: _merged(lists[domain]) for domain in sorted(lists)}
     values = [value for own in found.values() for value in own.values()]
@@ -282,10 +210,7 @@ def split_domain(
     """Rows of a domain that are kept and rows that are held out, both sorted int64.
 
     ``floor(fraction * count)`` rows are held out, drawn from (seed, domain number) alone, so the
-    split of a domain does not depend on the others.
-
-    Args:
-        domain_number: place of the domain among all of its set.
+    split of a domain does not depend on the others. The number is its place among all domains.
 
     >>> kept, held = split_domain(count=10, fraction=0.2, seed=0, domain_number=1)
     >>> len(kept), len(held)

@@ -191,9 +191,7 @@ def lists_of(
     """Where the lists and the images of a data set are looked for.
 
     The folder is ``root/NAME`` if that exists, else `root`; the lists lie in it unless named.
-
-    Args:
-        part: which of its lists scores are measured on.
+    `part` says which of its lists scores are measured on.
     """
     known = ANNOTATED[name]
     place = looked_in(root)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import math
 import zipfile
@@ -9,12 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+
+from batchformer.lab.data.files.image_files import ImageFiles, require_one_label_each
 
 
 def content_hash(*parts: Tensor | str) -> str:
@@ -70,7 +73,7 @@ class ImageSplit:
     """Images and labels of one part of a data set."""
 
     x: Tensor  # (N, C, H, W) uint8 images
-    y: Tensor  # (N,) int64 labels
+    labels: Tensor  # (N,) int64 labels
 
     def __post_init__(self) -> None:
         if self.x.ndim != 4 or self.x.dtype != torch.uint8:
@@ -78,12 +81,7 @@ class ImageSplit:
                 f"x must be uint8 of shape (N, C, H, W), got {self.x.dtype} of shape "
                 f"{tuple(self.x.shape)}"
             )
-        if self.y.ndim != 1 or self.y.dtype != torch.int64:
-            raise ValueError(
-                f"y must be int64 of shape (N,), got {self.y.dtype} of shape {tuple(self.y.shape)}"
-            )
-        if len(self.x) != len(self.y):
-            raise ValueError(f"{len(self.x)} images but {len(self.y)} labels")
+        require_one_label_each(self.labels, len(self.x), "images")
 
     @classmethod
     def from_channels_last(
@@ -91,50 +89,81 @@ class ImageSplit:
     ) -> ImageSplit:
         """From arrays (N, H, W, C) and (N,), the layout of decoded images."""
         x = torch.from_numpy(np.ascontiguousarray(images.transpose(0, 3, 1, 2)))
-        return cls(x=x, y=torch.from_numpy(labels.astype(np.int64)))
+        return cls(x, torch.from_numpy(labels.astype(np.int64)))
 
     def __len__(self) -> int:
-        return len(self.y)
+        return len(self.labels)
+
+    def subset(self, rows: Tensor) -> ImageSplit:
+        """The images at these positions (n,), in this order."""
+        rows = rows.to(self.x.device)
+        return ImageSplit(self.x[rows], self.labels[rows])
+
+    def relabelled(self, labels: Tensor, classes: tuple[str, ...]) -> ImageSplit:
+        """The same images with other labels (N,)."""
+        return ImageSplit(self.x, labels)
+
+    @classmethod
+    def concatenated(cls, parts: Sequence[ImageSplit]) -> ImageSplit:
+        """The images of several parts."""
+        return cls(torch.cat([p.x for p in parts]), torch.cat([p.labels for p in parts]))
+
+    def require_fits(self, what: str, classes: tuple[str, ...], other: ImageSplit) -> None:
+        """Refuse images of another shape or other classes; the error begins with `what`."""
+        shape, wanted = (tuple(part.x.shape[1:]) for part in (self, other))
+        if shape != wanted:
+            raise ValueError(f"{what}: images are {shape} (C, H, W), in the first part {wanted}")
+        require_labels(f"{what}: labels run", self.labels, len(classes))
+
+    @property
+    def content(self) -> Tensor:
+        """What a hash reads of the images."""
+        return self.x
+
+    @cached_property
+    def sha256(self) -> str:
+        """Hash of the images and their labels, in order."""
+        return content_hash(self.x, self.labels)
 
     def to(self, device: torch.device | str) -> ImageSplit:
         """The same images on a device."""
-        return ImageSplit(self.x.to(device), self.y.to(device))
+        return ImageSplit(self.x.to(device), self.labels.to(device))
+
+
+#: Images of a part of a data set, in files or in memory.
+Part = TypeVar("Part", ImageFiles, ImageSplit)
 
 
 @dataclass(frozen=True, eq=False)
-class LongTailedData:
-    """A long-tailed training part and a balanced test part."""
+class LongTailedData(Generic[Part]):
+    """A long-tailed training part and a test part."""
 
-    train: ImageSplit
-    test: ImageSplit
+    train: Part
+    test: Part
     classes: tuple[str, ...]  # K class names in label order
     name: str
+    val: Part | None = None  # a third part, for what is learned besides the network
     part_of: str = ""  # hash of the training part of which these are some classes
 
     def __post_init__(self) -> None:
-        if self.train.x.shape[1:] != self.test.x.shape[1:]:
-            raise ValueError(
-                f"{self.name}: training images are {tuple(self.train.x.shape[1:])} but test "
-                f"images are {tuple(self.test.x.shape[1:])} (C, H, W)"
-            )
-        for part, y in (("training", self.train.y), ("test", self.test.y)):
-            require_labels(f"{self.name}: {part} labels run", y, len(self.classes))
+        for name, part in (("training", self.train), ("test", self.test), ("third", self.val)):
+            if part is not None:
+                part.require_fits(f"{self.name}, {name} part", self.classes, self.train)
 
-    @cached_property
+    @property
     def train_sha256(self) -> str:
-        """Hash of the training images and their labels, in order."""
-        return content_hash(self.train.x, self.train.y)
+        """Hash of the training part."""
+        return self.train.sha256
 
     @cached_property
     def split_sha256(self) -> str:
-        """Hash of the class names, and of the images and labels of both parts."""
-        test = content_hash(self.test.x, self.test.y)
-        return content_hash("\n".join(self.classes), self.train_sha256, test)
+        """Hash of the class names, and of the training and the test part."""
+        return content_hash("\n".join(self.classes), self.train_sha256, self.test.sha256)
 
     @property
     def train_counts(self) -> Tensor:
         """(K,) int64 number of training images of each class."""
-        return torch.bincount(self.train.y, minlength=len(self.classes))
+        return torch.bincount(self.train.labels, minlength=len(self.classes))
 
 
 def classes_of_size(counts: Tensor, least: int, most: int) -> Tensor:
@@ -155,21 +184,27 @@ def classes_of_size(counts: Tensor, least: int, most: int) -> Tensor:
     return chosen.nonzero()[:, 0]
 
 
-def only_classes(data: LongTailedData, least: int, most: int) -> LongTailedData:
+Data = TypeVar("Data", bound=LongTailedData[Any])
+
+
+def only_classes(data: Data, least: int, most: int) -> Data:
     """The images of classes of some size, numbered anew in their order; 0 and 0: all of them."""
     if not (least or most):
         return data
     kept = classes_of_size(data.train_counts, least, most)
+    names = tuple(data.classes[c] for c in kept.tolist())
 
-    def renumbered(part: ImageSplit) -> ImageSplit:
-        rows = torch.isin(part.y, kept).nonzero()[:, 0]
-        return ImageSplit(part.x[rows], torch.searchsorted(kept, part.y[rows]))
+    def renumbered(part: Any) -> Any:
+        own = part.subset(torch.isin(part.labels, kept).nonzero()[:, 0])
+        return own.relabelled(torch.searchsorted(kept, own.labels), names)
 
-    return LongTailedData(
-        renumbered(data.train),
-        renumbered(data.test),
-        tuple(data.classes[c] for c in kept.tolist()),
-        f"{data.name}_of_{least}_to_{most or 'all'}",
+    return dataclasses.replace(
+        data,
+        train=renumbered(data.train),
+        test=renumbered(data.test),
+        classes=names,
+        name=f"{data.name}_of_{least}_to_{most or 'all'}",
+        val=None if data.val is None else renumbered(data.val),
         part_of=data.train_sha256,
     )
 
@@ -229,11 +264,7 @@ def draw(labels: npt.ArrayLike, counts: Sequence[int], seed: int = 0) -> Indices
 
     Seed 0 on the official file order gives the list that most published code uses: with one legacy
     NumPy generator, the positions of each class, in label order, are shuffled and the first
-    `counts[c]` are kept.
-
-    Args:
-        labels: (N,) class of each image, in the order of the data set.
-        counts: (K,) images to keep of each class 0..K-1.
+    `counts[c]` are kept. Labels are (N,), in the order of the data set; counts are (K,).
     """
     y = np.asarray(labels)
     # The published lists come from this legacy generator; a Generator would give other images.
@@ -256,13 +287,10 @@ def long_tail_list(
 ) -> tuple[Indices, str]:
     """The long tail of a balanced data set: which images to keep, and the hash of that list.
 
-    With the official training labels of CIFAR-10 or CIFAR-100, in their order, this is the list
-    that most published code uses (seed 0). Publish the hash with your numbers: two lists with the
-    same hash are the same list.
-
-    Args:
-        labels: (N,) classes 0..K-1, equally many of each.
-        ratio: images of the largest class over those of the smallest, usually 10, 50, 100 or 200.
+    With the official training labels (N,) of CIFAR-10 or CIFAR-100, in their order, this is the
+    list that most published code uses (seed 0). The ratio is images of the largest class over those
+    of the smallest, usually 10, 50, 100 or 200. Publish the hash with your numbers: two lists with
+    the same hash are the same list.
 
     >>> kept, digest = long_tail_list([0, 1, 2] * 50, ratio=10)
     >>> len(kept), digest[:8]

@@ -59,13 +59,10 @@ PAIR_SETS: dict[str, PairLayout] = {
 
 
 def load_pairs(name: str, root: str | Path | None = None) -> PairFiles:
-    """A known set by its name, with the published split.
+    """A known set by its name, with the published split; `root` is its folder, or the one above.
 
     Images without an attribute or a part, or of a pair in no list, are left out and counted in
     `skipped`.
-
-    Args:
-        root: its folder, or the one above. None: $BATCHFORMER_DATA, else ~/.cache/batchformer.
     """
     ensure_present(name, root)
     from batchformer.lab.data.sets.pairs import Compositions, PairFiles, read_pairs
@@ -235,15 +232,10 @@ def metadata_to_csv(
 ) -> tuple[int, Counter[str]]:
     """Write the images of a metadata file as a table that `pair_table` reads, and count them.
 
-    Returns how many were written, and how many were left out, by reason.
-
     The published set can then be used as the user's own, and `load_pairs` reads the table instead
-    of the metadata if it is named `CONVERTED`. Images without an attribute or a part are left out.
-
-    Args:
-        folder: of the images; paths are written as they are on disk. None: as in the metadata,
-            which some releases do not follow.
-
+    of the metadata if it is named `CONVERTED`. With the `folder` of the images, paths are written
+    as they are on disk, and not as in the metadata, which some releases do not follow. Returns how
+    many were written, and how many lack an attribute or a part and were left out, by reason.
     """
     from batchformer.lab.data.sets.pairs import write_pair_table
 

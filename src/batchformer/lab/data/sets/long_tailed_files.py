@@ -11,7 +11,6 @@ from functools import cached_property
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from batchformer.lab.data.files.file_lists import shorten
 from batchformer.lab.data.files.image_files import ImageFiles, without_images
@@ -23,7 +22,7 @@ from batchformer.lab.data.sets.image_layouts import (
     ensure_lists,
     imagenet_folder,
 )
-from batchformer.lab.data.sets.images import classes_of_size, content_hash
+from batchformer.lab.data.sets.images import LongTailedData
 from batchformer.nn.randomness import generator
 
 #: Names of the folder of test images, in the order they are looked for.
@@ -33,38 +32,10 @@ TEST_SHARE = 0.2
 
 
 @dataclass(frozen=True, eq=False)
-class LongTailedFiles:
-    """A long-tailed training part and a test part, as files.
+class LongTailedFiles(LongTailedData[ImageFiles]):
+    """A long-tailed training part, in which every class has an image, and a test part, as files."""
 
-    Args:
-        train: training images; every class has one.
-        test: images that scores are measured on, with the classes of `train`.
-        val: a third part, for what is learned besides the network; None if there is none.
-        split_seed: seed that split one tree into the parts; None if the parts were given.
-        part_of: hash of the training list of which these are some classes.
-    """
-
-    train: ImageFiles
-    test: ImageFiles
-    name: str
-    val: ImageFiles | None = None
-    split_seed: int | None = None
-    part_of: str = ""
-
-    def __post_init__(self) -> None:
-        for part in filter(None, (self.test, self.val)):
-            if part.classes != self.train.classes:
-                raise ValueError(f"{self.name}: the parts have different classes")
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """K class names in label order."""
-        return self.train.classes
-
-    @property
-    def train_counts(self) -> Tensor:
-        """(K,) int64 number of training images of each class."""
-        return self.train.counts
+    split_seed: int | None = None  # that split one tree into the parts; None if they were given
 
     @property
     def untested(self) -> list[str]:
@@ -102,16 +73,6 @@ class LongTailedFiles:
             )
         return tuple(lines)
 
-    @cached_property
-    def train_sha256(self) -> str:
-        """Hash of the training list."""
-        return list_hash(self.train)
-
-    @cached_property
-    def split_sha256(self) -> str:
-        """Hash of the class names, the training list and the test list."""
-        return content_hash("\n".join(self.classes), self.train_sha256, list_hash(self.test))
-
     def check_all(self) -> None:
         """Look for every file; a missing one would otherwise end a run in the middle."""
         for part in filter(None, (self.train, self.test, self.val)):
@@ -134,36 +95,6 @@ def with_at_most(data: LongTailedFiles, per_class: int, seed: int) -> LongTailed
     return dataclasses.replace(data, train=train.subset(rows))
 
 
-def only_classes_of_files(data: LongTailedFiles, least: int, most: int) -> LongTailedFiles:
-    """The images of classes of some size, numbered anew in their order; 0 and 0: all of them."""
-    if not (least or most):
-        return data
-    kept = classes_of_size(data.train_counts, least, most)
-    names = tuple(data.classes[c] for c in kept.tolist())
-
-    def renumbered(part: ImageFiles) -> ImageFiles:
-        own = part.subset(torch.isin(part.labels, kept).nonzero()[:, 0])
-        labels = torch.searchsorted(kept, own.labels)
-        return dataclasses.replace(own, labels=labels, classes=names)
-
-    return dataclasses.replace(
-        data,
-        train=renumbered(data.train),
-        test=renumbered(data.test),
-        name=f"{data.name}_of_{least}_to_{most or 'all'}",
-        val=data.val and renumbered(data.val),
-        part_of=data.train_sha256,
-    )
-
-
-def list_hash(files: ImageFiles) -> str:
-    """SHA-256 over one ``path label`` per line, in order; the root does not matter."""
-    total = hashlib.sha256()
-    for path, label in zip(files.paths, files.labels.tolist(), strict=True):
-        total.update(f"{path} {label}\n".encode())
-    return total.hexdigest()
-
-
 def annotated(name: str, lists: Lists, with_val: bool = False) -> LongTailedFiles:
     """A known data set by its name; lists of other sizes are refused."""
     ensure_lists(name, lists)
@@ -182,7 +113,7 @@ def annotated(name: str, lists: Lists, with_val: bool = False) -> LongTailedFile
     names = class_names(train)
     train, test = (dataclasses.replace(part, classes=names) for part in (train, test))
     val = val and dataclasses.replace(val, classes=names)
-    return LongTailedFiles(train, test, known.title, val)
+    return LongTailedFiles(train, test, names, known.title, val)
 
 
 def class_names(files: ImageFiles) -> tuple[str, ...]:
@@ -209,7 +140,8 @@ def imagenet(root: str | None = None) -> LongTailedFiles:
     train = ImageFiles.from_folder(place / "train")
     # The folder "test" of ImageNet has no labels.
     val = ImageFiles.from_folder(place / "val", True)
-    return LongTailedFiles(train, _with_classes(val, train.classes), "ImageNet")
+    test = _with_classes(val, train.classes)
+    return LongTailedFiles(train, test, train.classes, "ImageNet")
 
 
 def own_files(
@@ -246,11 +178,11 @@ def own_files(
         place = Path(root).expanduser()
         name = place.resolve().name
         if (tree := _one_tree(place)) is not None:
-            return LongTailedFiles(*split_tree(tree, seed), name, split_seed=seed)
+            return LongTailedFiles(*split_tree(tree, seed), tree.classes, name, split_seed=seed)
         parts = _part_folders(place)
         train = ImageFiles.from_folder(parts[0])
         test = _with_classes(ImageFiles.from_folder(parts[1], True), train.classes)
-    return LongTailedFiles(train, test, name)
+    return LongTailedFiles(train, test, train.classes, name)
 
 
 def _one_tree(root: Path) -> ImageFiles | None:
@@ -370,9 +302,7 @@ def _require_one_of(
 def require_published(published: Path, file: Path, files: ImageFiles) -> None:
     """Refuse a training list whose classes have other sizes than published.
 
-    Args:
-        published: a .json list of K numbers in label order; nothing is checked if it does not
-            exist.
+    `published` is a .json list of K numbers in label order; it need not exist.
     """
     if not published.is_file():
         return

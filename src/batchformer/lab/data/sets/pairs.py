@@ -135,10 +135,6 @@ class PairFiles:
         names = pair_names(self.compositions)
         for phase in PHASES:
             part = self.part(phase)
-            if part.classes != names:
-                raise ValueError(
-                    f"{self.name}: the classes of {phase} are not the {len(names)} pairs of the set"
-                )
             wrong = ~self.compositions.candidates(phase)[part.labels]
             if wrong.any():
                 row = int(wrong.nonzero()[0])
@@ -163,8 +159,8 @@ class PairFiles:
     ) -> PairFiles:
         """The images of a list, each in its part and in the order of the list.
 
-        Args:
-            compositions: the pairs. None: those that occur; those that occur in training are seen.
+        Without `compositions`, the pairs are those that occur; those that occur in training are
+        seen.
         """
         if compositions is None:
             shown = {p: sorted({i.pair for i in images if i.split == p}) for p in PHASES}
@@ -233,11 +229,8 @@ _SPOKEN: dict[Phase, str] = {"val": "validation", "test": "the test"}
 def pair_table(table: str | Path, root: str | Path) -> PairFiles:
     """The images of a comma-separated table with the columns image, attribute, object, split.
 
-    A pair is seen if it occurs in a row of train. Pairs that no model could learn get a remark and
-    are not refused.
-
-    Args:
-        table: the file, UTF-8, with a header; further columns are ignored.
+    Further columns are ignored. A pair is seen if it occurs in a row of train. Pairs that no model
+    could learn get a remark and are not refused.
     """
     file = Path(table).expanduser()
     images = read_pairs(file)

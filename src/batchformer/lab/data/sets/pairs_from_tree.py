@@ -27,12 +27,9 @@ def make_pairs(
     """Images of a tree ``<domain>/<class>/<image>``, split into three parts and sorted by path.
 
     All images of an unseen pair go to validation, or all go to the test. Those of a seen pair are
-    split over the three parts, at least one for training. Every domain and every class stays in a
-    seen pair, and in two as far as the number of unseen pairs allows.
-
-    Args:
-        seed: of the draws; the same tree and seed give the same parts.
-        fractions: parts of a seen pair's images for training, validation and test.
+    split over the three parts by `fractions`, at least one for training. Every domain and every
+    class stays in a seen pair, and in two as far as the number of unseen pairs allows. The same
+    tree and seed give the same parts.
     """
     _check_fractions(fractions)
     if min(unseen_val, unseen_test) < 0:
@@ -93,8 +90,7 @@ def draw_unseen(pairs: Sequence[Pair], count: int, seed: int) -> list[Pair]:
 def split_images(count: int, fractions: Fractions, seed: int, number: int) -> list[Phase]:
     """The part of each image of one seen pair; the remainder goes to training.
 
-    Args:
-        number: of the pair, so that each pair has its own draw.
+    The number of the pair gives each pair its own draw.
 
     >>> sorted(split_images(10, (0.6, 0.2, 0.2), seed=0, number=3))
     ['test', 'test', 'train', 'train', 'train', 'train', 'train', 'train', 'val', 'val']

@@ -20,23 +20,17 @@ State = Literal["present", "absent", "embedded", "yours"]
 
 @dataclass(frozen=True)
 class Family:
-    """Data sets that lie on disk in the same way.
+    """Data sets that lie on disk in the same way."""
 
-    Args:
-        ensure: takes the configuration of the data; raises FileNotFoundError, which says what is
-            missing, what is expected and how to provide it.
-        present: whether the files are there; none is opened, and no host is asked. None: whether
-            `ensure` passes.
-        place: takes a set's name; where it is.
-        looked: takes a set's name; what was looked for and where it comes from. None: its place.
-        state: "published" sets are looked for on disk. "embedded" sets and "yours" always have this
-            state.
-    """
-
+    # Takes the configuration of the data; raises a FileNotFoundError that says what to do.
     ensure: Callable[[Any], object] = lambda data: None
+    # Whether the files are there: none is opened, no host is asked. None: whether `ensure` passes.
     present: Callable[[Any], bool] | None = None
+    # Takes a set's name; where it is.
     place: Callable[[str], object] = lambda name: ""
+    # Takes a set's name; what was looked for and where it comes from. None: its place.
     looked: Callable[[str], str] | None = None
+    # Published sets are looked for on disk; the others always have this state.
     state: Literal["published", "embedded", "yours"] = "published"
 
     def state_of(self, data: Any) -> State:

@@ -113,13 +113,10 @@ def load_voc(
     scored_on: Sequence[str],
     difficult: bool = True,
 ) -> BoxedImages:
-    """Read the lists and all annotations, and look for every image.
+    """Read the lists, such as ``2007/trainval``, and all annotations; look for every image.
 
-    Classes are the 20 of VOC if no other name is found, else the names found, sorted.
-
-    Args:
-        trained_on: lists as ``2007/trainval``.
-        difficult: train on objects that are marked as difficult; test images always keep them.
+    Classes are the 20 of VOC if no other name is found, else the names found, sorted. Objects that
+    are marked as difficult are trained on if `difficult`; test images always keep them.
     """
     ensure_voc(root, (*trained_on, *scored_on))
     files = {name: _files(root, name) for name in dict.fromkeys((*trained_on, *scored_on))}
@@ -151,8 +148,7 @@ def boxed_images(
 ) -> BoxedImages:
     """A data set of images with boxes; training images without an object are left out.
 
-    Args:
-        folders: how many levels above an image file its list's folder lies; its name is hashed.
+    `folders` is how many levels above an image file its list's folder lies, whose name is hashed.
     """
     train = [image for image in train if len(image.labels)]
     if not train:

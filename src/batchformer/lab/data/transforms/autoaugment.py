@@ -78,13 +78,10 @@ _FACTOR = torch.tensor([*(name in ENHANCEMENTS for name in OPERATIONS), False])
 
 
 def parameters(code: Tensor, magnitude: Tensor, negative: Tensor) -> Tensor:
-    """Parameters for `apply_in_sequence` from magnitudes, all of one shape.
+    """Parameters for `apply_in_sequence` from codes and magnitudes, all of one shape.
 
-    Warps and enhancements have a sign; the factor of an enhancement is 1 + magnitude.
-
-    Args:
-        code: positions in `OPERATIONS`, or `IDENTITY`.
-        negative: whether to negate a magnitude that has a sign.
+    Warps and enhancements have a sign, which `negative` turns; the factor of an enhancement is 1 +
+    magnitude.
     """
     return magnitude.where(~(_SIGNED[code] & negative), -magnitude) + _FACTOR[code]
 
@@ -190,11 +187,9 @@ _TIMM_CODES = torch.tensor([OPERATIONS.index(name) for name in TIMM_CHOICES])
 
 
 def timm_magnitudes(level: Tensor, negative: Tensor, height: int, width: int) -> Tensor:
-    """(15, ...) parameters of all operations of `TIMM_CHOICES` at a level.
+    """(15, ...) parameters of all operations of `TIMM_CHOICES` at a level (...) of 0..10, float64.
 
-    Args:
-        level: (...) 0..10, float64.
-        negative: (...) bool, whether to negate signed parameters.
+    `negative` (...) says where signed parameters are negated.
     """
     share = level / LARGEST_LEVEL
     sign = torch.where(negative, -1.0, 1.0).to(share.dtype)

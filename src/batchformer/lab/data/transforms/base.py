@@ -78,11 +78,10 @@ def uniform_float(u: Tensor, low: float, high: float) -> Tensor:
 def apply_where(
     x: Tensor, chosen: Tensor, act: Callable[..., Tensor], *parameters: Tensor
 ) -> Tensor:
-    """Apply one operation to the chosen samples only.
+    """Apply one operation to the chosen samples (N,) only.
 
-    Args:
-        act: function of images and of one tensor for each parameter; it keeps the shape.
-        parameters: each (N, ...) on the CPU; `act` gets those of the chosen samples.
+    `act` takes images and one tensor for each of the `parameters`, which are (N, ...) on the CPU;
+    it gets those of the chosen samples, and keeps the shape.
     """
     rows = chosen.nonzero().squeeze(1)
     if not len(rows):

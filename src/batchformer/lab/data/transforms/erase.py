@@ -23,11 +23,8 @@ from batchformer.lab.data.transforms.resize import ATTEMPTS, first_fitting
 def cutout(x: Tensor, row: Tensor, column: Tensor, side: int) -> Tensor:
     """Set a square of zeros: rows and columns from centre - side // 2 to centre + side // 2 - 1.
 
-    Any dtype. The hole is clipped at the borders of the image, so a hole near a border is smaller.
-
-    Args:
-        row: (N,) row of each centre.
-        column: (N,) column of each centre.
+    Centres are rows (N,) and columns (N,). Any dtype. The hole is clipped at the borders of the
+    image, so a hole near a border is smaller.
     """
     half = side // 2
     length = torch.full_like(row, 2 * half)
@@ -93,11 +90,9 @@ def boxes_to_erase(
 def keyed_noise(key: Tensor, shape: tuple[int, ...], device: torch.device) -> Tensor:
     """Standard normal numbers (N, *shape), float32, that depend on each row's key alone.
 
-    A hash of the key and of the position of a number selects an entry of a table of quantiles, so
-    that the noise is the same on every device to the bit, without a generator of the device.
-
-    Args:
-        key: (N,) int32 on the CPU.
+    Keys are (N,) int32 on the CPU. A hash of the key and of the position of a number selects an
+    entry of a table of quantiles, so that the noise is the same on every device to the bit, without
+    a generator of the device.
     """
     place = torch.arange(math.prod(shape), dtype=torch.int32, device=device)
     mixed = to_device_async(key, device)[:, None] + place * _INCREMENT  # int32 wraps around
@@ -122,12 +117,10 @@ def _quantiles() -> Tensor:
 
 
 def erase(x: Tensor, boxes: Tensor, key: Tensor) -> Tensor:
-    """Replace a box of each sample by noise.
+    """Replace a box of each sample (N, C, H, W), normalised, by noise.
 
-    Args:
-        x: (N, C, H, W) floating point, normalised.
-        boxes: (N, 4) on the CPU: top, left, height and width.
-        key: (N,) int32 on the CPU, of the noise.
+    Boxes (N, 4), which are top, left, height and width, and the keys (N,) int32 of the noise are on
+    the CPU.
     """
     noise = keyed_noise(key, tuple(x.shape[1:]), x.device).to(x.dtype)
     return torch.where(_inside(boxes, x), noise, x)

@@ -96,8 +96,7 @@ def _matrix(
 def crop_padded(x: Tensor, top: Tensor, left: Tensor, padding: int) -> Tensor:
     """Windows of the size of the input, cut from images padded with zeros; any dtype.
 
-    Args:
-        top: (N,) first row of each window in the padded image, 0..2 * padding.
+    `top` and `left` (N,) are the first row and column of each in the padded image, 0..2 * padding.
     """
     n, channels, height, width = x.shape
     padded = F.pad(x, (padding,) * 4)
@@ -106,11 +105,6 @@ def crop_padded(x: Tensor, top: Tensor, left: Tensor, padding: int) -> Tensor:
     source = rows[:, :, None] * padded.shape[-1] + across[:, None, :]
     source = source.flatten(1)[:, None].expand(-1, channels, -1)
     return padded.flatten(2).gather(2, source).view(n, channels, height, width)
-
-
-def flip_where(x: Tensor, chosen: Tensor) -> Tensor:
-    """Mirror the samples of `x` (N, C, H, W) where `chosen` (N,) is true; any dtype."""
-    return torch.where(to_device_async(chosen, x.device).view(-1, 1, 1, 1), x.flip(-1), x)
 
 
 @dataclass(frozen=True)
@@ -127,14 +121,15 @@ class RandomCrop:
 
 @dataclass(frozen=True)
 class RandomFlip:
-    """Mirror each sample left and right with probability `p`."""
+    """Mirror each sample left and right with probability `p`; any dtype."""
 
     p: float = 0.5
     draws: ClassVar[int] = 1
 
     def __call__(self, x: Tensor, u: Tensor) -> Tensor:
         (chance,) = columns(self, x, u)
-        return flip_where(x, chance < self.p)
+        chosen = to_device_async(chance < self.p, x.device).view(-1, 1, 1, 1)
+        return torch.where(chosen, x.flip(-1), x)
 
 
 @dataclass(frozen=True)

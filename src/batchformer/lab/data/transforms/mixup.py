@@ -33,11 +33,7 @@ def paste(box: Tensor) -> Mix:
 
 
 def cut_box(share: Tensor, row: Tensor, column: Tensor, height: int, width: int) -> Tensor:
-    """The box (H, W) of CutMix: 1 - share of the image, cut at its borders.
-
-    Args:
-        share: () of the image outside of the box, before the cut.
-    """
+    """The box (H, W) of CutMix: 1 - share of the image, before it is cut at the borders."""
     side = (1 - share).sqrt()
     down = _interval(row, (height * side).floor(), height)
     across = _interval(column, (width * side).floor(), width)
@@ -68,31 +64,23 @@ def draw_mix(
         switch: probability of CutMix where there are both.
         probability: that the batch is mixed at all; else every pixel and target is its own.
     """
-    mix = _draw_certain_mix(height, width, mixup, cutmix, switch, device)
-    if probability >= 1:
-        return mix
-    # Drawn last and applied by a mask: shapes stay static, and boxes do not depend on it.
-    unmixed = torch.rand((), device=device) >= probability
-    return Mix(mix.own.masked_fill(unmixed, 1.0), mix.share.masked_fill(unmixed, 1.0))
-
-
-def _draw_certain_mix(
-    height: int, width: int, mixup: float, cutmix: float, switch: float, device: torch.device
-) -> Mix:
     if mixup <= 0 and cutmix <= 0:
         raise ValueError("there is nothing to draw: mixup or cutmix must be above 0")
     pasted = torch.rand((), device=device) < switch
-    blended = blend(_share(mixup, device), height, width) if mixup > 0 else None
-    if cutmix <= 0 and blended is not None:
-        return blended
-    row = torch.randint(height, (), device=device)
-    column = torch.randint(width, (), device=device)
-    cut = paste(cut_box(_share(cutmix, device), row, column, height, width))
-    if blended is None:
-        return cut
-    return Mix(
-        torch.where(pasted, cut.own, blended.own), torch.where(pasted, cut.share, blended.share)
-    )
+    kinds = []
+    if mixup > 0:
+        kinds.append(blend(_share(mixup, device), height, width))
+    if cutmix > 0:
+        row, column = (torch.randint(side, (), device=device) for side in (height, width))
+        kinds.append(paste(cut_box(_share(cutmix, device), row, column, height, width)))
+    first, last = kinds[0], kinds[-1]  # the same if there is one kind
+    own = torch.where(pasted, last.own, first.own)
+    share = torch.where(pasted, last.share, first.share)
+    if probability < 1:
+        # Drawn last and applied by a mask: shapes stay static, and boxes do not depend on it.
+        unmixed = torch.rand((), device=device) >= probability
+        own, share = own.masked_fill(unmixed, 1.0), share.masked_fill(unmixed, 1.0)
+    return Mix(own, share)
 
 
 def _share(alpha: float, device: torch.device) -> Tensor:
@@ -105,12 +93,9 @@ def _share(alpha: float, device: torch.device) -> Tensor:
 def mix_batch(x: Tensor, targets: Tensor, mix: Mix, classes: int) -> tuple[Tensor, Tensor]:
     """Images and soft targets, each mixed with its partner: row n with row N - 1 - n.
 
-    Args:
-        x: (N, C, H, W) floating point. The middle one of an odd batch is its own partner.
-        targets: (N,) classes, or (N, K) shares of them.
-
-    Returns:
-        Images (N, C, H, W) and targets (N, K) whose rows sum to 1.
+    Images (N, C, H, W) are floating point; the middle one of an odd batch is its own partner.
+    Targets are (N,) classes, or (N, K) shares of them; those returned are (N, K), and rows sum to
+    1.
 
     >>> x = torch.tensor([0.0, 8.0]).view(2, 1, 1, 1)
     >>> mixed, soft = mix_batch(x, torch.tensor([0, 2]), blend(torch.tensor(0.75), 1, 1), 3)

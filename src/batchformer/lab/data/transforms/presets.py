@@ -38,8 +38,7 @@ def digits_test() -> Normalise:
 def moco_v2(normalise: Normalise = IMAGENET, blur: bool = True) -> Compose:
     """A view of MoCo-v2 after its crop: colour jitter, grey, blur, flip, normalisation.
 
-    Args:
-        blur: switch it off for very small images.
+    Very small images should not be blurred.
     """
     steps: list[Transform] = [ColorJitter(0.4, 0.4, 0.4, 0.1, p=0.8), RandomGrey(0.2)]
     if blur:
@@ -50,10 +49,8 @@ def moco_v2(normalise: Normalise = IMAGENET, blur: bool = True) -> Compose:
 def byol(first: bool, normalise: Normalise = IMAGENET, blur: bool = True) -> Compose:
     """A view of BYOL and MoCo-v3 after its crop; the two differ in blur and solarisation.
 
-    Args:
-        first: the view that is always blurred and never solarised; the other one is blurred in a
-            tenth of the cases and solarised in a fifth.
-        blur: switch it off for very small images.
+    The first is always blurred and never solarised; the other one is blurred in a tenth of the
+    cases and solarised in a fifth. Very small images should not be blurred.
     """
     steps: list[Transform] = [ColorJitter(0.4, 0.4, 0.2, 0.1, p=0.8), RandomGrey(0.2)]
     if blur:

@@ -46,13 +46,8 @@ class Taps(NamedTuple):
 def weighted_sums(x: Tensor, across: Taps, down: Taps) -> Tensor:
     """Weighted sums along rows, rounded to grey levels, then along columns, rounded again.
 
-    Args:
-        x: (N, C, H, W) uint8.
-        across: taps in 0..W - 1 for each column of the result.
-        down: taps in 0..H - 1 for each row of the result.
-
-    Returns:
-        (N, C, rows of `down`, columns of `across`) uint8.
+    Images are (N, C, H, W) uint8. `across` has taps in 0..W - 1 for each column of the result,
+    `down` has taps in 0..H - 1 for each row.
     """
     n, channels, height, width = x.shape
     out = x.new_empty(n, channels, down.start.shape[1], across.start.shape[1])
@@ -108,10 +103,9 @@ MOST_EQUAL = 4
 
 
 def resized_crop(x: Tensor, box: Tensor, size: tuple[int, int]) -> Tensor:
-    """A box of each sample, resampled to one size.
+    """A box (N, 4) of each sample, resampled to one size.
 
-    Args:
-        box: (N, 4) on the CPU: top, left, height and width, inside the image.
+    Boxes are on the CPU: top, left, height and width, inside the image.
     """
     require_uint8("Resampling", x)
     top, left, height, width = box.unbind(1)
@@ -144,12 +138,9 @@ def _torch_agrees(before: tuple[int, int], after: tuple[int, int]) -> bool:
 def triangle(start: Tensor, length: Tensor, targets: int) -> Taps:
     """Taps of the triangle filter for intervals of one axis.
 
-    The triangle is two pixels wide, of the source or of the target, whichever are larger, and is
-    cut at the ends of the interval.
-
-    Args:
-        start: (N,) first source of each interval, on the CPU.
-        length: (N,) sources in each interval.
+    An interval begins at the source `start` (N,), on the CPU, and has `length` (N,) sources. The
+    triangle is two pixels wide, of the source or of the target, whichever are larger, and is cut at
+    the ends of the interval.
     """
     scale = length.double()[:, None] / targets
     support = scale.clamp(min=1)
@@ -250,11 +241,8 @@ def first_fitting(
 ) -> Tensor:
     """Boxes (N, 4), top, left, height and width, of the first of A attempts that fits.
 
-    Args:
-        high: (N, A) heights.
-        wide: (N, A) widths.
-        fits: (N, A) bool; a row without any gives the first attempt.
-        place: (N, 2) uniform numbers for the position.
+    Attempts are heights and widths (N, A); a row in which none fits gives the first. `place` (N, 2)
+    are uniform numbers for the position.
     """
     first = fits.int().argmax(1, keepdim=True)
     wide, high = wide.gather(1, first).squeeze(1), high.gather(1, first).squeeze(1)

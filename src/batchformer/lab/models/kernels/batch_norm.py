@@ -29,15 +29,10 @@ GRADIENT_TILE, GRADIENT_WARPS = 4096, 4
 
 
 class Moments(NamedTuple):
-    """Mean and sum of squared deviations of each chunk of rows, per channel.
+    """Mean and sum of squared deviations of each chunk of rows, per channel."""
 
-    Args:
-        parts: (2, C, chunks), float32.
-        rows: rows of a chunk; the last one may have fewer.
-    """
-
-    parts: Tensor
-    rows: int
+    parts: Tensor  # (2, C, chunks), float32
+    rows: int  # of a chunk; the last one may have fewer
 
 
 def batch_norm_relu(
@@ -45,13 +40,9 @@ def batch_norm_relu(
 ) -> Tensor:
     """``relu(norm(y) + residual)`` in training; updates the running statistics of `norm`.
 
+    y (N, C, H, W) is channels-last; the residual has its shape and type. The norm is affine, tracks
+    statistics with a momentum, and is in float32. Moments of y are computed if they are not known.
     It has no second derivatives: use `kernels.disabled()` for them.
-
-    Args:
-        y: (N, C, H, W), channels-last.
-        norm: affine, tracking statistics with a momentum, in float32.
-        residual: of the shape and type of y.
-        moments: those of y if known; None computes them.
     """
     out: Tensor = _BatchNormRelu.apply(y, norm.weight, norm.bias, residual, norm, moments)
     return out
@@ -223,15 +214,10 @@ def _apply(
 def gradient_sums(
     dout: Tensor, y: Tensor, statistics: Tensor, weight: Tensor, bias: Tensor, out: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Sums over chunks of rows of g, the gradient before the ReLU, and of g times normalised y.
+    """Sums (2, C, chunks) of g, the gradient before the ReLU, and of g times normalised y.
 
-    Args:
-        dout, y: (N, C, H, W).
-        statistics, weight, bias: as of `apply`.
-        out: the result of `apply` if it had a residual, else None.
-
-    Returns:
-        g if there is a residual, else `dout` unchanged; sums (2, C, chunks).
+    `out` is the result of `apply` if it had a residual; then g is returned too, else `dout`
+    unchanged.
     """
     channels, pixels, block, rows = shape_of(y, SUMS_TILE)
     tiles, chunks = chunks_of(pixels, rows, y.device)

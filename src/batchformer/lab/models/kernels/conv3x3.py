@@ -23,21 +23,13 @@ from batchformer.lab.models.kernels.batch_norm import Moments
 
 
 class Tile(NamedTuple):
-    """The work of one program.
+    """The work of one program."""
 
-    Args:
-        rows: rows of the product at once.
-        window: neighbouring pixels that a row reads: 1 (one tap of nine) or 4 (a row of taps).
-        group: neighbouring pixels that a row computes: 1, or 2 with a window of 4.
-        warps: of the program.
-        stages: of its pipeline.
-    """
-
-    rows: int
-    window: int
-    group: int
+    rows: int  # of the product at once
+    window: int  # neighbouring pixels that a row reads: 1 (one tap of nine) or 4 (a row of taps)
+    group: int  # neighbouring pixels that a row computes: 1, or 2 with a window of 4
     warps: int
-    stages: int
+    stages: int  # of its pipeline
 
     def steps(self) -> int:
         """Products that cover the nine taps."""
@@ -79,15 +71,10 @@ SUM_COLUMNS, SUM_PARTS, SUM_WARPS = 2, 32, 4
 def conv3x3(x: Tensor, weight: Tensor) -> tuple[Tensor, Moments]:
     """``conv2d(x, weight, padding=1)`` and the moments of the result, for batch normalisation.
 
-    Under autocast x is cast like the input of any convolution; the weight is cast as it is read.
-    It has no second derivatives: use `kernels.disabled()` for them.
-
-    Args:
-        x: (N, Cin, H, W), channels-last.
-        weight: (Cout, Cin, 3, 3), of any type and strides.
-
-    Returns:
-        (N, Cout, H, W) in the type of x, channels-last, and its moments.
+    x (N, Cin, H, W) is channels-last, and so is the result, in the type of x; the weight (Cout,
+    Cin, 3, 3) has any type and strides. Under autocast x is cast like the input of any convolution;
+    the weight is cast as it is read. It has no second derivatives: use `kernels.disabled()` for
+    them.
     """
     if torch.is_autocast_enabled(x.device.type):
         x = x.to(torch.get_autocast_dtype(x.device.type))
@@ -119,16 +106,10 @@ class _Conv3x3(torch.autograd.Function):
 def product(
     x: Tensor, weight: Tensor, *, transposed: bool = False, moments: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """The convolution of x, or with `transposed` the gradient with respect to its input.
+    """The convolution of x (N, C, H, W), or with `transposed` the gradient of its input.
 
-    Args:
-        x: (N, C, H, W).
-        weight: (Cout, Cin, 3, 3); C is Cin, or Cout with `transposed`.
-        transposed: swap input and output channels of the weight and rotate it by 180 degrees.
-        moments: whether to compute them.
-
-    Returns:
-        (N, Cout, H, W), or Cin channels with `transposed`; moments (2, channels, programs).
+    The latter swaps input and output channels of the weight (Cout, Cin, 3, 3) and rotates it by 180
+    degrees. Moments are (2, channels, programs), or empty.
     """
     x = x.contiguous(memory_format=torch.channels_last)
     n, cin, height, width = x.shape
@@ -155,12 +136,9 @@ def product(
 
 
 def weight_gradient(x: Tensor, dy: Tensor, weight: Tensor) -> Tensor:
-    """The gradient with respect to the weight, in its type and strides.
+    """The gradient with respect to the weight (Cout, Cin, 3, 3), in its type and strides.
 
-    Args:
-        x: the input (N, Cin, H, W).
-        dy: the gradient of the output (N, Cout, H, W).
-        weight: (Cout, Cin, 3, 3); only its shape, strides and type matter.
+    x is the input (N, Cin, H, W), dy the gradient of the output (N, Cout, H, W).
     """
     x = x.contiguous(memory_format=torch.channels_last)
     dy = dy.contiguous(memory_format=torch.channels_last)

@@ -81,12 +81,9 @@ def scores(a: Tensor, b: Tensor, weight: Tensor, slope: float) -> Tensor:
 
 
 def sums_above_zero(a: Tensor, b: Tensor, gradient: Tensor) -> Tensor:
-    """``sum_k gradient_nk [a_nw + b_kw > 0]`` (N, W), in float32.
+    """``sum_k gradient_nk [a_nw + b_kw > 0]`` (N, W) of a (N, W) and b (K, W), in float32.
 
-    Args:
-        a: (N, W).
-        b: (K, W).
-        gradient: (N, K), in any layout; for the other set pass its transpose.
+    The gradient (N, K) has any layout; for the other set pass its transpose.
     """
     a, b = a.contiguous(), b.contiguous()
     (n, channels), k = a.shape, len(b)
