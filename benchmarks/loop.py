@@ -27,7 +27,7 @@ from batchformer.lab.engine.interrupt import StopRequest
 from batchformer.lab.engine.loop import own_stream, training
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optimizer_step import matmul_precision
-from batchformer.lab.engine.stage import Evaluation, Plan
+from batchformer.lab.engine.state import Evaluation, Plan
 
 #: Updates between checkpoints, and between records: more often than any recipe writes them.
 BLOCK, LOG_EVERY = 16, 8

@@ -17,7 +17,7 @@ from batchformer.lab.config.training import ScheduleConfig, TrainConfig
 from batchformer.lab.engine.cuda_graph import WARM_UP
 from batchformer.lab.engine.interrupt import StopRequest
 from batchformer.lab.engine.loop import Job, Training, train_interleaved, training
-from batchformer.lab.engine.stage import Evaluation, Plan
+from batchformer.lab.engine.state import Evaluation, Plan
 from benchmarks.loop import FixedBatches, never_evaluated
 
 BATCH = 512

@@ -25,7 +25,7 @@ from batchformer.lab.engine.interrupt import Interrupted, StopRequest
 from batchformer.lab.engine.log import DivergedError, read_records
 from batchformer.lab.engine.loop import Job, train_interleaved, training
 from batchformer.lab.engine.method import Batches, Method
-from batchformer.lab.engine.stage import Evaluate, Evaluation, Plan
+from batchformer.lab.engine.state import Evaluate, Evaluation, Plan
 from batchformer.lab.methods import build_method
 from batchformer.lab.models.build import build_model
 from batchformer.lab.recipes import RECIPES, find_recipe

@@ -38,7 +38,7 @@ from batchformer.lab.engine.cuda_graph import (
 from batchformer.lab.engine.interrupt import Interrupted
 from batchformer.lab.engine.loop import Job, train_interleaved, training
 from batchformer.lab.engine.method import Batches, Method
-from batchformer.lab.engine.stage import Evaluation, Plan
+from batchformer.lab.engine.state import Evaluation, Plan
 from batchformer.lab.methods import build_method
 from batchformer.lab.models.build import build_model
 from helpers.lab_runs import fit, quiet_plan

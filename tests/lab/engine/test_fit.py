@@ -23,7 +23,7 @@ from batchformer.lab.engine import checkpoint
 from batchformer.lab.engine.interrupt import Interrupted, StopRequest
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep
-from batchformer.lab.engine.stage import BEST, Evaluation, Plan
+from batchformer.lab.engine.state import BEST, Evaluation, Plan
 from helpers.lab_runs import fit, quiet_plan, records_of, same
 
 
@@ -142,7 +142,7 @@ def test_the_seconds_of_all_sittings_are_added_up(
 ) -> None:
     """Not those in between, nor what the clock of another machine begins with."""
     now = [5.0]
-    monkeypatch.setattr("batchformer.lab.engine.stage.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("batchformer.lab.engine.state.time.perf_counter", lambda: now[0])
 
     def sitting(folder: str, net: Net, updates: int, seconds: float) -> float:
         after = net.after_update

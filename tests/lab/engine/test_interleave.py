@@ -15,7 +15,7 @@ from batchformer.lab.engine.interrupt import Interrupted
 from batchformer.lab.engine.log import DivergedError
 from batchformer.lab.engine.loop import Job, train_interleaved, training
 from batchformer.lab.engine.method import Method
-from batchformer.lab.engine.stage import Evaluation, Plan
+from batchformer.lab.engine.state import Evaluation, Plan
 from helpers.lab_runs import fit, quiet_plan, records_of, stop_after
 
 CPU = torch.device("cpu")

@@ -23,7 +23,7 @@ from batchformer.lab.engine.optimizer_step import (
     predict_in_double,
     to_double,
 )
-from batchformer.lab.engine.stage import Evaluation, Plan
+from batchformer.lab.engine.state import Evaluation, Plan
 from helpers.lab_runs import fit, quiet_plan
 
 IMAGES = torch.linspace(0, 1, 12).view(4, 3)

@@ -23,7 +23,7 @@ from batchformer.lab.engine.checkpoint import load_newest
 from batchformer.lab.engine.cuda_graph import Captured, CapturedUpdate
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep
-from batchformer.lab.engine.stage import Evaluation, Plan
+from batchformer.lab.engine.state import Evaluation, Plan
 from batchformer.lab.engine.swad import (
     MeanWeights,
     Swad,

@@ -21,7 +21,7 @@ from batchformer.lab.data.transforms import digits_train
 from batchformer.lab.engine.cuda_graph import Captured, Eager
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optimizer_step import OptimizerStep
-from batchformer.lab.engine.stage import Evaluation, Plan
+from batchformer.lab.engine.state import Evaluation, Plan
 from batchformer.lab.methods import build_method
 from batchformer.lab.methods.training_images import Bank
 from batchformer.lab.models.build import build_model

@@ -16,7 +16,7 @@ from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.config.training import OptimConfig, TrainConfig
 from batchformer.lab.data.sets.pairs import Compositions
 from batchformer.lab.engine.optimizer_step import OptimizerStep
-from batchformer.lab.engine.stage import WeightEMA
+from batchformer.lab.engine.state import WeightEMA
 from batchformer.lab.methods import build_method
 from batchformer.lab.methods.compositional import Cge, CompCos, pair_feasibility
 from batchformer.lab.metrics.compositional import CompositionalScores

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from batchformer import check
 from batchformer.lab.config.methods import ModuleConfig
 from batchformer.lab.engine.distributed.gradients import Parallel
-from batchformer.lab.engine.stage import Evaluation
+from batchformer.lab.engine.state import Evaluation
 from batchformer.lab.methods import generated_features
 from batchformer.lab.methods.generated_features import mix_rows, new_encoder, train_classifier
 from helpers.linear_classes import (

@@ -21,7 +21,7 @@ from batchformer.lab.config.arms import ARMS, with_arm
 from batchformer.lab.config.methods import find_method
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.engine.interrupt import StopRequest
-from batchformer.lab.engine.stage import Evaluation
+from batchformer.lab.engine.state import Evaluation
 from batchformer.lab.models.build import OWN
 from batchformer.lab.models.networks import DigitsNet
 from batchformer.lab.models.weights import move_stride

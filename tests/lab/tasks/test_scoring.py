@@ -15,7 +15,7 @@ from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.data.sets.images import ImageSplit, LongTailedData, class_counts
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optimizer_step import OptimizerStep
-from batchformer.lab.engine.stage import Evaluation
+from batchformer.lab.engine.state import Evaluation
 from batchformer.lab.metrics.shots import top1_calibration_error
 from batchformer.lab.tasks import base
 from batchformer.lab.tasks.base import class_sizes, remarks_in, split_facts

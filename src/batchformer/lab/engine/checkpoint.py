@@ -1,4 +1,4 @@
-"""Checkpoints: files that are complete or absent, and the state of a stage in them.
+"""Checkpoints: files that are complete or absent, and the state of a training in them.
 
 A checkpoint is named ``<update>.<sha256>.pt``. It is written beside its name, flushed to the disk
 and renamed, so a killed process leaves the old files or the new one. The newest checkpoint is the
@@ -36,7 +36,7 @@ from batchformer.lab.engine.optim import load_optimizer_state, optimizer_state
 from batchformer.nn.exchange import is_rank_zero, world_size
 
 if TYPE_CHECKING:
-    from batchformer.lab.engine.stage import Stage
+    from batchformer.lab.engine.state import TrainingState
 
 KEPT = 2
 #: Increases when earlier versions can no longer read a checkpoint.
@@ -183,37 +183,37 @@ def _hash(content: bytes) -> str:
 # The state of a training. All ranks gather it together, and rank 0 writes it.
 
 
-def state_of_stage(stage: Stage) -> dict[str, Any]:
+def state_of_training(training: TrainingState) -> dict[str, Any]:
     """All that a checkpoint holds; every rank calls it."""
-    window = stage.window.state()  # first: it raises before a diverged state is saved
-    average = None if stage.average is None else state_of_model(stage.average)
-    optimizers = {name: optimizer_state(o) for name, o in stage.optimizers.items()}
+    window = training.window.state()  # first: it raises before a diverged state is saved
+    average = None if training.average is None else state_of_model(training.average)
+    optimizers = {name: optimizer_state(o) for name, o in training.optimizers.items()}
     return {
-        "method": state_of_model(stage.method),
+        "method": state_of_model(training.method),
         "optimizers": full_tensors(optimizers),
-        "scaler": stage.optimizer_step.scaler.state_dict(),
+        "scaler": training.optimizer_step.scaler.state_dict(),
         "average": average,
-        "swad": None if stage.swad is None else state_of_model(stage.swad),
-        "counters": stage.counters,
-        "best": stage.best,
+        "swad": None if training.swad is None else state_of_model(training.swad),
+        "counters": training.counters,
+        "best": training.best,
         "window": window,
         # Our draws are functions of the update; this is for code that uses torch's generator.
         "rng": torch.get_rng_state(),
     }
 
 
-def restore_stage(stage: Stage, state: dict[str, Any]) -> None:
+def restore_training(training: TrainingState, state: dict[str, Any]) -> None:
     """Continue from the state of a checkpoint."""
-    load_model(stage.method, state["method"])
-    for name, optimizer in stage.optimizers.items():
+    load_model(training.method, state["method"])
+    for name, optimizer in training.optimizers.items():
         load_optimizer_state(optimizer, sharded_moments(optimizer, state["optimizers"][name]))
-    stage.optimizer_step.scaler.load_state_dict(state["scaler"])
-    if stage.average is not None:
-        stage.average.load_state_dict(state["average"])
-    if stage.swad is not None:
-        load_model(stage.swad, state["swad"])
-    stage.counters, stage.best = state["counters"], state["best"]
-    stage.window.restore(state["window"])
+    training.optimizer_step.scaler.load_state_dict(state["scaler"])
+    if training.average is not None:
+        training.average.load_state_dict(state["average"])
+    if training.swad is not None:
+        load_model(training.swad, state["swad"])
+    training.counters, training.best = state["counters"], state["best"]
+    training.window.restore(state["window"])
     torch.set_rng_state(state["rng"])
 
 

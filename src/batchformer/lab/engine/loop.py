@@ -19,7 +19,7 @@ from batchformer.lab.engine.interrupt import Interrupted, StopRequest, stop_requ
 from batchformer.lab.engine.log import DivergedError, NoLog, Progress, RunLog
 from batchformer.lab.engine.method import Batches, Method
 from batchformer.lab.engine.optimizer_step import matmul_precision
-from batchformer.lab.engine.stage import Evaluate, Evaluation, Plan, Stage
+from batchformer.lab.engine.state import Evaluate, Evaluation, Plan, TrainingState
 from batchformer.nn.exchange import is_rank_zero, world_size
 
 #: Yields the number of the next update.
@@ -86,7 +86,7 @@ def _training(
     try:
         with Progress(plan.title, plan.train.updates, plan.quiet, draw_bar, silent) as bar:
             found = load_newest_on_rank_zero(plan.folder / "checkpoints", bar.say)
-            run = Stage(method, batches, evaluate, plan, log, bar, found)
+            run = TrainingState(method, batches, evaluate, plan, log, bar, found)
             remove_outdated(plan.folder, run.update, resumed=found is not None)
             if plan.on_start is not None:
                 plan.on_start(run.update)

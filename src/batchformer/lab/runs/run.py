@@ -27,7 +27,7 @@ from batchformer.lab.engine.log import Progress
 from batchformer.lab.engine.loop import Training, training
 from batchformer.lab.engine.method import Batches, Method
 from batchformer.lab.engine.optimizer_step import matmul_precision
-from batchformer.lab.engine.stage import Evaluation, Plan
+from batchformer.lab.engine.state import Evaluation, Plan
 from batchformer.lab.models.weights import file_hash
 from batchformer.lab.runs.build import (
     TIMM,

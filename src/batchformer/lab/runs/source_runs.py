@@ -12,7 +12,7 @@ from torch import Tensor
 from batchformer.lab.config.arms import ARMS
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.engine.checkpoint import explain_mismatch, load_newest
-from batchformer.lab.engine.stage import BEST, SWAD
+from batchformer.lab.engine.state import BEST, SWAD
 from batchformer.lab.models.weights import Place
 from batchformer.lab.recipes import RECIPES, find_recipe
 from batchformer.lab.runs.folder import read_json, recipe_from_json

@@ -30,7 +30,7 @@ from batchformer.lab.data.sets.images import ImageSplit, LongTailedData
 from batchformer.lab.data.transforms.base import Compose
 from batchformer.lab.engine.method import Batches, Method
 from batchformer.lab.engine.optimizer_step import OptimizerStep
-from batchformer.lab.engine.stage import Evaluation
+from batchformer.lab.engine.state import Evaluation
 from batchformer.lab.metrics.shots import LongTailedMetrics
 from batchformer.nn.randomness import seed_for
 

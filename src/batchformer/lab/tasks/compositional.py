@@ -32,7 +32,7 @@ from batchformer.lab.data.transforms import (
 )
 from batchformer.lab.engine.method import Batches, Method
 from batchformer.lab.engine.optimizer_step import OptimizerStep
-from batchformer.lab.engine.stage import Evaluation
+from batchformer.lab.engine.state import Evaluation
 from batchformer.lab.metrics.compositional import CompositionalScores
 from batchformer.lab.tasks.base import FixedSplit, image_feed, scored_batches
 from batchformer.lab.tasks.image_files import centre_crop, in_memory

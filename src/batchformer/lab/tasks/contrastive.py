@@ -15,7 +15,7 @@ from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.data.feeds.sharding import all_rows
 from batchformer.lab.engine.method import Batches, Method
 from batchformer.lab.engine.optimizer_step import OptimizerStep
-from batchformer.lab.engine.stage import Evaluation
+from batchformer.lab.engine.state import Evaluation
 from batchformer.lab.metrics.representation import votes
 from batchformer.lab.metrics.shots import LongTailedMetrics
 from batchformer.lab.tasks.base import FixedSplit, class_figures

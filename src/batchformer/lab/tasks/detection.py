@@ -22,7 +22,7 @@ from batchformer.lab.data.sets.voc import BoxedImages, count_objects, load_voc
 from batchformer.lab.engine.checkpoint import sync_state
 from batchformer.lab.engine.method import Batches, Method
 from batchformer.lab.engine.optimizer_step import OptimizerStep, to_double
-from batchformer.lab.engine.stage import Evaluation
+from batchformer.lab.engine.state import Evaluation
 from batchformer.lab.metrics.detection import (
     Boxes,
     average_precision,

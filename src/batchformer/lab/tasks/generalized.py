@@ -16,7 +16,7 @@ from batchformer.lab.data.feeds.sharding import all_rows, scored_rows
 from batchformer.lab.data.sets.attributes import AttributeFeatures, load_attribute_features
 from batchformer.lab.engine.method import Batches, Method
 from batchformer.lab.engine.optimizer_step import OptimizerStep
-from batchformer.lab.engine.stage import Evaluation
+from batchformer.lab.engine.state import Evaluation
 from batchformer.lab.metrics.generalized import (
     class_accuracy,
     generalized_accuracy,

@@ -45,7 +45,7 @@ from batchformer.lab.engine.log import DivergedError
 from batchformer.lab.engine.loop import training
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep, Step
-from batchformer.lab.engine.stage import Evaluation, Plan
+from batchformer.lab.engine.state import Evaluation, Plan
 from batchformer.lab.methods import build_method
 from batchformer.lab.models.build import build_model
 from batchformer.lab.tasks.detection import of_all_ranks

@@ -30,7 +30,7 @@ from batchformer.lab.engine.interrupt import StopRequest
 from batchformer.lab.engine.loop import training
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep
-from batchformer.lab.engine.stage import Evaluation, Plan
+from batchformer.lab.engine.state import Evaluation, Plan
 from helpers.lab_runs import fit, quiet_plan
 
 SPLIT = ImageSplit(

@@ -19,13 +19,13 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from batchformer.lab.config.training import OptimConfig, ScheduleConfig
 from batchformer.lab.engine import checkpoint
-from batchformer.lab.engine import stage as stage_module
+from batchformer.lab.engine import state as state_module
 from batchformer.lab.engine.cuda_graph import WARM_UP, Captured, CapturedUpdate
 from batchformer.lab.engine.interrupt import Interrupted, StopRequest
 from batchformer.lab.engine.log import DivergedError, NoLog, Progress
 from batchformer.lab.engine.method import Batches, Method
 from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep
-from batchformer.lab.engine.stage import Evaluation, Stage, WeightEMA, is_better
+from batchformer.lab.engine.state import Evaluation, TrainingState, WeightEMA, is_better
 from batchformer.nn.randomness import seed_for
 from helpers.lab_runs import quiet_plan
 
@@ -129,7 +129,7 @@ def scripted(*values: float) -> Callable[[Method, OptimizerStep], Evaluation]:
     return score
 
 
-def staged(
+def new_state(
     folder: Path,
     method: Point | None = None,
     evaluate: Any = where,
@@ -139,17 +139,19 @@ def staged(
     restart: int = 0,
     swad: Any = None,
     **train: Any,
-) -> Stage:
+) -> TrainingState:
     options = {"batch_size": 2, "updates": 6, "log_every": 50, **train}
     optim = OptimConfig(lr=LR, momentum=MOMENTUM, weight_decay=0.0)
     schedule = ScheduleConfig(kind="constant", warmup=2, warmup_from=0.5, restart=restart)
     plan = replace(quiet_plan(folder, optim, schedule, SEED, **options), swad=swad)
     found = checkpoint.load_newest(folder / "checkpoints") if resumed else None
-    return Stage(method or Point(), batches or Targets(), evaluate, plan, Log(folder), Bar(), found)
+    return TrainingState(
+        method or Point(), batches or Targets(), evaluate, plan, Log(folder), Bar(), found
+    )
 
 
-def to_the_end(stage: Stage) -> Evaluation:
-    run = stage.train(StopRequest())
+def to_the_end(state: TrainingState) -> Evaluation:
+    run = state.train(StopRequest())
     while True:
         try:
             next(run)
@@ -176,9 +178,9 @@ def by_hand(
     return places, losses
 
 
-def records_of(stage: Stage) -> list[dict[str, Any]]:
+def records_of(state: TrainingState) -> list[dict[str, Any]]:
     """What was logged, but the speed."""
-    kept: list[dict[str, Any]] = stage.log.records  # type: ignore[attr-defined]
+    kept: list[dict[str, Any]] = state.log.records  # type: ignore[attr-defined]
     return [{k: v for k, v in r.items() if k != "samples_per_s"} for r in kept]
 
 
@@ -187,32 +189,32 @@ def saved(folder: Path) -> list[int]:
 
 
 def test_updates_are_those_of_sgd_with_momentum_and_the_schedule(tmp_path: Path) -> None:
-    stage = staged(tmp_path, updates=9, log_every=4)
-    end = to_the_end(stage)
+    state = new_state(tmp_path, updates=9, log_every=4)
+    end = to_the_end(state)
     places, losses = by_hand(9)
     assert end.metrics["all"] == pytest.approx(places[-1], abs=1e-12)
     assert end.figures == {"at": end.metrics["all"]}
-    records = [r for r in records_of(stage) if r["kind"] == "train"]
+    records = [r for r in records_of(state) if r["kind"] == "train"]
     assert [r["epoch"] for r in records] == [0, 1, 2], "that of the last update in it"
     for record, (first, last) in zip(records, ((0, 4), (4, 8), (8, 9)), strict=True):
         assert record["step"] == last
         mean = sum(losses[first:last]) / (last - first)
         assert record["loss"] == pytest.approx(mean, rel=1e-6)
         assert record["lr"] == pytest.approx(LR * FACTORS[last - 1])
-    assert stage.counters["update"] == 9 and stage.counters["seconds"] > 0
+    assert state.counters["update"] == 9 and state.counters["seconds"] > 0
 
 
 def test_what_comes_when(tmp_path: Path) -> None:
-    stage = staged(tmp_path, eval_every=2, checkpoint_every=3, log_every=5)
+    state = new_state(tmp_path, eval_every=2, checkpoint_every=3, log_every=5)
     events: list[tuple[str, int]] = []
     for name in ("record", "save", "evaluate"):
 
         def watched(name: str, inner: Callable[[], Any]) -> Any:
-            events.append((name, stage.update))
+            events.append((name, state.update))
             return inner()
 
-        setattr(stage, name, partial(watched, name, getattr(stage, name)))
-    to_the_end(stage)
+        setattr(state, name, partial(watched, name, getattr(state, name)))
+    to_the_end(state)
     assert events == [
         *(("record", 2), ("evaluate", 2)),
         ("save", 3),
@@ -224,17 +226,17 @@ def test_what_comes_when(tmp_path: Path) -> None:
 
 
 def test_by_default_it_is_evaluated_and_saved_at_the_end(tmp_path: Path) -> None:
-    stage = staged(tmp_path)
-    to_the_end(stage)
-    kinds = [(r["kind"], r["step"]) for r in records_of(stage)]
+    state = new_state(tmp_path)
+    to_the_end(state)
+    kinds = [(r["kind"], r["step"]) for r in records_of(state)]
     assert kinds == [("train", 6), ("eval", 6)] and saved(tmp_path / "checkpoints") == [6]
-    assert not stage.bar.notes, "on a CPU nobody expects a CUDA graph"  # type: ignore[attr-defined]
+    assert not state.bar.notes, "on a CPU nobody expects a CUDA graph"  # type: ignore[attr-defined]
 
 
 def test_a_method_is_told_of_epochs_and_evaluations(tmp_path: Path) -> None:
     method = Point()
-    stage = staged(tmp_path, method, updates=5, eval_every=4, compile=True)
-    end = to_the_end(stage)
+    state = new_state(tmp_path, method, updates=5, eval_every=4, compile=True)
+    end = to_the_end(state)
     places, _ = by_hand(5)
     assert method.told == [
         *(("training", 5, 5 / PER_EPOCH), ("epoch", 0), "compiled"),
@@ -247,9 +249,9 @@ def test_a_method_is_told_of_epochs_and_evaluations(tmp_path: Path) -> None:
 @pytest.mark.parametrize("stop_at", [1, 3, 4, 6])
 def test_a_stop_saves_and_the_rest_is_that_of_an_unbroken_run(tmp_path: Path, stop_at: int) -> None:
     options: dict[str, Any] = {"updates": 7, "eval_every": 3, "log_every": 2}
-    whole = staged(tmp_path / "whole", **options)
+    whole = new_state(tmp_path / "whole", **options)
     expected = to_the_end(whole)
-    cut, request = staged(tmp_path / "cut", **options), StopRequest()
+    cut, request = new_state(tmp_path / "cut", **options), StopRequest()
     run = cut.train(request)
     for _ in range(stop_at):
         next(run)
@@ -259,7 +261,7 @@ def test_a_stop_saves_and_the_rest_is_that_of_an_unbroken_run(tmp_path: Path, st
     assert stopped.value.exit_code == 143 and saved(tmp_path / "cut/checkpoints")[-1] == stop_at
 
     method = Point(at=77.0)
-    again = staged(tmp_path / "cut", method, resumed=True, **options)
+    again = new_state(tmp_path / "cut", method, resumed=True, **options)
     assert again.log.rewound == [stop_at] and again.bar.first == stop_at  # type: ignore[attr-defined]
     assert method.told[-1] == ("epoch", stop_at // PER_EPOCH)
     assert to_the_end(again) == expected
@@ -272,15 +274,15 @@ def test_a_stop_saves_and_the_rest_is_that_of_an_unbroken_run(tmp_path: Path, st
 
 def test_the_best_the_scale_and_torchs_own_generator_go_on(tmp_path: Path) -> None:
     """Our draws are functions of the update, but a method may draw outside of updates."""
-    stage = staged(tmp_path, updates=2, precision="fp16")
-    scaler = stage.optimizer_step.scaler
+    state = new_state(tmp_path, updates=2, precision="fp16")
+    scaler = state.optimizer_step.scaler
     scaler.load_state_dict({**scaler.state_dict(), "scale": 8.0, "_growth_tracker": 3})
-    stage.best = {"all": 3.0}
+    state.best = {"all": 3.0}
     torch.manual_seed(5)
-    stage.save()
+    state.save()
     expected = torch.rand(3)
     torch.manual_seed(999)
-    again = staged(tmp_path, updates=2, precision="fp16", resumed=True)
+    again = new_state(tmp_path, updates=2, precision="fp16", resumed=True)
     assert torch.equal(torch.rand(3), expected) and again.best == {"all": 3.0}
     assert again.optimizer_step.scaler.state_dict() == scaler.state_dict()
 
@@ -321,10 +323,10 @@ def events(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         noted.append("save")
         save(folder, *rest)
 
-    save = stage_module.save
-    monkeypatch.setattr(stage_module, "why_eager", lambda *_: None)
-    monkeypatch.setattr(stage_module, "synchronize", lambda device: noted.append("wait"))
-    monkeypatch.setattr(stage_module, "save", write)
+    save = state_module.save
+    monkeypatch.setattr(state_module, "why_eager", lambda *_: None)
+    monkeypatch.setattr(state_module, "synchronize", lambda device: noted.append("wait"))
+    monkeypatch.setattr(state_module, "save", write)
     monkeypatch.setattr(Captured, "_capture", record)
     return noted
 
@@ -332,8 +334,8 @@ def events(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_a_stop_waits_for_the_device_before_it_saves_and_before_graphs_go(
     tmp_path: Path, events: list[str]
 ) -> None:
-    stage, request = staged(tmp_path, batches=OneKind(), updates=9), StopRequest()
-    run = stage.train(request)
+    state, request = new_state(tmp_path, batches=OneKind(), updates=9), StopRequest()
+    run = state.train(request)
     for _ in range(WARM_UP + 2):
         next(run)
     assert events == ["replay", "replay"]
@@ -341,7 +343,7 @@ def test_a_stop_waits_for_the_device_before_it_saves_and_before_graphs_go(
     with pytest.raises(Interrupted):
         next(run)
     assert events[2:] == ["wait", "save", "wait", "drop the graph"]
-    again = staged(tmp_path, Point(at=77.0), batches=OneKind(), updates=9, resumed=True)
+    again = new_state(tmp_path, Point(at=77.0), batches=OneKind(), updates=9, resumed=True)
     assert to_the_end(again).metrics["all"] == pytest.approx(by_hand(9)[0][-1])
 
 
@@ -354,7 +356,7 @@ def test_graphs_outlive_their_work_however_a_training_ends(
 
     batches = OneKind({5: math.nan} if how == "diverged" else None)
     evaluate = fails if how == "evaluation" else where
-    run = staged(tmp_path, evaluate=evaluate, batches=batches).train(StopRequest())
+    run = new_state(tmp_path, evaluate=evaluate, batches=batches).train(StopRequest())
     for _ in range(6):
         next(run)
     if how == "left":
@@ -373,17 +375,17 @@ def test_an_error_of_the_device_does_not_hide_the_first_one(
     def broken(device: torch.device) -> None:
         raise RuntimeError("an illegal memory access was encountered")
 
-    run = staged(tmp_path, batches=OneKind({2: math.nan}), log_every=1).train(StopRequest())
+    run = new_state(tmp_path, batches=OneKind({2: math.nan}), log_every=1).train(StopRequest())
     for _ in range(3):
         next(run)
-    monkeypatch.setattr(stage_module, "synchronize", broken)
+    monkeypatch.setattr(state_module, "synchronize", broken)
     with pytest.raises(DivergedError):
         next(run)
 
 
 def test_draws_are_a_function_of_the_seed_and_the_update(tmp_path: Path) -> None:
     method = Point()
-    to_the_end(staged(tmp_path, method, updates=3))
+    to_the_end(new_state(tmp_path, method, updates=3))
     expected = []
     for update in range(3):
         seed = seed_for(SEED, "dropout", update)
@@ -396,11 +398,11 @@ def test_a_loss_that_is_no_number_is_never_saved(
     tmp_path: Path, log_every: int, checkpoint_every: int, last: int
 ) -> None:
     bad = Targets({3: math.nan})
-    stage = staged(tmp_path, batches=bad, log_every=log_every, checkpoint_every=checkpoint_every)
+    state = new_state(tmp_path, batches=bad, log_every=log_every, checkpoint_every=checkpoint_every)
     with pytest.raises(DivergedError, match=r"'loss'.* nan at update 3"):
-        to_the_end(stage)
+        to_the_end(state)
     assert saved(tmp_path / "checkpoints")[-1] == last
-    mended = to_the_end(staged(tmp_path, resumed=True))
+    mended = to_the_end(new_state(tmp_path, resumed=True))
     assert mended.metrics["all"] == pytest.approx(by_hand(6)[0][-1])
 
 
@@ -409,7 +411,7 @@ def test_the_best_on_validation_is_kept_and_reported(
     tmp_path: Path, scores: tuple[float, ...], best: int
 ) -> None:
     evaluate = scripted(*scores, 0.0)  # once more for the figures of the best
-    end = to_the_end(staged(tmp_path, evaluate=evaluate, eval_every=2, select_on="val"))
+    end = to_the_end(new_state(tmp_path, evaluate=evaluate, eval_every=2, select_on="val"))
     place = by_hand(6)[0][best - 1]
     assert end.metrics["all"] == pytest.approx(place)
     assert end.metrics["val"] == scores[best // 2 - 1]
@@ -421,13 +423,13 @@ def test_the_best_on_validation_is_kept_and_reported(
 
 def test_without_selection_the_last_is_reported_and_none_is_kept_as_best(tmp_path: Path) -> None:
     evaluate = scripted(1.0, 3.0, 2.0)
-    end = to_the_end(staged(tmp_path, evaluate=evaluate, eval_every=2))
+    end = to_the_end(new_state(tmp_path, evaluate=evaluate, eval_every=2))
     assert end.metrics["val"] == 2.0 and not (tmp_path / "best").exists()
 
 
 def test_the_running_mean_of_the_weights_is_what_is_scored(tmp_path: Path) -> None:
     method = Point()
-    end = to_the_end(staged(tmp_path, method, ema=0.75))
+    end = to_the_end(new_state(tmp_path, method, ema=0.75))
     places, _ = by_hand(6)
     mean = places[0]
     for place in places[1:]:
@@ -437,11 +439,11 @@ def test_the_running_mean_of_the_weights_is_what_is_scored(tmp_path: Path) -> No
 
 
 def test_a_restart_forgets_moments_and_begins_the_schedule_anew(tmp_path: Path) -> None:
-    stage = staged(tmp_path, restart=3, log_every=1)
-    end = to_the_end(stage)
+    state = new_state(tmp_path, restart=3, log_every=1)
+    end = to_the_end(state)
     assert end.metrics["all"] == pytest.approx(by_hand(6, restart=3)[0][-1], abs=1e-12)
     assert end.metrics["all"] != pytest.approx(by_hand(6)[0][-1])
-    rates = [r["lr"] for r in records_of(stage) if r["kind"] == "train"]
+    rates = [r["lr"] for r in records_of(state) if r["kind"] == "train"]
     assert rates == pytest.approx([LR * f for f in FACTORS[:3] * 2])
 
 
@@ -453,8 +455,8 @@ def test_the_averaged_network_is_reported_and_kept_and_the_valley_is_recorded(
         found = where(method, optimizer_step)
         return Evaluation({**found.metrics, "val_loss": 1.0}, found.figures)
 
-    stage = staged(tmp_path, evaluate=score, swad=(converge, 1, 0.3), eval_every=3)
-    end = to_the_end(stage)
+    state = new_state(tmp_path, evaluate=score, swad=(converge, 1, 0.3), eval_every=3)
+    end = to_the_end(state)
     places, _ = by_hand(6)
     averaged = places if converge == 1 else places[3:]
     mean, last = pytest.approx(sum(averaged) / len(averaged)), pytest.approx(places[-1])
@@ -467,10 +469,10 @@ def test_the_averaged_network_is_reported_and_kept_and_the_valley_is_recorded(
     found = end.findings["swad"]
     assert (found["updates"], found["converged"]) == (len(averaged), converge == 1)
     record = {"kind": "swad", "epoch": 6 // PER_EPOCH, "step": 6, **found}
-    assert [r for r in records_of(stage) if r["kind"] == "swad"] == [record]
+    assert [r for r in records_of(state) if r["kind"] == "swad"] == [record]
     told = "never converged" in capsys.readouterr().err
     assert told == (converge == 9), "what is unexpected is said even when quiet"
-    assert to_the_end(staged(tmp_path / "other")).findings == {}
+    assert to_the_end(new_state(tmp_path / "other")).findings == {}
 
 
 @pytest.mark.parametrize("channels_last", [False, True])
@@ -483,7 +485,7 @@ def test_batches_come_in_the_precision_and_the_format_that_is_asked_for(
 
     method = Point()
     options: dict[str, Any] = {"precision": precision, "channels_last": channels_last}
-    to_the_end(staged(tmp_path, method, predicts, updates=1, **options))
+    to_the_end(new_state(tmp_path, method, predicts, updates=1, **options))
     batch = method.batches[0]
     wide = torch.float64 if precision == "fp64" else torch.float32
     assert batch["image"].dtype == batch["y"].dtype == wide and batch["step"] == 0
@@ -497,15 +499,15 @@ def test_time_spent_on_evaluations_is_not_that_of_training(tmp_path: Path) -> No
         time.sleep(0.05)
         return where(method, optimizer_step)
 
-    stage = staged(tmp_path, evaluate=slow)
-    before = stage.window.started
-    stage.evaluate()
-    assert 0.05 <= stage.window.started - before < 5
-    assert stage.method.training
+    state = new_state(tmp_path, evaluate=slow)
+    before = state.window.started
+    state.evaluate()
+    assert 0.05 <= state.window.started - before < 5
+    assert state.method.training
 
 
 def test_the_state_of_another_training_is_refused_by_its_folder(tmp_path: Path) -> None:
-    to_the_end(staged(tmp_path))
+    to_the_end(new_state(tmp_path))
 
     class Wider(Point):
         def __init__(self) -> None:
@@ -513,7 +515,7 @@ def test_the_state_of_another_training_is_refused_by_its_folder(tmp_path: Path) 
             self.more = nn.Linear(2, 2)
 
     with pytest.raises(ValueError, match=r"is not of this training .*more\.weight") as refused:
-        staged(tmp_path, Wider(), resumed=True)
+        new_state(tmp_path, Wider(), resumed=True)
     assert str(tmp_path) in str(refused.value)
 
 

@@ -24,10 +24,10 @@ from batchformer.lab.engine.checkpoint import (
     explain_mismatch,
     load_model,
     load_newest_on_rank_zero,
-    restore_stage,
+    restore_training,
     save,
     state_of_model,
-    state_of_stage,
+    state_of_training,
     sync_state,
 )
 from batchformer.lab.engine.cuda_graph import Captured, Eager, synchronize, why_eager
@@ -172,7 +172,7 @@ def _decisive(metrics: Mapping[str, float], select_on: str) -> str:
     return "val"
 
 
-class Stage:
+class TrainingState:
     """The state of a training, and what changes it.
 
     Args:
@@ -205,7 +205,7 @@ class Stage:
         self.window = LossWindow()
         if found is not None:
             with explain_mismatch(plan.folder):
-                restore_stage(self, found)
+                restore_training(self, found)
         self.began = time.perf_counter() - float(self.counters["seconds"])
         log.rewind(self.update)
         bar.resume(self.update)
@@ -394,7 +394,7 @@ class Stage:
     def save(self) -> None:
         synchronize(self.plan.device)
         self.counters["seconds"] = self.seconds
-        self.write("checkpoints", state_of_stage(self))
+        self.write("checkpoints", state_of_training(self))
 
     def write(self, folder: str, state: dict[str, Any]) -> None:
         """Write a state of this update below the run's folder."""
