@@ -350,6 +350,12 @@ def test_sums_take_the_format_of_the_weights() -> None:
     torch.testing.assert_close(mean.weights[0], conv.weight.detach())
 
 
+def test_all_of_it_is_on_the_device_of_the_weights() -> None:
+    """A count on the host would be made once, when the update is captured, and never replayed."""
+    sums = WeightSums([torch.zeros(2, device="meta")])
+    assert {buffer.device.type for buffer in sums.buffers()} == {"meta"}
+
+
 def test_sums_are_single_precision_whatever_the_weights_are() -> None:
     half = torch.full((2,), 1.0, dtype=torch.bfloat16)
     sums = WeightSums([half])

@@ -281,7 +281,8 @@ class WeightSums(nn.Module):
             dtype = torch.promote_types(weight.dtype, torch.float32)
             zeros = torch.zeros_like(weight, dtype=dtype, requires_grad=False)
             self.register_buffer(str(number), zeros)
-        self.register_buffer("updates", torch.zeros((), dtype=torch.int64))
+        # On their device: a graph replays no counting on the host.
+        self.register_buffer("updates", weights[0].new_zeros((), dtype=torch.int64))
 
     @property
     def sums(self) -> list[Tensor]:
