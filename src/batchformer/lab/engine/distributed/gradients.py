@@ -123,7 +123,7 @@ _OWN_BUFFERS: dict[str, Any] = {
 
 
 class Parallel:
-    """Averages gradients for the optimizers of one stage.
+    """Averages gradients for the optimizers of a training.
 
     Args:
         optimizers: all of them; each is given a hook.

@@ -104,10 +104,8 @@ def _resumptions(run: RecordedRun) -> list[Mapping[str, Any]]:
 def _place(sitting: Mapping[str, Any]) -> str:
     """Where a sitting began.
 
-    >>> _place({"from_update": 40, "stage": "train"})
-    'update 40'
-    >>> _place({"from_update": 40, "stage": "classifier", "part": "sketch"})
-    'update 40 of classifier of sketch'
+    >>> _place({"from_update": 40}), _place({"from_update": 40, "part": "sketch"})
+    ('update 40', 'update 40 of sketch')
     """
-    named = (sitting["stage"] if sitting["stage"] != "train" else "", sitting.get("part", ""))
-    return " of ".join([f"update {sitting['from_update']}", *filter(None, named)])
+    part = sitting.get("part")
+    return f"update {sitting['from_update']}" + (f" of {part}" if part else "")
