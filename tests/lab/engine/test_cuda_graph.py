@@ -7,7 +7,7 @@ import json
 import signal
 import weakref
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -435,5 +435,5 @@ def test_captured_equals_eager_on_image_files(tmp_path: Path) -> None:
     files = ImageFiles.from_folder(tmp_path / "images")
     order = Steps(Shuffle(len(files), seed=0), 64)
     parts = files, RandomResizedCrop(32), cifar_train(), order, 0
-    batches = partial(FileFeed, *parts, device=CUDA, workers=2)
-    both_ways(tmp_path, method, batches, updates=60)
+    feeds = partial(FileFeed, *parts, device=CUDA, workers=2)
+    both_ways(tmp_path, method, lambda: closing(feeds()), updates=60)
