@@ -116,6 +116,20 @@ def test_copied_layers_start_as_those_of_the_stock_encoder() -> None:
     assert len(set(places)) == len(places), "each layer has its own"
 
 
+@pytest.mark.parametrize("scale", [0.01, 1.0, 50.0])
+def test_mixed_rows_start_with_the_scale(scale: float) -> None:
+    torch.manual_seed(3)
+    ours = BatchFormer(64, layers=2, scale=scale)
+    torch.manual_seed(3)
+    usual = BatchFormer(64, layers=2)
+    x = torch.randn(6, 64)
+    torch.testing.assert_close(ours.mix(x), scale * usual.mix(x))
+    assert float(ours.mix(x).detach().square().mean().sqrt()) == pytest.approx(scale, rel=1e-3)
+    for wrong in (0.0, -1.0, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="scale > 0"):
+            BatchFormer(8, scale=wrong)
+
+
 def test_gradients_by_finite_differences() -> None:
     layer = BatchFormer(4, 2, dropout=0.0).double()
     x = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)

@@ -82,6 +82,9 @@ class BatchFormer(nn.Module):
             the number of ranks, and they differ from those of ``exchange=False``.
         copy_layers: start all layers from the weights of the first, as ``nn.TransformerEncoder``
             and thereby the paper's released code do. They are trained separately.
+        scale: the root mean square of mixed rows at the start: the initial weight of the last
+            normalisation. For fixed features that are much smaller than 1: one classifier cannot
+            fit rows of two sizes.
 
     >>> encoder = BatchFormer(8)
     >>> x = torch.randn(5, 8)
@@ -104,6 +107,7 @@ class BatchFormer(nn.Module):
         bottleneck: int | None = None,
         exchange: bool | ProcessGroup | DeviceMesh = False,
         copy_layers: bool = False,
+        scale: float = 1.0,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -121,10 +125,10 @@ class BatchFormer(nn.Module):
             )
         if attend not in ("batch", "self"):
             raise ValueError(f"BatchFormer: attend={attend!r}; use 'batch' or 'self'.")
-        if layers < 1 or not 0.0 <= dropout < 1.0:
+        if layers < 1 or not 0.0 <= dropout < 1.0 or not 0.0 < scale < math.inf:
             raise ValueError(
-                f"BatchFormer: layers={layers} and dropout={dropout}; use layers >= 1 and "
-                f"0 <= dropout < 1."
+                f"BatchFormer: layers={layers}, dropout={dropout} and scale={scale}; use layers >= "
+                f"1, 0 <= dropout < 1 and scale > 0."
             )
         self.dim, self.heads, self.dropout, self.attend = dim, heads, dropout, attend
         self.batch_axis, self.channel_axis = batch_axis, channel_axis
@@ -137,6 +141,7 @@ class BatchFormer(nn.Module):
         if copy_layers:
             for layer in self.layers[1:]:
                 layer.load_state_dict(self.layers[0].state_dict())
+        nn.init.constant_(self.layers[-1].norm2.weight, scale)  # type: ignore[union-attr, arg-type]
         self.down: nn.Linear | None = None
         self.up: nn.Linear | None = None
         if bottleneck is not None:

@@ -69,6 +69,7 @@ def attach(
     streams: Literal["shared", "mixed_only"] = "shared",
     batch_norm: Literal["joint", "per_stream"] = "joint",
     share: bool = False,
+    scale: float = 1.0,
     mask: str | None = None,
     batch_axis: int | None = None,
     channel_axis: int | None = None,
@@ -108,6 +109,8 @@ def attach(
         batch_norm: the statistics of BatchNorm layers *after* the insertion: ``"joint"`` over the
             2N rows, or ``"per_stream"``, of which only the plain stream's are recorded.
         share: use one module for all places of a list.
+        scale: passed on to :class:`BatchFormer`; the root mean square of your features, if they are
+            fixed and ``check`` finds them too small.
         mask: the argument of the module at ``at`` that says where images are padded: no sample
             attends to the padding of another. ``"attention_mask"`` for DETR models of Hugging Face;
             in a name with "padding", True means padding. By default padding counts as features.
@@ -180,6 +183,7 @@ def attach(
             attend=attend,
             bottleneck=dim,
             exchange=exchange,
+            scale=scale,
         )
         modules = _build_encoders(build, model, calls, axes, one_module)
         unique = list(dict.fromkeys(modules))

@@ -106,7 +106,10 @@ def check(
         if input_axis is None:
             input_axis = record.input_axis if record else 0
         if batch is None:
-            batch = remembered_example(holder) or _guess(inner, input_axis)
+            batch = remembered_example(holder)
+        guessed = batch is None
+        if batch is None:
+            batch = _guess(inner, input_axis)
         few = fill_up(inner, few_samples(inner, batch, input_axis))
         own_code = None if record else eval_tests.run_in_eval(inner, few, encoders)
         on = _switched_on(inner, encoders)
@@ -134,7 +137,10 @@ def check(
                 attention_tests.about_attention(seen),
             ]
             findings += [*stream_tests.about_rows(seen), *weight_tests.about_weights(seen)]
-            alive = about_life(seen, explained=any(f.passed is False for f in findings))
+            explained = any(f.passed is False for f in findings)
+            if not (explained or guessed):  # a guessed batch says nothing about sizes
+                findings += stream_tests.about_size(seen)
+            alive = about_life(seen, explained)
             findings += [] if alive is None else [alive]
             findings.append(eval_tests.about_eval(seen, plain))
     if optimizer is not None and (seen.used or seen.own_weights):

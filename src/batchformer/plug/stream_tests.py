@@ -12,13 +12,23 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from batchformer.nn.module import parameter_ids
 from batchformer.plug.attention_tests import dependence, flat, look_alike, mixes_samples
 from batchformer.plug.batches import replace_sample, same_samples
 from batchformer.plug.evidence import Evidence, Picker, row_orders
-from batchformer.plug.findings import EQUAL, FIRST, OWN, STAY, STREAMS, Finding
-from batchformer.plug.observe import equal_pairs, gradients, moved, reachable
+from batchformer.plug.findings import EQUAL, FIRST, OWN, SIZE, STAY, STREAMS, Finding
+from batchformer.plug.observe import (
+    equal_pairs,
+    gradients,
+    has_reentrant_checkpoint,
+    moved,
+    reachable,
+)
 
 Question = Literal["attend", "stay", "first", "equal"]
+
+#: Mixed rows over fixed features. `docs/faq.md` says what this costs.
+TOO_LARGE = 8.0
 
 # ---- Which outputs are the streams, and in which order are their rows?
 
@@ -293,6 +303,30 @@ def about_rows(seen: Evidence) -> Iterator[Finding]:
     else:
         text = "their mixed rows are equal" if seen.equal else "their mixed rows differ"
         yield Finding(EQUAL, seen.equal, text, remedy)
+
+
+def about_size(seen: Evidence) -> Iterator[Finding]:
+    """A failure if mixed rows are much larger than features that training cannot change.
+
+    The encoder ends with a normalisation. A trained network adapts to it; fixed features, such as
+    embeddings of length one, do not, and the shared classifier then fits the mixed rows.
+    """
+    trained = parameter_ids([seen.experiment.model]) - seen.frozen
+    for _, plain, mixed in seen.base.calls:
+        sizes = [float(t.detach().double().square().mean().sqrt()) for t in (plain, mixed)]
+        hidden = has_reentrant_checkpoint([plain])
+        fixed = not hidden and trained.isdisjoint(reachable([plain]))
+        if fixed and 0 < TOO_LARGE * sizes[0] < sizes[1]:
+            text = (
+                f"mixed rows are {sizes[1] / sizes[0]:.0f} times as large as the features, which "
+                "are fixed: nothing before the encoder is trained"
+            )
+            remedy = (
+                f"attach(model, scale={sizes[0]:.2g}), the root mean square of these features, "
+                "lets mixed rows start with their size"
+            )
+            yield Finding(SIZE, False, text, remedy)
+            return
 
 
 def _do_plain_rows_stay(seen: Evidence) -> Finding:

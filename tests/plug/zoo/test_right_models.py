@@ -138,6 +138,28 @@ def frozen_backbone() -> Any:
     return model, x(), {"optimizer": torch.optim.SGD(param_groups(model, 0.1))}
 
 
+def embeddings(norm: nn.Module) -> Build:
+    return lambda: nn.Sequential(norm, nn.Linear(256, K))
+
+
+def of_length_one() -> Tensor:
+    return F.normalize(torch.randn(N, 256), dim=1)
+
+
+attached("embeddings of size one", embeddings(nn.Identity()), lambda: 16 * of_length_one())
+attached("embeddings of length one, scaled", embeddings(nn.Identity()), of_length_one, scale=1 / 16)
+attached("embeddings and a norm", embeddings(nn.LayerNorm(256)), of_length_one)
+attached("small features of a trained layer", mlp, lambda: x() / 1000)
+
+
+@right
+def small_features_of_a_guessed_batch() -> Any:
+    model = attach(mlp(), verbose=False)
+    for parameter in model[0].parameters():
+        parameter.requires_grad_(False).mul_(0.02)
+    return model, None, {}
+
+
 @right
 def with_labels_and_optimizer() -> Any:
     model = attach(mlp(), verbose=False)

@@ -27,6 +27,7 @@ from batchformer.plug.findings import (
     ON,
     OWN,
     SHARED,
+    SIZE,
     STAY,
     STREAMS,
     THERE,
@@ -697,6 +698,20 @@ wrong(
             )
         },
         (LEARN, "once, in __init__"): {"fresh and registered": FreshAndRegistered},
+        # Fixed features that are much smaller than mixed rows.
+        (SIZE, "attach(model, scale=0.062)"): {
+            "embeddings of length one": lambda: (
+                attached(nn.Sequential(nn.Identity(), nn.Linear(256, K))),
+                F.normalize(torch.randn(6, 256), dim=1),
+                {},
+            )
+        },
+        (SIZE, "nothing before the encoder is trained"): {
+            "small features of a frozen backbone": lambda: changed(
+                attached(),
+                lambda m: [p.requires_grad_(False).mul_(0.02) for p in m[0].parameters()],
+            )
+        },
         # Batches of other sizes.
         (FIRST, "order of samples"): {
             "two samples reversed": lambda: (
