@@ -117,6 +117,20 @@ def test_channels_beside_the_mixed_ones_stay_with_their_sample() -> None:
     assert not torch.equal(*weights)
 
 
+@pytest.mark.parametrize("size", [0.01, 100.0])
+def test_mixed_rows_start_with_the_size_of_the_features(size: float) -> None:
+    features, labels = clusters(90)
+    rows = torch.cat((size * features, torch.ones(90, 3)), 1)
+    _, encoder = train_classifier(rows, labels, 6, epochs=0, seed=5, module=ON, mixed=8)
+    assert encoder is not None
+    with torch.no_grad():
+        mixed = encoder.mix(rows[:, :8])
+    sizes = [float(t.square().mean().sqrt()) for t in (mixed, rows[:, :8])]
+    assert sizes[0] == pytest.approx(sizes[1], rel=0.01)
+    dropout = ModuleConfig(encoder="dropout")
+    assert trained(dropout).weight.isfinite().all(), "without layers there is nothing to scale"
+
+
 # The methods
 
 

@@ -218,7 +218,12 @@ def apply_encoder(encoder: BatchFormer | None, features: Tensor, module: ModuleC
 
 
 def make_encoder(
-    dim: int, module: ModuleConfig, seed: int, batch_axis: int = 0, classes: int = 0
+    dim: int,
+    module: ModuleConfig,
+    seed: int,
+    batch_axis: int = 0,
+    classes: int = 0,
+    scale: float = 1.0,
 ) -> BatchFormer | None:
     """BatchFormer for features of `dim` channels, or None for the baseline.
 
@@ -226,6 +231,7 @@ def make_encoder(
 
     Args:
         classes: K, needed if ``module.context`` is "classes".
+        scale: of :class:`BatchFormer`.
     """
     if not module.enabled:
         return None
@@ -240,7 +246,8 @@ def make_encoder(
             encoder = ClassContext(*sizes, classes=classes, momentum=momentum, **options)
         else:
             exchange = module.exchange
-            encoder = BatchFormer(*sizes, batch_axis=batch_axis, exchange=exchange, **options)
+            options |= {"batch_axis": batch_axis, "exchange": exchange, "scale": scale}
+            encoder = BatchFormer(*sizes, **options)
     return encoder.requires_grad_(module.trained)
 
 

@@ -217,10 +217,12 @@ def new_classifier(channels: int, num_classes: int, seed: int) -> nn.Linear:
         return with_small_weights(nn.Linear(channels, num_classes))
 
 
-def new_encoder(channels: int, module: ModuleConfig, seed: int) -> BatchFormer | None:
+def new_encoder(
+    channels: int, module: ModuleConfig, seed: int, scale: float = 1.0
+) -> BatchFormer | None:
     """BatchFormer for the classifier's training, or None without it."""
     # Every rank has all rows and trains the same classifier, so nothing is exchanged.
-    return make_encoder(channels, replace(module, exchange=False), seed)
+    return make_encoder(channels, replace(module, exchange=False), seed, scale=scale)
 
 
 def mix_rows(encoder: BatchFormer | None, rows: Tensor, module: ModuleConfig, mixed: int) -> Tensor:
@@ -264,7 +266,8 @@ def train_classifier(
     device = features.device
     mixed = features.shape[1] if mixed is None else mixed
     linear = new_classifier(features.shape[1], num_classes, seed).to(device)
-    encoder = new_encoder(mixed, module, seed)
+    # The features are fixed, so mixed rows start with their size: one classifier fits both.
+    encoder = new_encoder(mixed, module, seed, float(features[:, :mixed].square().mean().sqrt()))
     trained = nn.ModuleList([linear] if encoder is None else [linear, encoder]).to(device).train()
     optimizer = build_optimizer(param_groups(trained, lr, module.lr_factor), replace(ADAM, lr=lr))
     shuffles = torch.Generator(device).manual_seed(seed_for(seed, "order", APART))
