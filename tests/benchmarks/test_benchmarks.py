@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
 
+import numpy as np
 import pytest
 import torch
 from benchmarks.__main__ import main
@@ -26,7 +27,15 @@ from batchformer.lab.bench.measure import BenchSettings
 from batchformer.lab.bench.step import EAGER, UpdateRunner
 from batchformer.lab.bench.table import Spread, Table, read_tables
 from batchformer.lab.engine.optim import Lars
-from benchmarks import attached, attention_kernels, lab_kernels, loop, profile, side_by_side
+from benchmarks import (
+    attached,
+    attention_kernels,
+    frozen_features,
+    lab_kernels,
+    loop,
+    profile,
+    side_by_side,
+)
 
 CPU = torch.device("cpu")
 ONCE = BenchSettings(CPU, repeats=1)
@@ -52,6 +61,25 @@ def test_the_layer_at_tokens() -> None:
     pair = LayerPair((4, 5, 16), CPU)
     mixed = pair.ours.eval().mix(pair.x)
     torch.testing.assert_close(mixed, pair.stock.eval()(pair.x), atol=1e-5, rtol=1e-5)
+
+
+def test_frozen_features(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frozen_features, "RATE", 0.3)
+    draw = np.random.default_rng(0)
+    labels = np.arange(120) % 4
+    features = 3 * np.eye(8)[labels] + draw.normal(size=(120, 8))
+    places = {"trainval_loc": np.arange(90), "test_seen_loc": np.arange(90, 120)}
+    file = tmp_path / "features.npz"
+    np.savez(file, features=features, labels=labels, **places)  # type: ignore[arg-type]
+    (x, y), (other, _) = frozen_features.components(file, 4)
+    assert (len(x), len(y), len(other)) == (90, 90, 30)
+    assert float(x.square().mean()) == pytest.approx(1.0)
+    products = x.T @ x
+    torch.testing.assert_close(products, products.diag().diag(), atol=1e-3, rtol=0.0)
+    table = frozen_features.measure(ONCE, file, channels=4)
+    assert [row[1] for row in table.rows] == 3 * [*frozen_features.ARMS]
+    assert all(isinstance(row[2], float) and row[2] > 50 for row in table.rows if row[0] == "1")
+    assert [row[3] == "" for row in table.rows] == 3 * [True, *4 * [False]]
 
 
 def test_contrast() -> None:

@@ -254,7 +254,8 @@ def train_classifier(
     BatchFormer mixes the rows of each batch; predictions do without it. Without it only the order
     is random, and on a GPU the step is captured in a CUDA graph. An epoch is cut into batches of
     `batch_size` rows or one less. The result depends only on the arguments: all draws come from the
-    seed, and torch's own generators do not change. Nothing is read back from the device.
+    seed, and torch's own generators do not change. Only the size of the features is read back from
+    the device, once.
 
     Args:
         features: (M, H).
