@@ -325,3 +325,40 @@ def test_deep_inside_only_the_outputs_are_marked() -> None:
     model[2].register_forward_hook(lambda module, args, out: seen.append(out))
     assert type(model(torch.randn(4, 6))) is TwoStreamTensor
     assert type(seen[0]) is Tensor and len(seen[0]) == 8
+
+
+class Block(nn.Module):
+    """A head that is no layer: a norm and a linear layer, as in LeViT and RepViT."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.linear = nn.BatchNorm1d(8), nn.Linear(8, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(self.norm(x))  # type: ignore[no-any-return]
+
+
+class WithBlocks(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.heads = nn.Linear(6, 8), nn.ModuleList([Block(), Block()])
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        x = self.body(x)
+        return tuple(head(x) for head in self.heads)
+
+
+class Declaring(WithBlocks):
+    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
+        return self.heads[0](self.body(x))  # type: ignore[no-any-return]
+
+    def get_classifier(self) -> nn.Module:
+        return self.heads[0]
+
+
+@pytest.mark.parametrize("build", [WithBlocks, Declaring])
+def test_the_outputs_of_a_head_that_is_a_block_are_marked(build: type[nn.Module]) -> None:
+    out = attach(build(), verbose=False)(torch.randn(4, 6))
+    for part in out if isinstance(out, tuple) else [out]:
+        with pytest.raises(ValueError, match="8 rows for 4 samples"):
+            F.cross_entropy(part, Y)

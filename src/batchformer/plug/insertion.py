@@ -359,12 +359,12 @@ def mark_outputs(model: nn.Module, record: Trace, calls: list[Call]) -> None:
         names = find_classifiers(model, record)
     except AttachError:
         return  # without one classifier, the marks of the places may reach the outputs
-    owner = calls[0].module
-    for place in _places(calls):
-        place.marks = False
-    for name in names:
-        if not isinstance(record.calls[name].module, WithBatchFormer):
-            insert(record.calls[name].module, Place("pass", (owner,), marks=True))
+    heads = [record.calls[name].module for name in names]
+    for call in calls:
+        call.module.__dict__["_place"].marks = call.module in heads
+    for head in heads:
+        if not isinstance(head, WithBatchFormer):
+            insert(head, Place("pass", (calls[0].module,), marks=True))
 
 
 # ---- One training pass on the example batch, which proves that rows double.
