@@ -274,6 +274,8 @@ def test_what_keeps_the_rows_keeps_the_memory() -> None:
     out = logits()
     assert type(out.flatten(1)) is TwoStreamTensor and type(out[:, :3]) is TwoStreamTensor
     assert type(out.detach()) is TwoStreamTensor and type(out.argmax(1)) is TwoStreamTensor
+    assert type(torch.cat([out, out], 1)) is type(F.relu(input=out)) is TwoStreamTensor
+    assert type(torch.stack((out, out))) is type(torch.cat([out, out])) is Tensor
     loss = F.cross_entropy(out, torch.zeros(8, dtype=torch.long))
     assert type(loss) is Tensor
     assert type(out[:4]) is Tensor and type(split(out).plain) is Tensor

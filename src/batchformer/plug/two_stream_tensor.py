@@ -61,6 +61,7 @@ class TwoStreamTensor(Tensor):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
+        operands = (*args, *kwargs.values())
         name = getattr(func, "__name__", "")
         with DisableTorchFunctionSubclass():
             if torch.compiler.is_compiling():
@@ -71,7 +72,7 @@ class TwoStreamTensor(Tensor):
             try:
                 result = func(*args, **kwargs)
             except (RuntimeError, ValueError, IndexError) as error:
-                rows = _half_of_marked((args, tuple(kwargs.values())))
+                rows = _half_of_marked(operands)
                 if not rows:
                     raise
                 kind = ValueError if isinstance(error, ValueError) else RuntimeError
@@ -81,10 +82,9 @@ class TwoStreamTensor(Tensor):
                 return result
             if name in RESHAPES:
                 _check_reshape(name, args, kwargs, result)
-            if _is_all_pairs(name, (*args, *kwargs.values()), result):
+            if _is_all_pairs(name, operands, result):
                 return result.as_subclass(_AllPairs)
-            marked = {_rows_of(t) for t in args if isinstance(t, TwoStreamTensor) and t.ndim}
-            return _mark(result, marked, turned=name in TRANSPOSITIONS)
+            return _mark(result, _marked_rows(operands), turned=name in TRANSPOSITIONS)
 
     def __iter__(self) -> Iterator[Tensor]:
         rows: Iterator[Tensor] = super().__iter__()  # type: ignore[no-untyped-call]
@@ -141,6 +141,13 @@ def _has_rows(value: Any) -> bool:
 
 def _rows_of(tensor: TwoStreamTensor) -> int:
     return tensor.shape[tensor._rows_axis]
+
+
+def _marked_rows(operands: Sequence[Any]) -> set[int]:
+    """The rows of the marked operands, also of those in a list, which ``torch.cat`` takes."""
+    listed = (part for value in operands if isinstance(value, (list, tuple)) for part in value)
+    marked = (t for t in (*operands, *listed) if isinstance(t, TwoStreamTensor) and t.ndim)
+    return {_rows_of(tensor) for tensor in marked}
 
 
 def _mark(result: Any, rows: set[int], turned: bool) -> Any:
