@@ -369,6 +369,9 @@ def mark_outputs(model: nn.Module, record: Trace, calls: list[Call]) -> None:
 
 # ---- One training pass on the example batch, which proves that rows double.
 
+#: Advice where a loss inside the model may have failed.
+LABELS = "If the example contains labels, leave them out: they would need 2N rows. "
+
 
 @dataclass
 class TrainingPass:
@@ -422,10 +425,11 @@ def dry_run(
                     f"attach(): in training the model fails on this batch without BatchFormer too: "
                     f"{error}. Pass example=, a batch that it trains on."
                 ) from first
+            several = len(batch.args) + len(batch.kwargs) > 1
             raise AttachError(
                 f"attach(): with BatchFormer at {names} a training pass fails: {error}. The layers "
                 f"after the place do not accept 2N rows. {OTHER_ROWS if doubles_sides else ''}"
-                f"{record.candidates(tried)}"
+                f"{LABELS if several else ''}{record.candidates(tried)}"
             ) from first
     for place in seen.later:  # a pass without values restores attributes, roles among them
         place.role = "mix_second_half"
