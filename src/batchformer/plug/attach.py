@@ -439,7 +439,8 @@ def _summary(
     each = f", at each of {positions} positions" if positions > 1 else ""
     each += ", over the samples of all ranks" if modules[0].exchange else ""
     added = sum(parameter_count(module) for module in modules)
-    beside = f"; what {sides} modules read beside the features is doubled" if sides else ""
+    readers = "1 module reads" if sides == 1 else f"{sides} modules read"
+    beside = f"; what {readers} beside the features is doubled" if sides else ""
     rows = "2N rows, plain then mixed" if streams == "shared" else "N mixed rows"
     then = f"criterion(logits, {'match(logits, y)' if streams == 'shared' else 'y'})"
     if modules[0].exchange:

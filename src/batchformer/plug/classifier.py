@@ -135,7 +135,7 @@ def without_auxiliary(outputs: Any) -> Any:
 
 def trace(model: nn.Module, batch: Batch) -> Trace:
     """Record how modules are called, and which layers the outputs come from."""
-    with _with_graph(model):
+    with with_graph(model):
         return run_without_values(model, batch, lambda batch: _traced(model, batch))
 
 
@@ -144,7 +144,7 @@ def find_and_trace(model: nn.Module, example: Any, axis: int) -> tuple[Batch, Tr
     if example is not None:
         batch = find_batch(model, example, axis)
         return batch, trace(model, batch)
-    with _with_graph(model):
+    with with_graph(model):
         # Prefer a batch that the model trains on. If none does, dry_run says why.
         with suppress(ValueError):
             return guess(model, lambda batch: _traced_and_trained(model, batch))
@@ -166,7 +166,7 @@ def _traced_and_trained(model: nn.Module, batch: Batch) -> Trace:
 
 
 @contextmanager
-def _with_graph(model: nn.Module) -> Iterator[None]:
+def with_graph(model: nn.Module) -> Iterator[None]:
     """Eval, with gradients for all parameters: a frozen model would have no graph to follow."""
     with preserve_state(model), torch.enable_grad():
         model.eval()

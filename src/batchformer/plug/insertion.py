@@ -255,7 +255,7 @@ class WithBatchFormer(ForwardMixin):
                     warnings.warn(unseen, stacklevel=2)
             try:
                 out = super().forward(features, *args, **kwargs)
-            except RuntimeError as error:
+            except (RuntimeError, AssertionError) as error:  # torch's attention asserts its shapes
                 unseen = _unseen(place, x, features, args, kwargs)
                 if unseen is None:
                     raise
@@ -267,9 +267,9 @@ class WithBatchFormer(ForwardMixin):
 
 def _unseen(place: Place, x: Tensor, features: Tensor, args: Any, kwargs: Any) -> str | None:
     """Advice if a module reads N rows beside the 2N rows of the features; else None."""
-    rows = x.shape[place.encoder.batch_axis]
     if features is x or place.role != "double":
         return None
+    rows = x.shape[place.encoder.batch_axis]
     beside = any(t.shape[0] == rows for _, t in tensors((args, kwargs)))
     return UNSEEN.format(rows=rows) if beside else None
 
