@@ -134,9 +134,22 @@ class Flattened(SequenceFirst):
         return self.head(self.body(x).flatten(0, 1)).view(x.shape[0], -1)
 
 
+class TwoViews(nn.Module):
+    """Two views of each image in one batch of feature maps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.head = nn.Conv2d(3, 8, 3), nn.Conv2d(8, 2, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        maps = self.head(torch.cat((self.stem(x), self.stem(x.flip(-1)))))
+        return torch.stack(maps.mean((2, 3)).chunk(2)).mean(0)
+
+
 @pytest.mark.parametrize(
     ("model", "at", "example", "words"),
     [
+        (TwoViews(), None, torch.randn(3, 3, 7, 7), r"BatchFormer\(8\) and x of shape \(N, 8\)"),
         (Unused(), "unused", None, "is not called in a forward pass"),
         (TwoBranches(), "head", torch.randn(6, 4), "input of 'head' is a list, and BatchFormer"),
         (Flattened(), None, torch.randn(3, 6, 4), "no axis holds the samples"),

@@ -425,7 +425,7 @@ def axes_of(call: Call, rows: int | None, width: int | None, record: Trace) -> t
             f"axis holds the samples. Choose another place. Set input_axis=1 if the inputs of the "
             f"model are (L, N, ...), or batch_axis for this place. Rows of regions, as in a "
             f"detector's box head, are not samples: the model doubles no labels for them. "
-            f"{OWN_FORWARD.format(channels=shape[-1])} "
+            f"{OWN_FORWARD.format(channels=shape[channel_axis(call, record)])} "
             f"{record.candidates([call.name], lines=False)}"
         )
     if width is not None and not -len(shape) <= width < len(shape):
