@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import timm
 import torch
+import torch.nn.functional as F
 import torchvision.models as tv
 from timm.models.levit import LevitDistilled
 from torch import Tensor, nn
@@ -217,3 +218,17 @@ def test_what_differs_in_eval_is_not_exported() -> None:
     attach(model, verbose=False)
     with pytest.raises(RuntimeError, match="different outputs"):
         export(model)
+
+
+def test_a_model_that_draws_in_eval_is_exported() -> None:
+    class Sampling(nn.Module):
+        """Dropout at test, for an estimate of uncertainty."""
+
+        def forward(self, x: Tensor) -> Tensor:
+            return F.dropout(x, 0.5)
+
+    model = nn.Sequential(nn.Linear(8, 64), Sampling(), nn.Linear(64, 4))
+    attach(model, verbose=False)
+    state = torch.get_rng_state()
+    plain = export(model)
+    assert torch.equal(torch.get_rng_state(), state) and not plain.training
