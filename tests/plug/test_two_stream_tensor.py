@@ -47,6 +47,11 @@ def logits(rows: int = 8) -> Tensor:
         lambda out: (-torch.zeros(4, 5) * F.log_softmax(out, dim=-1)).sum(-1).mean(),
         lambda out: F.cross_entropy(out.flatten(1).float(), torch.zeros(4, dtype=torch.long)),
         lambda out: F.gaussian_nll_loss(out, torch.zeros(4, 5), torch.ones(4, 5)),
+        # Positions in one axis with the rows: tokens, pixels.
+        lambda out: F.cross_entropy(out.view(-1, 1), torch.zeros(4, 5).long().view(-1)),
+        lambda out: F.cross_entropy(out[..., None].flatten(0, 1).double(), torch.zeros(20).long()),
+        lambda out: -out[..., None].reshape(-1, 1).log_softmax(1)[range(20), [0] * 20].mean(),
+        lambda out: (out.reshape(-1) > 0) == torch.zeros(20),
         # What would go on without a word, and train the plain rows alone, or all pairs of rows.
         lambda out: -F.log_softmax(out, 1)[torch.arange(4), Y].mean(),
         lambda out: -F.log_softmax(out, 1)[range(4), Y].mean(),
@@ -54,6 +59,7 @@ def logits(rows: int = 8) -> Tensor:
         lambda out: -F.log_softmax(out, 1).gather(1, Y[:, None]).mean(),
         lambda out: -F.log_softmax(out, 1).gather(dim=-1, index=Y[:, None]).mean(),
         lambda out: -torch.gather(F.log_softmax(out, 1), 1, Y.unsqueeze(1)).mean(),
+        lambda out: torch.gather(out, 0, torch.arange(4)[:, None].expand(4, 5)),
         lambda out: F.mse_loss(out, torch.zeros_like(out).scatter_(1, Y[:, None], 1.0)),
         lambda out: F.mse_loss(out, torch.zeros_like(out).scatter(1, index=Y[:, None], value=1.0)),
         lambda out: out - torch.zeros_like(out).scatter_add(1, Y[:, None], torch.ones(4, 1)),
@@ -140,6 +146,11 @@ def test_a_forgotten_match_is_named(criterion: Callable[[Tensor], Tensor]) -> No
         lambda out: out[:, :4].unflatten(1, (2, 2)),
         lambda out: out.reshape(-1),
         lambda out: out.view(8, 1, 5),
+        # There and back.
+        lambda out: out[:, :2].reshape(-1, 1).sigmoid().view(8, 2),
+        lambda out: out[:, :4].reshape(-1, 2).sigmoid().view(8, -1),
+        lambda out: out.mT.reshape(-1).view(20, 2),
+        lambda out: F.cross_entropy(out.view(-1, 1), match(out, Y.new_zeros(4, 5)).view(-1)),
         lambda out: out.mT.reshape(4, 10),
         # Two rows for each sample: four samples, plain and mixed.
         lambda out: out.view(-1, 2, 5).mean(1),
