@@ -261,7 +261,12 @@ def _add_to_optimizer(
     """Add the new parameters to the optimizer, or warn if one exists that does not have them."""
     if optimizer is not None:
         rate = optimizer.param_groups[0]["lr"] * factor
-        optimizer.add_param_group({"params": added, "lr": rate, "initial_lr": rate, "name": MODULE})
+        params: list[Any] = added
+        if "param_names" in optimizer.param_groups[0]:  # built from named_parameters()
+            names: dict[Tensor, str] = {p: name for name, p in model.named_parameters()}
+            params = [(names[p], p) for p in added]
+        group = {"params": params, "lr": rate, "initial_lr": rate, "name": MODULE}
+        optimizer.add_param_group(group)
         return
     # Usually no optimizer was built yet, and to look through all objects takes a tenth of a second.
     built = {kind for kind in _subclasses(Optimizer) if hasattr(kind.step, BUILT_STEP)}
