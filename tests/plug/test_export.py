@@ -20,7 +20,7 @@ from timm.models.levit import LevitDistilled
 from torch import Tensor, nn
 from torchvision.models.resnet import BasicBlock
 
-from batchformer import attach, detach, export
+from batchformer import attach, check, detach, export
 from batchformer.plug import example
 from helpers.networks import BodyAndHead
 
@@ -164,6 +164,16 @@ def test_the_example_of_attach_is_remembered_beside_the_model() -> None:
     )
     gc.collect()
     assert gone() is None
+
+
+def test_a_nested_example_is_remembered_too() -> None:
+    class OfADict(Pair):
+        def forward(self, batch: dict[str, Any]) -> Tensor:  # type: ignore[override]
+            return super().forward(batch["table"]["x"], batch["shift"])
+
+    batch = {"table": {"x": torch.randn(6, 4)}, "shift": torch.randn(6, 8)}
+    model = attach(OfADict(), example=(batch,), verbose=False)
+    assert export(model)(batch).shape == (6, 3) and check(model)
 
 
 def test_an_example_that_the_model_no_longer_accepts_is_not_insisted_on() -> None:

@@ -232,7 +232,7 @@ _REMEMBERED: WeakKeyDictionary[nn.Module, Batch] = WeakKeyDictionary()
 
 def remember_example(model: nn.Module, batch: Batch) -> None:
     """Keep two samples of a batch of tensors; they share no memory with it."""
-    parts = (*batch.args, *batch.kwargs.values())
+    parts = [part for _, part in leaves((batch.args, batch.kwargs))]
     tensors = [part for part in parts if isinstance(part, Tensor)]
     rest = [part for part in parts if not isinstance(part, Tensor)]
     of_samples = all(t.ndim > batch.axis and t.shape[batch.axis] == batch.rows for t in tensors)
