@@ -64,6 +64,9 @@ def logits(rows: int = 8) -> Tensor:
         lambda out: F.mse_loss(out, torch.zeros_like(out).scatter(1, index=Y[:, None], value=1.0)),
         lambda out: out - torch.zeros_like(out).scatter_add(1, Y[:, None], torch.ones(4, 1)),
         lambda out: torch.zeros_like(out).__setitem__((torch.arange(4), Y), 1.0),
+        # Losses, summed or averaged by groups.
+        lambda out: torch.zeros(4).scatter_add(0, Y, out.logsumexp(1)),
+        lambda out: torch.zeros(4).scatter_reduce(0, index=Y, src=out[:, 0], reduce="mean"),
         lambda out: ((out[:, :1] - Y) ** 2).mean(),
         lambda out: ((Y - out[:, :1]) ** 2).mean(),
         lambda out: F.mse_loss(out[:, :1], Y.float()),
@@ -117,6 +120,7 @@ def test_a_forgotten_match_is_named(criterion: Callable[[Tensor], Tensor]) -> No
         lambda out: out.scatter(1, match(out, Y)[:, None], 1.0),
         lambda out: out.scatter(0, torch.zeros(4, 5).long(), 1.0),
         lambda out: out.scatter_add(1, match(out, Y)[:, None], torch.ones(8, 1)),
+        lambda out: torch.zeros(4).scatter_add(0, match(out, Y), out[:, 0]),
         lambda out: out.mean(1, keepdim=True) - out,
         lambda out: out[:, :1] * torch.ones(4),
         lambda out: out - out.mean(0),

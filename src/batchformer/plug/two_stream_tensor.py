@@ -36,7 +36,10 @@ COMPARISONS = {
 PRODUCTS = {"mul", "multiply", "__mul__", "__rmul__", "where", "xlogy"}
 REDUCTIONS = {"mean", "sum"}
 #: Functions whose index may have fewer rows than what it indexes.
-INDEXED = {"gather", "scatter", "scatter_", "scatter_add", "scatter_add_"}
+SCATTERS = {
+    *("scatter", "scatter_", "scatter_add", "scatter_add_", "scatter_reduce", "scatter_reduce_")
+}
+INDEXED = {"gather", *SCATTERS}
 RESHAPES = {"view", "reshape", "unflatten"}
 FLATTENINGS = {"view", "reshape", "flatten"}
 TRANSPOSITIONS = {"t", "transpose", "swapaxes", "swapdims", "permute", "movedim"}
@@ -196,6 +199,12 @@ def _silently_paired(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     if name in COMPARISONS:
         tensors = [tensor for tensor in operands[:2] if _has_rows(tensor)]
         return _broadcast_rows(*tensors) if len(tensors) == 2 else 0
+    index: Any
+    if name in SCATTERS and len(operands) > 3:
+        # zeros.scatter_add(0, group, losses): an index may have fewer rows than the source.
+        index, source = operands[2:4]
+        if isinstance(source, TwoStreamTensor) and _has_rows(index):
+            return len(index) if 2 * len(index) == len(source) else 0
     if not isinstance(marked, TwoStreamTensor) or marked.ndim < 2 or marked._rows_axis:
         return 0
     if name in ("__getitem__", "__setitem__") and isinstance(args[1], tuple):
@@ -209,7 +218,7 @@ def _silently_paired(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     if name in INDEXED:
         # log_p.gather(1, y[:, None]) and zeros_like(out).scatter_(1, y[:, None], 1): an index may
         # have fewer rows, and the others are ignored.
-        index: Any = args[2] if len(args) > 2 else kwargs.get("index")
+        index = args[2] if len(args) > 2 else kwargs.get("index")
         dim = kwargs.get("dim", args[1] if len(args) > 1 else 0)
         along_rows = not isinstance(dim, int) or dim % marked.ndim == 0
         if not _has_rows(index) or 2 * index.shape[0] != marked.shape[0]:
