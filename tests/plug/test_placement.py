@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from batchformer import attach
+from batchformer import attach, check
 from batchformer.plug.classifier import AttachError, axes_of, resolve, trace
 from batchformer.plug.example import find_batch
 from helpers.networks import BodyAndHead
@@ -132,6 +132,27 @@ def test_the_batch_axis_is_found() -> None:
 class Flattened(SequenceFirst):
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.body(x).flatten(0, 1)).view(x.shape[0], -1)
+
+
+class Bag(nn.Module):
+    """Samples that share one tensor: the words of all texts, and where each text begins."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.head = nn.EmbeddingBag(30, 8), nn.Linear(8, 2)
+
+    def forward(self, words: Tensor, starts: Tensor) -> Tensor:
+        return self.head(self.words(words, starts))
+
+
+def test_a_dict_may_begin_with_the_tensor_that_has_the_samples() -> None:
+    words, starts = torch.arange(20), torch.tensor([0, 3, 9, 10, 15])
+    model = Bag()
+    with pytest.raises(AttachError, match=r"for 20 samples \(rows of the batch's first tensor\)"):
+        attach(model, example=(words, starts))
+    attach(model, example={"starts": starts, "words": words}, verbose=False)
+    assert len(model(words, starts)) == 10
+    assert check(model.head, torch.randn(6, 8))
 
 
 class TwoViews(nn.Module):

@@ -421,10 +421,12 @@ def axes_of(call: Call, rows: int | None, width: int | None, record: Trace) -> t
     known = rows is not None and len(shape) >= 2 and -len(shape) <= rows < len(shape)
     if rows is None or not known or shape[rows] != samples:
         raise AttachError(
-            f"attach(): the input of {call.name!r} has shape {shape} for {samples} samples; no "
-            f"axis holds the samples. Choose another place. Set input_axis=1 if the inputs of the "
-            f"model are (L, N, ...), or batch_axis for this place. Rows of regions, as in a "
-            f"detector's box head, are not samples: the model doubles no labels for them. "
+            f"attach(): the input of {call.name!r} has shape {shape} for {samples} samples (rows "
+            f"of the batch's first tensor); no axis holds the samples. Choose another place. If "
+            f"another tensor has the samples, begin example=, a dict, with it. Set input_axis=1 if "
+            f"the inputs of the model are (L, N, ...), or batch_axis for this place. Rows of "
+            f"regions, as in a detector's box head, are not samples: the model doubles no labels "
+            f"for them. "
             f"{OWN_FORWARD.format(channels=shape[channel_axis(call, record)])} "
             f"{record.candidates([call.name], lines=False)}"
         )
