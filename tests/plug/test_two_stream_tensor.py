@@ -344,6 +344,14 @@ def test_deep_inside_only_the_outputs_are_marked() -> None:
     assert type(seen[0]) is Tensor and len(seen[0]) == 8
 
 
+@pytest.mark.parametrize("at", ["1", "3"])
+def test_mixed_rows_alone_are_no_two_streams(at: str) -> None:
+    model = nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 5))
+    attach(model, at=at, streams="mixed_only", verbose=False)
+    out = model(torch.randn(6, 6))
+    assert type(out) is Tensor and out.view(3, 2, 5).mean(1).shape == (3, 5)
+
+
 class Block(nn.Module):
     """A head that is no layer: a norm and a linear layer, as in LeViT and RepViT."""
 

@@ -187,7 +187,8 @@ def attach(
         # Insert them, and run one training pass to prove that rows double.
         try:
             insert_all(calls, modules, streams, mask)
-            if not any(call.name in names for names in record.producers for call in calls):
+            at_head = any(call.name in names for names in record.producers for call in calls)
+            if streams == "shared" and not at_head:
                 mark_outputs(model, record, calls)
             seen = dry_run(model, batch, calls, streams, record, strict=at is None)
             norms = seen.norms if batch_norm == "per_stream" else []

@@ -346,7 +346,8 @@ def insert_all(
     role: Role = "double" if streams == "shared" else "mix_all"
     for call, module, pair, beside in zip(calls, modules, pairs, masks, strict=True):
         owner = owners.setdefault(id(module), call.module)
-        place = Place(role, (owner,), marks=True, stream=shared.get(pair), mask=beside)
+        doubles = role == "double"  # other rows are no two streams
+        place = Place(role, (owner,), marks=doubles, stream=shared.get(pair), mask=beside)
         insert(call.module, place, module if owner is call.module else None)
 
 
