@@ -421,16 +421,17 @@ def dry_run(
                 raise  # there is nothing else to try
             seen = _training_pass(model, batch, calls, record, doubles_sides=True)
         except Exception as error:
+            reason = str(error).rstrip(".")
             if _fails_alone(model, batch):
                 raise AttachError(
                     f"attach(): in training the model fails on this batch without BatchFormer too: "
-                    f"{error}. Pass example=, a batch that it trains on."
+                    f"{reason}. Pass example=, a batch that it trains on."
                 ) from first
             several = len(batch.args) + len(batch.kwargs) > 1
             raise AttachError(
-                f"attach(): with BatchFormer at {names} a training pass fails: {error}. The layers "
-                f"after the place do not accept 2N rows. {OTHER_ROWS if doubles_sides else ''}"
-                f"{LABELS if several else ''}{record.candidates(tried)}"
+                f"attach(): with BatchFormer at {names} a training pass fails: {reason}. The "
+                f"layers after the place do not accept 2N rows. {OTHER_ROWS * doubles_sides}"
+                f"{LABELS * several}{record.candidates(tried)}"
             ) from first
     for place in seen.later:  # a pass without values restores attributes, roles among them
         place.role = "mix_second_half"
