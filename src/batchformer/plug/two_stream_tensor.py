@@ -42,6 +42,7 @@ SCATTERS = {
 INDEXED = {"gather", *SCATTERS}
 RESHAPES = {"view", "reshape", "unflatten"}
 FLATTENINGS = {"view", "reshape", "flatten"}
+SPLITS = {"split", "chunk", "tensor_split"}
 TRANSPOSITIONS = {"t", "transpose", "swapaxes", "swapdims", "permute", "movedim"}
 
 
@@ -90,7 +91,10 @@ class TwoStreamTensor(Tensor):
                 return result.as_subclass(_AllPairs)
             if name in FLATTENINGS and _flattens(operands[0], result):
                 return result.as_subclass(_Flattened)
-            return _mark(result, _marked_rows(operands), turned=name in TRANSPOSITIONS)
+            rows_of_marked = _marked_rows(operands)
+            if name in SPLITS:
+                return tuple(_mark(part, rows_of_marked, turned=False) for part in result)
+            return _mark(result, rows_of_marked, turned=name in TRANSPOSITIONS)
 
     def __iter__(self) -> Iterator[Tensor]:
         rows: Iterator[Tensor] = super().__iter__()  # type: ignore[no-untyped-call]
