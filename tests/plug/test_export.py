@@ -14,12 +14,13 @@ from typing import Any
 import pytest
 import timm
 import torch
+import torch.nn.functional as F
 import torchvision.models as tv
 from timm.models.levit import LevitDistilled
 from torch import Tensor, nn
 from torchvision.models.resnet import BasicBlock
 
-from batchformer import attach, detach, export
+from batchformer import attach, check, detach, export
 from batchformer.plug import example
 from helpers.networks import BodyAndHead
 
@@ -165,6 +166,16 @@ def test_the_example_of_attach_is_remembered_beside_the_model() -> None:
     assert gone() is None
 
 
+def test_a_nested_example_is_remembered_too() -> None:
+    class OfADict(Pair):
+        def forward(self, batch: dict[str, Any]) -> Tensor:  # type: ignore[override]
+            return super().forward(batch["table"]["x"], batch["shift"])
+
+    batch = {"table": {"x": torch.randn(6, 4)}, "shift": torch.randn(6, 8)}
+    model = attach(OfADict(), example=(batch,), verbose=False)
+    assert export(model)(batch).shape == (6, 3) and check(model)
+
+
 def test_an_example_that_the_model_no_longer_accepts_is_not_insisted_on() -> None:
     model = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 3))
     attach(model, example=torch.randn(3, 4), verbose=False)
@@ -217,3 +228,17 @@ def test_what_differs_in_eval_is_not_exported() -> None:
     attach(model, verbose=False)
     with pytest.raises(RuntimeError, match="different outputs"):
         export(model)
+
+
+def test_a_model_that_draws_in_eval_is_exported() -> None:
+    class Sampling(nn.Module):
+        """Dropout at test, for an estimate of uncertainty."""
+
+        def forward(self, x: Tensor) -> Tensor:
+            return F.dropout(x, 0.5)
+
+    model = nn.Sequential(nn.Linear(8, 64), Sampling(), nn.Linear(64, 4))
+    attach(model, verbose=False)
+    state = torch.get_rng_state()
+    plain = export(model)
+    assert torch.equal(torch.get_rng_state(), state) and not plain.training

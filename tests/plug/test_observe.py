@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from batchformer import BatchFormer, attach
+from batchformer import BatchFormer, attach, check
 from batchformer.plug.batches import (
     FEW,
     few_samples,
@@ -133,6 +133,27 @@ def test_labels_that_came_along_are_left_out() -> None:
     assert len(few_samples(nn.Linear(2, 2), (x, y), 0).args) == 1
     kept = few_samples(nn.Bilinear(2, 9, 2), {"input1": x, "labels": y, "input2": torch.ones(9)}, 0)
     assert {key: len(value) for key, value in kept.kwargs.items()} == {"input1": FEW, "input2": 9}
+
+
+class WithLoss(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(2, 8), nn.Linear(8, 6)
+
+    def forward(self, x: Tensor, targets: Tensor | None = None) -> Any:
+        logits = self.head(self.body(x))
+        return logits if targets is None else (logits, F.cross_entropy(logits, targets))
+
+
+def test_labels_for_a_loss_inside_the_model_are_left_out_once_rows_double() -> None:
+    x, y = torch.randn(6, 2), torch.arange(6)
+    model = WithLoss()
+    with pytest.raises(ValueError, match=r"\(6\)\. The layers.*contains labels, leave them out"):
+        attach(model, example=(x, y), verbose=False)
+    assert len(few_samples(model, (x, y), 0).args) == 2
+    attach(model, verbose=False)
+    assert len(few_samples(model, (x, y), 0).args) == 1
+    assert check(model, (x, y))
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,17 @@ def test_an_optimizer_built_before_is_extended_or_the_omission_is_loud() -> None
     assert not torch.equal(model.fc.batchformer.layers[0].linear1.weight, before)
 
 
+def test_an_optimizer_of_named_parameters_gets_names_too() -> None:
+    model = NormedNet()
+    optimizer = torch.optim.SGD(model.named_parameters(), lr=0.5)
+    attach(model, optimizer=optimizer, verbose=False)
+    named = dict(model.named_parameters())
+    group = optimizer.param_groups[1]
+    assert group["name"] == "batchformer" and len(group["params"]) == 12
+    for name, parameter in zip(group["param_names"], group["params"], strict=True):
+        assert named[name] is parameter and ".batchformer." in name
+
+
 def test_objects_are_looked_through_only_once_an_optimizer_was_built(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from batchformer import attach
+from batchformer import attach, check
 from batchformer.plug.classifier import AttachError, axes_of, resolve, trace
 from batchformer.plug.example import find_batch
 from helpers.networks import BodyAndHead
@@ -134,9 +134,43 @@ class Flattened(SequenceFirst):
         return self.head(self.body(x).flatten(0, 1)).view(x.shape[0], -1)
 
 
+class Bag(nn.Module):
+    """Samples that share one tensor: the words of all texts, and where each text begins."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.head = nn.EmbeddingBag(30, 8), nn.Linear(8, 2)
+
+    def forward(self, words: Tensor, starts: Tensor) -> Tensor:
+        return self.head(self.words(words, starts))
+
+
+def test_a_dict_may_begin_with_the_tensor_that_has_the_samples() -> None:
+    words, starts = torch.arange(20), torch.tensor([0, 3, 9, 10, 15])
+    model = Bag()
+    with pytest.raises(AttachError, match=r"for 20 samples \(rows of the batch's first tensor\)"):
+        attach(model, example=(words, starts))
+    attach(model, example={"starts": starts, "words": words}, verbose=False)
+    assert len(model(words, starts)) == 10
+    assert check(model.head, torch.randn(6, 8))
+
+
+class TwoViews(nn.Module):
+    """Two views of each image in one batch of feature maps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.head = nn.Conv2d(3, 8, 3), nn.Conv2d(8, 2, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        maps = self.head(torch.cat((self.stem(x), self.stem(x.flip(-1)))))
+        return torch.stack(maps.mean((2, 3)).chunk(2)).mean(0)
+
+
 @pytest.mark.parametrize(
     ("model", "at", "example", "words"),
     [
+        (TwoViews(), None, torch.randn(3, 3, 7, 7), r"BatchFormer\(8\) and x of shape \(N, 8\)"),
         (Unused(), "unused", None, "is not called in a forward pass"),
         (TwoBranches(), "head", torch.randn(6, 4), "input of 'head' is a list, and BatchFormer"),
         (Flattened(), None, torch.randn(3, 6, 4), "no axis holds the samples"),

@@ -5,12 +5,13 @@ from __future__ import annotations
 import copy
 import pickle
 import warnings
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from batchformer import attach, check, detach, duplicate
+from batchformer import attach, check, detach, duplicate, export, split
 from batchformer.plug.example import Batch
 from batchformer.plug.insertion import DoublesSideInputs
 from batchformer.plug.side_inputs import FEATURES, PaddingMask, SideInputs, row_axes
@@ -192,6 +193,37 @@ def test_a_mask_that_attach_has_not_seen_is_explained() -> None:
         model(x, mask)
     model = attach(Masked(), at="block", example=(x, mask), verbose=False)
     assert len(model(x, mask)) == len(model(x)) == 2 * N
+
+
+class Nested(nn.Module):
+    """torch's own encoder, which in eval reads nested tensors where samples are padded."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(C, 2, C, dropout=0.0, batch_first=True)
+        self.encoder, self.head = nn.TransformerEncoder(layer, 3), nn.Linear(C, 2)
+
+    def forward(self, x: Tensor, padding: Tensor | None = None) -> Tensor:
+        tokens = self.encoder(x, src_key_padding_mask=padding)
+        return self.head(tokens[:, 0])  # type: ignore[no-any-return]
+
+
+@pytest.mark.filterwarnings("ignore:.*nested tensors")
+def test_the_mask_of_torchs_own_encoder_is_doubled_or_explained() -> None:
+    x, padding = torch.randn(N, 5, C), torch.zeros(N, 5, dtype=torch.bool)
+    padding[1, 3:] = True
+    plain, unseen = Nested(), attach(Nested(), at="encoder.layers.1", verbose=False)
+    with pytest.raises(RuntimeError, match=r"key_padd(?s:.*)others of 3 rows.*has not seen"):
+        unseen(x, padding)
+    options: Any = {"example": (x, padding), "mask": "src_key_padding_mask", "verbose": False}
+    model = attach(copy.deepcopy(plain), at="encoder.layers.1", dropout=0.0, **options)
+    outputs = model(x, padding)
+    torch.testing.assert_close(split(outputs).plain, plain(x, padding))
+    x[1, 3:] += 9.0  # what is in the padding changes nothing
+    torch.testing.assert_close(model(x, padding), outputs)
+    assert check(model, (x, padding))
+    with torch.no_grad():
+        assert torch.equal(export(model)(x, padding), model.eval()(x, padding))
 
 
 class Margin(nn.Linear):

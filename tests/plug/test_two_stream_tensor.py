@@ -47,6 +47,11 @@ def logits(rows: int = 8) -> Tensor:
         lambda out: (-torch.zeros(4, 5) * F.log_softmax(out, dim=-1)).sum(-1).mean(),
         lambda out: F.cross_entropy(out.flatten(1).float(), torch.zeros(4, dtype=torch.long)),
         lambda out: F.gaussian_nll_loss(out, torch.zeros(4, 5), torch.ones(4, 5)),
+        # Positions in one axis with the rows: tokens, pixels.
+        lambda out: F.cross_entropy(out.view(-1, 1), torch.zeros(4, 5).long().view(-1)),
+        lambda out: F.cross_entropy(out[..., None].flatten(0, 1).double(), torch.zeros(20).long()),
+        lambda out: -out[..., None].reshape(-1, 1).log_softmax(1)[range(20), [0] * 20].mean(),
+        lambda out: (out.reshape(-1) > 0) == torch.zeros(20),
         # What would go on without a word, and train the plain rows alone, or all pairs of rows.
         lambda out: -F.log_softmax(out, 1)[torch.arange(4), Y].mean(),
         lambda out: -F.log_softmax(out, 1)[range(4), Y].mean(),
@@ -54,10 +59,14 @@ def logits(rows: int = 8) -> Tensor:
         lambda out: -F.log_softmax(out, 1).gather(1, Y[:, None]).mean(),
         lambda out: -F.log_softmax(out, 1).gather(dim=-1, index=Y[:, None]).mean(),
         lambda out: -torch.gather(F.log_softmax(out, 1), 1, Y.unsqueeze(1)).mean(),
+        lambda out: torch.gather(out, 0, torch.arange(4)[:, None].expand(4, 5)),
         lambda out: F.mse_loss(out, torch.zeros_like(out).scatter_(1, Y[:, None], 1.0)),
         lambda out: F.mse_loss(out, torch.zeros_like(out).scatter(1, index=Y[:, None], value=1.0)),
         lambda out: out - torch.zeros_like(out).scatter_add(1, Y[:, None], torch.ones(4, 1)),
         lambda out: torch.zeros_like(out).__setitem__((torch.arange(4), Y), 1.0),
+        # Losses, summed or averaged by groups.
+        lambda out: torch.zeros(4).scatter_add(0, Y, out.logsumexp(1)),
+        lambda out: torch.zeros(4).scatter_reduce(0, index=Y, src=out[:, 0], reduce="mean"),
         lambda out: ((out[:, :1] - Y) ** 2).mean(),
         lambda out: ((Y - out[:, :1]) ** 2).mean(),
         lambda out: F.mse_loss(out[:, :1], Y.float()),
@@ -111,6 +120,7 @@ def test_a_forgotten_match_is_named(criterion: Callable[[Tensor], Tensor]) -> No
         lambda out: out.scatter(1, match(out, Y)[:, None], 1.0),
         lambda out: out.scatter(0, torch.zeros(4, 5).long(), 1.0),
         lambda out: out.scatter_add(1, match(out, Y)[:, None], torch.ones(8, 1)),
+        lambda out: torch.zeros(4).scatter_add(0, match(out, Y), out[:, 0]),
         lambda out: out.mean(1, keepdim=True) - out,
         lambda out: out[:, :1] * torch.ones(4),
         lambda out: out - out.mean(0),
@@ -140,6 +150,11 @@ def test_a_forgotten_match_is_named(criterion: Callable[[Tensor], Tensor]) -> No
         lambda out: out[:, :4].unflatten(1, (2, 2)),
         lambda out: out.reshape(-1),
         lambda out: out.view(8, 1, 5),
+        # There and back.
+        lambda out: out[:, :2].reshape(-1, 1).sigmoid().view(8, 2),
+        lambda out: out[:, :4].reshape(-1, 2).sigmoid().view(8, -1),
+        lambda out: out.mT.reshape(-1).view(20, 2),
+        lambda out: F.cross_entropy(out.view(-1, 1), match(out, Y.new_zeros(4, 5)).view(-1)),
         lambda out: out.mT.reshape(4, 10),
         # Two rows for each sample: four samples, plain and mixed.
         lambda out: out.view(-1, 2, 5).mean(1),
@@ -274,6 +289,10 @@ def test_what_keeps_the_rows_keeps_the_memory() -> None:
     out = logits()
     assert type(out.flatten(1)) is TwoStreamTensor and type(out[:, :3]) is TwoStreamTensor
     assert type(out.detach()) is TwoStreamTensor and type(out.argmax(1)) is TwoStreamTensor
+    assert type(torch.cat([out, out], 1)) is type(F.relu(input=out)) is TwoStreamTensor
+    assert {type(part) for part in (*out.split(2, 1), *out.chunk(2, 1))} == {TwoStreamTensor}
+    assert {type(part) for part in (*out.split(4), *out.chunk(2), *out[:, :1].mT)} == {Tensor}
+    assert type(torch.stack((out, out))) is type(torch.cat([out, out])) is Tensor
     loss = F.cross_entropy(out, torch.zeros(8, dtype=torch.long))
     assert type(loss) is Tensor
     assert type(out[:4]) is Tensor and type(split(out).plain) is Tensor
@@ -325,3 +344,48 @@ def test_deep_inside_only_the_outputs_are_marked() -> None:
     model[2].register_forward_hook(lambda module, args, out: seen.append(out))
     assert type(model(torch.randn(4, 6))) is TwoStreamTensor
     assert type(seen[0]) is Tensor and len(seen[0]) == 8
+
+
+@pytest.mark.parametrize("at", ["1", "3"])
+def test_mixed_rows_alone_are_no_two_streams(at: str) -> None:
+    model = nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 5))
+    attach(model, at=at, streams="mixed_only", verbose=False)
+    out = model(torch.randn(6, 6))
+    assert type(out) is Tensor and out.view(3, 2, 5).mean(1).shape == (3, 5)
+
+
+class Block(nn.Module):
+    """A head that is no layer: a norm and a linear layer, as in LeViT and RepViT."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.linear = nn.BatchNorm1d(8), nn.Linear(8, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(self.norm(x))  # type: ignore[no-any-return]
+
+
+class WithBlocks(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.heads = nn.Linear(6, 8), nn.ModuleList([Block(), Block()])
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        x = self.body(x)
+        return tuple(head(x) for head in self.heads)
+
+
+class Declaring(WithBlocks):
+    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
+        return self.heads[0](self.body(x))  # type: ignore[no-any-return]
+
+    def get_classifier(self) -> nn.Module:
+        return self.heads[0]
+
+
+@pytest.mark.parametrize("build", [WithBlocks, Declaring])
+def test_the_outputs_of_a_head_that_is_a_block_are_marked(build: type[nn.Module]) -> None:
+    out = attach(build(), verbose=False)(torch.randn(4, 6))
+    for part in out if isinstance(out, tuple) else [out]:
+        with pytest.raises(ValueError, match="8 rows for 4 samples"):
+            F.cross_entropy(part, Y)

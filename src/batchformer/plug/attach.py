@@ -191,7 +191,8 @@ def attach(
         # Insert them, and run one training pass to prove that rows double.
         try:
             insert_all(calls, modules, streams, mask)
-            if not any(call.name in names for names in record.producers for call in calls):
+            at_head = any(call.name in names for names in record.producers for call in calls)
+            if streams == "shared" and not at_head:
                 mark_outputs(model, record, calls)
             seen = dry_run(model, batch, calls, streams, record, strict=at is None)
             norms = seen.norms if batch_norm == "per_stream" else []
@@ -265,7 +266,12 @@ def _add_to_optimizer(
     """Add the new parameters to the optimizer, or warn if one exists that does not have them."""
     if optimizer is not None:
         rate = optimizer.param_groups[0]["lr"] * factor
-        optimizer.add_param_group({"params": added, "lr": rate, "initial_lr": rate, "name": MODULE})
+        params: list[Any] = added
+        if "param_names" in optimizer.param_groups[0]:  # built from named_parameters()
+            names: dict[Tensor, str] = {p: name for name, p in model.named_parameters()}
+            params = [(names[p], p) for p in added]
+        group = {"params": params, "lr": rate, "initial_lr": rate, "name": MODULE}
+        optimizer.add_param_group(group)
         return
     # Usually no optimizer was built yet, and to look through all objects takes a tenth of a second.
     built = {kind for kind in _subclasses(Optimizer) if hasattr(kind.step, BUILT_STEP)}
@@ -443,7 +449,8 @@ def _summary(
     each = f", at each of {positions} positions" if positions > 1 else ""
     each += ", over the samples of all ranks" if modules[0].exchange else ""
     added = sum(parameter_count(module) for module in modules)
-    beside = f"; what {sides} modules read beside the features is doubled" if sides else ""
+    readers = "1 module reads" if sides == 1 else f"{sides} modules read"
+    beside = f"; what {readers} beside the features is doubled" if sides else ""
     rows = "2N rows, plain then mixed" if streams == "shared" else "N mixed rows"
     then = f"criterion(logits, {'match(logits, y)' if streams == 'shared' else 'y'})"
     if modules[0].exchange:

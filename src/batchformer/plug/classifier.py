@@ -135,7 +135,7 @@ def without_auxiliary(outputs: Any) -> Any:
 
 def trace(model: nn.Module, batch: Batch) -> Trace:
     """Record how modules are called, and which layers the outputs come from."""
-    with _with_graph(model):
+    with with_graph(model):
         return run_without_values(model, batch, lambda batch: _traced(model, batch))
 
 
@@ -144,7 +144,7 @@ def find_and_trace(model: nn.Module, example: Any, axis: int) -> tuple[Batch, Tr
     if example is not None:
         batch = find_batch(model, example, axis)
         return batch, trace(model, batch)
-    with _with_graph(model):
+    with with_graph(model):
         # Prefer a batch that the model trains on. If none does, dry_run says why.
         with suppress(ValueError):
             return guess(model, lambda batch: _traced_and_trained(model, batch))
@@ -166,7 +166,7 @@ def _traced_and_trained(model: nn.Module, batch: Batch) -> Trace:
 
 
 @contextmanager
-def _with_graph(model: nn.Module) -> Iterator[None]:
+def with_graph(model: nn.Module) -> Iterator[None]:
     """Eval, with gradients for all parameters: a frozen model would have no graph to follow."""
     with preserve_state(model), torch.enable_grad():
         model.eval()
@@ -421,11 +421,13 @@ def axes_of(call: Call, rows: int | None, width: int | None, record: Trace) -> t
     known = rows is not None and len(shape) >= 2 and -len(shape) <= rows < len(shape)
     if rows is None or not known or shape[rows] != samples:
         raise AttachError(
-            f"attach(): the input of {call.name!r} has shape {shape} for {samples} samples; no "
-            f"axis holds the samples. Choose another place. Set input_axis=1 if the inputs of the "
-            f"model are (L, N, ...), or batch_axis for this place. Rows of regions, as in a "
-            f"detector's box head, are not samples: the model doubles no labels for them. "
-            f"{OWN_FORWARD.format(channels=shape[-1])} "
+            f"attach(): the input of {call.name!r} has shape {shape} for {samples} samples (rows "
+            f"of the batch's first tensor); no axis holds the samples. Choose another place. If "
+            f"another tensor has the samples, begin example=, a dict, with it. Set input_axis=1 if "
+            f"the inputs of the model are (L, N, ...), or batch_axis for this place. Rows of "
+            f"regions, as in a detector's box head, are not samples: the model doubles no labels "
+            f"for them. "
+            f"{OWN_FORWARD.format(channels=shape[channel_axis(call, record)])} "
             f"{record.candidates([call.name], lines=False)}"
         )
     if width is not None and not -len(shape) <= width < len(shape):

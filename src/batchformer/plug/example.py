@@ -117,6 +117,8 @@ def fit_batch(model: nn.Module, example: Any, axis: int = 0) -> Batch:
     with preserve_state(model), torch.no_grad():
         try:
             given.run(model.eval())
+            if _takes_labels(model):  # for a loss, which in training would need them doubled
+                given.run(model.train())
         except Exception:  # (x, y) of a data loader: the model may accept x alone
             alone = as_batch(given.args[0], axis)
             if _takes(model, *given.args):
@@ -151,6 +153,15 @@ def _takes(model: nn.Module, /, *args: Any, **kwargs: Any) -> bool:
     except TypeError:
         return False
     return True
+
+
+def _takes_labels(model: nn.Module) -> bool:
+    """Whether the second argument of the model is for labels, by its name."""
+    try:
+        names = [*inspect.signature(model.forward).parameters]
+    except (TypeError, ValueError):  # TorchScript
+        return False
+    return len(names) > 1 and names[1] in ("label", "labels", "target", "targets", "y")
 
 
 def _without_labels(kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -221,7 +232,7 @@ _REMEMBERED: WeakKeyDictionary[nn.Module, Batch] = WeakKeyDictionary()
 
 def remember_example(model: nn.Module, batch: Batch) -> None:
     """Keep two samples of a batch of tensors; they share no memory with it."""
-    parts = (*batch.args, *batch.kwargs.values())
+    parts = [part for _, part in leaves((batch.args, batch.kwargs))]
     tensors = [part for part in parts if isinstance(part, Tensor)]
     rest = [part for part in parts if not isinstance(part, Tensor)]
     of_samples = all(t.ndim > batch.axis and t.shape[batch.axis] == batch.rows for t in tensors)

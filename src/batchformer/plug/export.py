@@ -83,6 +83,7 @@ def export(model: nn.Module | Mapping[str, Any], example: Any = None) -> Any:
     batch = batch or find_batch(plain, example, record.input_axis if record else 0)
     with preserve_state(inner), torch.no_grad():
         expected = output_tensors(batch.run(inner.eval()))
+    with preserve_state(plain), torch.no_grad():  # from the same random state: eval may draw, too
         outputs = output_tensors(batch.run(plain))
     if len(expected) != len(outputs) or not all(map(same_bits, expected, outputs)):
         raise RuntimeError(

@@ -255,7 +255,7 @@ class WithBatchFormer(ForwardMixin):
                     warnings.warn(unseen, stacklevel=2)
             try:
                 out = super().forward(features, *args, **kwargs)
-            except RuntimeError as error:
+            except (RuntimeError, AssertionError) as error:  # torch's attention asserts its shapes
                 unseen = _unseen(place, x, features, args, kwargs)
                 if unseen is None:
                     raise
@@ -267,9 +267,9 @@ class WithBatchFormer(ForwardMixin):
 
 def _unseen(place: Place, x: Tensor, features: Tensor, args: Any, kwargs: Any) -> str | None:
     """Advice if a module reads N rows beside the 2N rows of the features; else None."""
-    rows = x.shape[place.encoder.batch_axis]
     if features is x or place.role != "double":
         return None
+    rows = x.shape[place.encoder.batch_axis]
     beside = any(t.shape[0] == rows for _, t in tensors((args, kwargs)))
     return UNSEEN.format(rows=rows) if beside else None
 
@@ -346,7 +346,8 @@ def insert_all(
     role: Role = "double" if streams == "shared" else "mix_all"
     for call, module, pair, beside in zip(calls, modules, pairs, masks, strict=True):
         owner = owners.setdefault(id(module), call.module)
-        place = Place(role, (owner,), marks=True, stream=shared.get(pair), mask=beside)
+        doubles = role == "double"  # other rows are no two streams
+        place = Place(role, (owner,), marks=doubles, stream=shared.get(pair), mask=beside)
         insert(call.module, place, module if owner is call.module else None)
 
 
@@ -359,15 +360,18 @@ def mark_outputs(model: nn.Module, record: Trace, calls: list[Call]) -> None:
         names = find_classifiers(model, record)
     except AttachError:
         return  # without one classifier, the marks of the places may reach the outputs
-    owner = calls[0].module
-    for place in _places(calls):
-        place.marks = False
-    for name in names:
-        if not isinstance(record.calls[name].module, WithBatchFormer):
-            insert(record.calls[name].module, Place("pass", (owner,), marks=True))
+    heads = [record.calls[name].module for name in names]
+    for call in calls:
+        call.module.__dict__["_place"].marks = call.module in heads
+    for head in heads:
+        if not isinstance(head, WithBatchFormer):
+            insert(head, Place("pass", (calls[0].module,), marks=True))
 
 
 # ---- One training pass on the example batch, which proves that rows double.
+
+#: Advice where a loss inside the model may have failed.
+LABELS = "If the example contains labels, leave them out: they would need 2N rows. "
 
 
 @dataclass
@@ -417,15 +421,17 @@ def dry_run(
                 raise  # there is nothing else to try
             seen = _training_pass(model, batch, calls, record, doubles_sides=True)
         except Exception as error:
+            reason = str(error).rstrip(".")
             if _fails_alone(model, batch):
                 raise AttachError(
                     f"attach(): in training the model fails on this batch without BatchFormer too: "
-                    f"{error}. Pass example=, a batch that it trains on."
+                    f"{reason}. Pass example=, a batch that it trains on."
                 ) from first
+            several = len(batch.args) + len(batch.kwargs) > 1
             raise AttachError(
-                f"attach(): with BatchFormer at {names} a training pass fails: {error}. The layers "
-                f"after the place do not accept 2N rows. {OTHER_ROWS if doubles_sides else ''}"
-                f"{record.candidates(tried)}"
+                f"attach(): with BatchFormer at {names} a training pass fails: {reason}. The "
+                f"layers after the place do not accept 2N rows. {OTHER_ROWS * doubles_sides}"
+                f"{LABELS * several}{record.candidates(tried)}"
             ) from first
     for place in seen.later:  # a pass without values restores attributes, roles among them
         place.role = "mix_second_half"

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from batchformer.nn.streams import leaves, map_leaves
-from batchformer.plug.classifier import AttachError, Call
+from batchformer.plug.classifier import AttachError, Call, with_graph
 from batchformer.plug.example import Batch, run_without_values
-from batchformer.plug.preserve import preserve_state, temporary_hooks
+from batchformer.plug.preserve import temporary_hooks
 
 #: The path of a module's first positional argument among ``(args, kwargs)``.
 FEATURES = "[0][0]"
@@ -91,8 +91,7 @@ def row_axes(model: nn.Module, batch: Batch) -> RowAxes:
         lambda part: torch.cat((part, part.narrow(batch.axis, 0, 1)), dim=batch.axis),
         lambda part: [*part, part[0]],
     )
-    with preserve_state(model), torch.no_grad():
-        model.eval()
+    with with_graph(model):  # without one, torch's encoder layers read nested tensors in eval
         few, many = (
             run_without_values(model, part, lambda part: _shapes_read(model, part))
             for part in (batch, more)

@@ -36,8 +36,13 @@ COMPARISONS = {
 PRODUCTS = {"mul", "multiply", "__mul__", "__rmul__", "where", "xlogy"}
 REDUCTIONS = {"mean", "sum"}
 #: Functions whose index may have fewer rows than what it indexes.
-INDEXED = {"gather", "scatter", "scatter_", "scatter_add", "scatter_add_"}
+SCATTERS = {
+    *("scatter", "scatter_", "scatter_add", "scatter_add_", "scatter_reduce", "scatter_reduce_")
+}
+INDEXED = {"gather", *SCATTERS}
 RESHAPES = {"view", "reshape", "unflatten"}
+FLATTENINGS = {"view", "reshape", "flatten"}
+SPLITS = {"split", "chunk", "tensor_split"}
 TRANSPOSITIONS = {"t", "transpose", "swapaxes", "swapdims", "permute", "movedim"}
 
 
@@ -61,6 +66,7 @@ class TwoStreamTensor(Tensor):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
+        operands = (*args, *kwargs.values())
         name = getattr(func, "__name__", "")
         with DisableTorchFunctionSubclass():
             if torch.compiler.is_compiling():
@@ -71,7 +77,7 @@ class TwoStreamTensor(Tensor):
             try:
                 result = func(*args, **kwargs)
             except (RuntimeError, ValueError, IndexError) as error:
-                rows = _half_of_marked((args, tuple(kwargs.values())))
+                rows = _half_of_marked(operands)
                 if not rows:
                     raise
                 kind = ValueError if isinstance(error, ValueError) else RuntimeError
@@ -81,10 +87,14 @@ class TwoStreamTensor(Tensor):
                 return result
             if name in RESHAPES:
                 _check_reshape(name, args, kwargs, result)
-            if _is_all_pairs(name, (*args, *kwargs.values()), result):
+            if _is_all_pairs(name, operands, result):
                 return result.as_subclass(_AllPairs)
-            marked = {_rows_of(t) for t in args if isinstance(t, TwoStreamTensor) and t.ndim}
-            return _mark(result, marked, turned=name in TRANSPOSITIONS)
+            if name in FLATTENINGS and _flattens(operands[0], result):
+                return result.as_subclass(_Flattened)
+            rows_of_marked = _marked_rows(operands)
+            if name in SPLITS:
+                return tuple(_mark(part, rows_of_marked, turned=False) for part in result)
+            return _mark(result, rows_of_marked, turned=name in TRANSPOSITIONS)
 
     def __iter__(self) -> Iterator[Tensor]:
         rows: Iterator[Tensor] = super().__iter__()  # type: ignore[no-untyped-call]
@@ -102,6 +112,10 @@ class _RowsLast(TwoStreamTensor):
     """The same after a transposition: ``(..., 2N)``."""
 
     _rows_axis = -1
+
+
+class _Flattened(TwoStreamTensor):
+    """The same with positions in one axis with the rows, ``(2N L, ...)``: still two halves."""
 
 
 class _AllPairs(TwoStreamTensor):
@@ -143,15 +157,29 @@ def _rows_of(tensor: TwoStreamTensor) -> int:
     return tensor.shape[tensor._rows_axis]
 
 
-def _mark(result: Any, rows: set[int], turned: bool) -> Any:
+def _marked_rows(operands: Sequence[Any]) -> dict[int, type[Tensor]]:
+    """The rows of the marked operands, also of those in a list, which ``torch.cat`` takes."""
+    listed = (part for value in operands if isinstance(value, (list, tuple)) for part in value)
+    marked = (t for t in (*operands, *listed) if isinstance(t, TwoStreamTensor) and t.ndim)
+    return {_rows_of(t): _Flattened if type(t) is _Flattened else TwoStreamTensor for t in marked}
+
+
+def _mark(result: Any, rows: Mapping[int, type[Tensor]], turned: bool) -> Any:
     """Mark a result that keeps the rows; any other, such as a scalar loss, stays ordinary."""
     if type(result).__module__ == "torch.return_types":  # values and indices of topk, max and sort
         return type(result)([_mark(part, rows, turned) for part in result])
     if not _has_rows(result) or isinstance(result, TwoStreamTensor):
         return result
     if result.shape[0] in rows:
-        return result.as_subclass(TwoStreamTensor)
+        return result.as_subclass(rows[result.shape[0]])
     return result.as_subclass(_RowsLast) if turned and result.shape[-1] in rows else result
+
+
+def _flattens(outputs: Any, result: Tensor) -> bool:
+    """Whether a reshape put positions into one axis with the rows."""
+    if not isinstance(outputs, TwoStreamTensor) or outputs._rows_axis or not outputs.numel():
+        return False
+    return len(result) > len(outputs) and len(result) % len(outputs) == 0
 
 
 def _half_of_marked(operands: Any) -> int:
@@ -175,6 +203,12 @@ def _silently_paired(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     if name in COMPARISONS:
         tensors = [tensor for tensor in operands[:2] if _has_rows(tensor)]
         return _broadcast_rows(*tensors) if len(tensors) == 2 else 0
+    index: Any
+    if name in SCATTERS and len(operands) > 3:
+        # zeros.scatter_add(0, group, losses): an index may have fewer rows than the source.
+        index, source = operands[2:4]
+        if isinstance(source, TwoStreamTensor) and _has_rows(index):
+            return len(index) if 2 * len(index) == len(source) else 0
     if not isinstance(marked, TwoStreamTensor) or marked.ndim < 2 or marked._rows_axis:
         return 0
     if name in ("__getitem__", "__setitem__") and isinstance(args[1], tuple):
@@ -188,11 +222,17 @@ def _silently_paired(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     if name in INDEXED:
         # log_p.gather(1, y[:, None]) and zeros_like(out).scatter_(1, y[:, None], 1): an index may
         # have fewer rows, and the others are ignored.
-        index: Any = args[2] if len(args) > 2 else kwargs.get("index")
+        index = args[2] if len(args) > 2 else kwargs.get("index")
         dim = kwargs.get("dim", args[1] if len(args) > 1 else 0)
         along_rows = not isinstance(dim, int) or dim % marked.ndim == 0
-        if _has_rows(index) and not along_rows and 2 * index.shape[0] == marked.shape[0]:
-            return int(index.shape[0])
+        if not _has_rows(index) or 2 * index.shape[0] != marked.shape[0]:
+            return 0
+        samples = int(index.shape[0])
+        if along_rows and name == "gather":
+            # DeBERTa's own loss selects labelled samples so: all of them are the plain rows.
+            in_order = torch.arange(samples, device=index.device)
+            return samples if torch.equal(index.flatten(1)[:, 0], in_order) else 0
+        return 0 if along_rows else samples
     return 0
 
 
@@ -225,9 +265,11 @@ def _check_reshape(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], ou
     """Refuse a reshape of ``(2N, ...)`` to ``(N, ...)``, which joins neighbouring rows.
 
     With an even N, ``(N, 2, ...)`` also fits two views of each sample, so this only warns. A first
-    size of -1 names no N and is accepted.
+    size of -1 names no N and is accepted. So is what undoes a flattening.
     """
     marked, *sizes = args
+    if isinstance(marked, _Flattened):
+        return
     if name == "unflatten":
         dim = sizes.pop(0) if sizes else kwargs["dim"]
         if dim not in (0, -marked.ndim):
