@@ -245,8 +245,9 @@ def _used(seen: Evidence, leaves: dict[int, tuple[Tensor, int]]) -> list[BatchFo
 def _guess(model: nn.Module, axis: int) -> Batch:
     failure: ValueError | None = None
     try:
-        if axis == 0:  # guesses have their samples there
-            return find_and_trace(model, None, axis)[0]
+        batch = find_and_trace(model, None, axis)[0]
+        if batch.axis == axis:
+            return batch
     except ValueError as error:
         failure = error
     raise ValueError(
@@ -295,7 +296,8 @@ def _replaced_since(
     ]
     if not gone and encoders:
         return None
-    text = f"attached before {', '.join(record.places)}, but {', '.join(gone)} replaced since"
+    what = f"{', '.join(gone)} replaced" if gone else "its encoder removed"
+    text = f"attached before {', '.join(record.places)}, but {what} since"
     removed = "reset_classifier, a new head, or converted norms removed it"
     return Finding(THERE, False, text, f"{removed}: detach(model), then attach(model) again")
 

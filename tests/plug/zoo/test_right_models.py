@@ -66,6 +66,18 @@ def normed() -> nn.Sequential:
     )
 
 
+class LastState(nn.Module):
+    """An LSTM over (L, N, 8), and a classifier of its last state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm, self.fc = nn.LSTM(8, C), nn.Linear(C, K)
+
+    def forward(self, steps: Tensor) -> Tensor:
+        logits: Tensor = self.fc(self.lstm(steps)[0][-1])
+        return logits
+
+
 # attach, with each of its options.
 
 attached("mlp", mlp, x)
@@ -158,6 +170,11 @@ def small_features_of_a_guessed_batch() -> Any:
     for parameter in model[0].parameters():
         parameter.requires_grad_(False).mul_(0.02)
     return model, None, {}
+
+
+@right
+def a_guessed_sequence_first() -> Any:
+    return attach(LastState(), verbose=False), None, {}
 
 
 @right

@@ -658,6 +658,11 @@ wrong(
                 )
             ),
         },
+        (THERE, "its encoder removed since"): {
+            "encoder deleted after attach": lambda: changed(
+                attached(), lambda m: delattr(m[2], "batchformer")
+            )
+        },
         (THERE, ""): {
             "forward replaced after attach": lambda: changed(
                 attached(), lambda m: setattr(m[2], "forward", lambda f: F.linear(f, m[2].weight))
