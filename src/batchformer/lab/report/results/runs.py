@@ -179,6 +179,10 @@ LEFT_OUT = (
     "figures of samples and their relations were left out by --train.no-figures; "
     "`batchformer show FIGURE RUN --compute` measures them from the checkpoint"
 )
+#: What is lost with a damaged ``insight.npz``.
+UNSEEN = (
+    "not in the figures of samples until `batchformer show FIGURE RUN --compute` measures it again"
+)
 
 
 class _Damage(ValueError):
@@ -232,7 +236,10 @@ def read_run(folder: str | Path) -> RecordedRun:
     if result is not None:
         missing = Arrays(folder / "figures.npz").problem()
         remarks += (f"{missing}; not in the figures by class and by image",) if missing else ()
-        if _left_out_figures(config["recipe"]) and not any(folder.rglob("insight.npz")):
+        looked = sorted(folder.rglob("insight.npz"))  # of a run of several trainings, one for each
+        problems = (Arrays(path).problem() for path in looked)
+        remarks += tuple(f"{one}; {UNSEEN}" for one in problems if one)
+        if _left_out_figures(config["recipe"]) and not looked:
             remarks += (LEFT_OUT,)
     origin, sittings = str(config.get("taken_from") or ""), tuple(config.get("sittings", ()))
     trained, weights = config.get("trained", {}), str(config.get("weights", {}).get("sha256", ""))
