@@ -97,7 +97,10 @@ class RecordedRun:
 
     @property
     def trainings(self) -> frozenset[str]:
-        """All trainings it depends on: its own or the one it copies, its start and its teacher."""
+        """All trainings it depends on: its own or the one it copies, its start and its teacher.
+
+        Each is named with its folder of runs: other folders have other runs of the same names.
+        """
         sources = (str(self.recipe.get(role) or "") for role in ("start", "teacher"))
         named = {
             f"{recipe}/{arm or self.arm}/seed{self.seed}"
@@ -105,7 +108,8 @@ class RecordedRun:
             for name in source_names(source)
             for recipe, _, arm in [name.partition("/")]
         }
-        return frozenset({self.taken_from or self.name} | named)
+        root = Path(*self.folder.resolve().parts[: -len(self.name.split("/"))])
+        return frozenset(f"{root}/{name}" for name in {self.taken_from or self.name} | named)
 
     @property
     def configuration(self) -> Json:
