@@ -35,6 +35,7 @@ def test_the_demonstrations_help_fits_two_screens(capsys: pytest.CaptureFixture[
     assert {"--seeds", "--data.ratio", "--hyper.cutmix", "--module.heads", "--optim.lr"} <= options
     assert not {"--data.root", "--hyper.margin", "--optim.betas", "--jobs.time"} & options
     words = "\n".join(lines)
+    assert "or which: 100-119 or 0,2,7-9\n" in words, "also seeds that do not begin at 0"
     assert "--optim.lr 0.05" in words and "--help-all explains all" in words
 
 

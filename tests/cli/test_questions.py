@@ -27,6 +27,11 @@ def test_check_says_whether_batchformer_acts(capsys: pytest.CaptureFixture[str])
     assert end.value.code == 1 and "frozen" in capsys.readouterr().out
 
 
+def test_check_explains_a_network_for_other_channels() -> None:
+    with pytest.raises(ValueError, match=r"digits have one, which digits_net .* by --model"):
+        questions.check(["demo", "--model", "resnet32", "--device", "cpu"])
+
+
 def test_check_needs_a_method_with_batchformer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

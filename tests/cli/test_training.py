@@ -42,6 +42,7 @@ def reported(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
         ("compare", ["--wait", "--launcher", "local"], "the command waits anyway"),
         ("compare", ["--together", "2", "--launcher", "slurm"], r"is --jobs\.at-once"),
         ("sweep", ["--together", "2", "--launcher", "local"], r"is --jobs\.at-once"),
+        ("compare", ["--jobs.at-once", "2"], "is for --launcher local or slurm"),
         ("sweep", ["--train.epochs", "3", "--train.updates", "9"], r"Set --train\.epochs 0"),
         ("train", ["--arm", "baselin"], "Did you mean baseline"),
         ("train", ["--seed", "-1"], "seeds count from 0"),

@@ -138,7 +138,7 @@ def test_what_cannot_be_looked_at_is_refused(loader: DataLoader[Any]) -> None:
     with pytest.raises(TypeError, match="the loader gives dict"):
         look_at(own_network(), [{"x": torch.zeros(2, 3, 8, 8)}])
     images = torch.zeros(2, 3, 8, 8)
-    for labels in (torch.rand(2, 4), torch.zeros(2, 1), torch.tensor([-1, 0])):
+    for labels in (torch.rand(2, 4), torch.rand(2), torch.zeros(2, 1), torch.tensor([-1, 0])):
         with pytest.raises(ValueError, match="one class from 0 on for each sample"):
             look_at(own_network(), [(images, labels)])
     with pytest.raises(ValueError, match="two or more samples"):

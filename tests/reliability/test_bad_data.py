@@ -59,7 +59,7 @@ def test_a_corrupt_image_is_named_and_what_was_trained_is_kept(
     command = on_images(images, "--train.workers", workers)
     said = refused(*command)
     assert said.startswith(f"batchformer: {path} cannot be decoded") and said.count("\n") == 1
-    assert "Replace the file" in said
+    assert "Replace the file" in said and "--train.damaged skip" in said
     folder = images.parent / "runs/my_folder/batchformer/seed0"
     kept = checkpoint.load_newest(folder / "checkpoints")
     assert kept is not None and 0 < kept["counters"]["update"] < 8

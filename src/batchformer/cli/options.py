@@ -74,8 +74,7 @@ class ManyRuns(Settings):
     """Options of commands that train several runs."""
 
     seeds: int | str = 3
-    """How many, counted from 0; or which: ranges and numbers, as in 100-119 or 0,2,7-9. With fewer
-    than 3 there is no interval."""
+    """How many, from 0 on, or which: 100-119 or 0,2,7-9; with fewer than 3 there is no interval."""
     together: int = 1
     """Runs that train side by side on the device; 8 suit a large GPU and a small network."""
     runs: Path = Path("runs")

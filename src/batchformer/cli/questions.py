@@ -36,6 +36,7 @@ def check(arguments: list[str]) -> None:
     require_training(recipe.method, recipe.module)
     ensure_data(recipe)
     from batchformer.lab.runs.build import build, load_task, pick_device
+    from batchformer.lab.runs.run import explain_unfit_images
     from batchformer.lab.runs.sub_runs import targets_of
     from batchformer.plug.check import check as look
 
@@ -47,7 +48,8 @@ def check(arguments: list[str]) -> None:
     batch = task.feed(recipe.train, 0).batch(0)
     optimizer = method.optimizers(recipe.optim).get("main")  # a method may train nothing
     mixed_only = recipe.module.streams == "mixed_only"
-    result = look(method, batch["x"][:32], optimizer, mixed_only=mixed_only)
+    with explain_unfit_images():
+        result = look(method, batch["x"][:32], optimizer, mixed_only=mixed_only)
     print(result)
     if not result.passed:
         raise SystemExit(1)

@@ -35,7 +35,7 @@ from batchformer.lab.config.arms import usual_arms
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.engine.distributed.torchrun import is_follower, several_ranks
 from batchformer.lab.recipes import find_recipe
-from batchformer.lab.runs.cluster import ensure_launcher
+from batchformer.lab.runs.cluster import JobConfig, ensure_launcher
 from batchformer.lab.runs.listing import ensure_data, print_sweeps
 
 if TYPE_CHECKING:
@@ -110,6 +110,11 @@ def _refuse_impossible(options: CompareOptions | SweepOptions, command: str) -> 
         )
     if options.launcher != "slurm" and options.wait:
         raise UserError("--wait is for --launcher slurm; without it the command waits anyway.")
+    if options.launcher == "none" and options.jobs != JobConfig():
+        raise UserError(
+            "--jobs... is for --launcher local or slurm; without a launcher --together says how "
+            "many runs train at once."
+        )
     refuse_unknown_arms(options.arms)
     if options.launcher != "none":
         ensure_launcher(options.launcher)

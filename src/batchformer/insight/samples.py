@@ -66,7 +66,7 @@ def collect(
             break
         given, target, strings = _parts(batch)
         inputs.append(given)
-        labels.append(torch.as_tensor(target).detach().cpu().long())
+        labels.append(_numbers_of_classes(torch.as_tensor(target).detach().cpu()))
         source = batch if isinstance(batch, Mapping) else batch[0]
         texts += list(captions(source)) if callable(captions) else strings
         held += len(labels[-1])
@@ -85,6 +85,17 @@ def collect(
         texts = _described(joined, held, columns)
     shown = None if picture else tuple(_shortened(text) for text in texts[:held])
     return Samples(joined, torch.cat(labels)[:most], shown)
+
+
+def _numbers_of_classes(labels: Tensor) -> Tensor:
+    """As int64; refuse targets of a regression, which a cast would make classes."""
+    whole = labels.long()
+    if not torch.equal(whole.to(labels.dtype), labels):
+        raise ValueError(
+            "look_at(): the labels of the loader are not whole numbers. Use a loader that gives "
+            "one class from 0 on for each sample."
+        )
+    return whole
 
 
 def _parts(batch: Any) -> tuple[Inputs, Any, list[str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import warnings
 from collections.abc import Collection, Iterable
 from itertools import combinations
 from xml.etree import ElementTree
@@ -85,6 +86,14 @@ def test_text_stays_text_in_the_fonts_of_the_page(svg: str) -> None:
     assert "a $b$ <c>" in words
     assert "DejaVu" not in svg
     assert "font-size: 9px" in svg
+
+
+def test_letters_that_only_the_page_has_are_kept_without_a_warning() -> None:
+    figure, (axes,) = new_figure([2.0])
+    title(axes, "蓝")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert "蓝" in inline_svg(figure, "x", "x")
 
 
 def test_equal_figures_are_equal_text_but_for_their_ids(svg: str) -> None:

@@ -61,6 +61,8 @@ REFUSED: list[tuple[Any, dict[str, Any], str]] = [
     (PairConfig, {"replacements": ("Faux",)}, "needs WORD=OTHER"),
     (ContrastConfig, {"ratio": 0.5}, "data.ratio is 0.5, below 1"),
     (LongTailConfig, {"ratio": 0.2}, "data.ratio is 0.2, below 1"),
+    (LongTailConfig, {"seed": -1}, "data.seed is -1, below 0"),
+    (ContrastConfig, {"seed": -1}, "data.seed is -1, below 0"),
     (LongTailConfig, {"name": "digits", "root": "folder"}, "embedded"),
     (LongTailConfig, {"name": "digits", "profile": "step"}, "exponential profile only"),
     (LongTailConfig, {"name": "imagenet_lt"}, "augment jitter, resized, paco, simclr, deit, not"),

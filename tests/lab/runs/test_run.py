@@ -83,6 +83,11 @@ def test_a_batch_of_one_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyP
         run(other, "baseline", 0, root=tmp_path, **OPTIONS)
 
 
+def test_a_network_for_other_channels_is_explained(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"digits have one, which digits_net .* by --model"):
+        run(short().changed(model="resnet32"), "baseline", 0, root=tmp_path, **OPTIONS)
+
+
 def test_arms_are_paired(tmp_path: Path) -> None:
     """Adding the module changes no pixel, no order and no shared initial weight."""
     recipe, task = short(), load_task(demo().data, CPU)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import re
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -165,7 +166,9 @@ def inline_svg(figure: Figure, description: str, prefix: str) -> str:
         import matplotlib
 
     buffer = io.StringIO()
-    with matplotlib.rc_context({"svg.fonttype": "none"}):
+    with matplotlib.rc_context({"svg.fonttype": "none"}), warnings.catch_warnings():
+        # The fonts of the page write the text, also letters that matplotlib's do not have.
+        warnings.filterwarnings("ignore", "Glyph .* missing")
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
     root = ElementTree.fromstring(re.sub(r"<!DOCTYPE[^>]*>", "", buffer.getvalue()))
     # matplotlib's ids contain memory addresses. Renumber them, so that equal runs give equal pages.

@@ -75,7 +75,7 @@ class LongTailConfig(_Data):
     """Images of the largest class over those of the smallest, where the tail is drawn here."""
     profile: Literal["exponential", "step"] = "exponential"
     """How class sizes fall."""
-    seed: int = 0
+    seed: int = at_least(0, 0)
     """Seed by which images are drawn; the same for all runs, so that arms and seeds share one
     training set."""
     root: str | None = None
@@ -213,7 +213,7 @@ class ContrastConfig(_Data):
     ratio: float = at_least(1, 100.0)
     """Images of the largest class over those of the smallest, where the tail is drawn here; 1: all
     images."""
-    seed: int = 0
+    seed: int = at_least(0, 0)
     """Seed by which images are drawn; the same for all runs."""
     root: str | None = None
     """Folder or .npz file; by default $BATCHFORMER_DATA, else ~/.cache/batchformer."""

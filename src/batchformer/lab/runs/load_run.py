@@ -105,7 +105,10 @@ def _open(folder: Path) -> tuple[dict[str, Any], Recipe, int, Weights]:
     """The configuration of a run, the recipe that was trained, its seed, and the final state."""
     config = read_config(folder)
     if config is None:
-        raise FileNotFoundError(f"{folder} is not a run folder: it holds no config.json.")
+        raise FileNotFoundError(
+            f"{folder} is not a run folder: it holds no config.json. Name the folder of one run, "
+            "such as runs/demo/batchformer/seed0."
+        )
     recipe, seed = _read(folder, config)
     state = final_state(folder)
     if state is None:
@@ -114,7 +117,10 @@ def _open(folder: Path) -> tuple[dict[str, Any], Recipe, int, Weights]:
                 f"{folder} holds several trainings: {', '.join(found)}. Name the folder of one of "
                 "them."
             )
-        raise FileNotFoundError(f"{folder} holds no checkpoint to load.")
+        raise FileNotFoundError(
+            f"{folder} holds no checkpoint to load. Put an intact one back, or train the run again "
+            "in another folder by --runs."
+        )
     return config, recipe, seed, state
 
 

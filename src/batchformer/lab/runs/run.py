@@ -298,7 +298,7 @@ class Run:
             if warning := reweighting_warning(trained.method, trained.hyper, epochs):
                 say(warning)
         method = _build_with_weights(self, trained, task, say)
-        with _explain_single_image():
+        with explain_unfit_images():
             evaluation = yield from training(method, feed, task.evaluate, plan, request, draw_bar)
         if group.is_rank_zero():
             last_epoch = max(0, train.updates - 1) // feed.per_epoch
@@ -316,14 +316,21 @@ class Run:
 
 
 @contextmanager
-def _explain_single_image() -> Iterator[None]:
-    """Say what to set where batch normalisation gets a single value of each channel.
+def explain_unfit_images() -> Iterator[None]:
+    """Say what to set where batches do not fit the network.
 
-    Whether a network fails depends on the size of its last feature maps, so only trying tells.
+    They have a single image, which batch normalisation cannot use, or other channels.
+    Whether a network fails depends on its layers, so only trying tells.
     """
     try:
         yield
-    except ValueError as error:
+    except (ValueError, RuntimeError) as error:
+        if "channels, but got" in str(error):
+            raise ValueError(
+                "The network takes images with another number of channels: the digits have one, "
+                "which digits_net and digits16_net take, and all other data has three. Name "
+                f"another network by --model. ({error})"
+            ) from error
         if "more than 1 value per channel" not in str(error):
             raise
         raise ValueError(

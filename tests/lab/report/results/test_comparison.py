@@ -148,10 +148,22 @@ def test_a_class_mean_that_repeats_the_accuracy_is_not_counted_twice(
             tree.write(arm, seed, scores={accuracy: value, "mean_class": value + 1e-9})
     recipe = tree.compared()
     assert recipe.metrics == (accuracy,) and recipe.main_metric == accuracy
-    assert any("The class mean equals" in warning for warning in recipe.warnings)
+    assert any("Class mean equals" in warning for warning in recipe.warnings)
     tree.write("batchformer", 0, scores={accuracy: 61.0, "mean_class": 60.0})
     recipe = tree.compared()
     assert recipe.metrics == (accuracy, "mean_class")
+
+
+def test_the_only_shot_group_is_not_counted_beside_the_class_mean(tree: RunTree) -> None:
+    """Every class of a small folder is few; groups that agree by chance are still compared."""
+    tree.write_pairs(3, scores={"all": 61.0, "few": 60.0, "mean_class": 60.0})
+    recipe = tree.compared()
+    assert recipe.metrics == ("all", "mean_class")
+    assert any("Few equals Class mean in every run" in warning for warning in recipe.warnings)
+    tree.write_pairs(3, scores={"all": 60.0, "few": 60.0, "mean_class": 60.0})
+    assert tree.compared().metrics == ("all",)
+    tree.write_pairs(3, scores={"all": 61.0, "many": 60.0, "few": 60.0, "mean_class": 60.0})
+    assert tree.compared().metrics == ("all", "many", "few", "mean_class")
 
 
 def test_thirds_are_not_taken_for_the_limits_of_the_paper(tree: RunTree) -> None:

@@ -97,6 +97,16 @@ def test_recipes_that_share_runs_are_not_pooled_as_two(tree: RunTree) -> None:
     assert any("shares trainings with first" in line for line in found.left_out)
 
 
+def test_runs_of_one_name_in_two_folders_are_two_trainings(tree: RunTree) -> None:
+    """As my_folder on two data sets, each with its own --runs."""
+    for name, values in list(VALUES.items())[:2]:
+        recipe = recipe_of("mine", data__name=name)
+        write_recipe(RunTree(tree.root / name), recipe, *values)
+    found = pool_recipes(compare_runs(tree.runs()))
+    assert found.effects["batchformer", "baseline", "all"].pooled.setups == 2
+    assert found.left_out == ()
+
+
 def test_few_seeds_one_recipe_and_sweeps_are_left_out_and_named(tree: RunTree) -> None:
     write_recipe(tree, recipe_of("first"), *VALUES["first"])
     write_recipe(tree, recipe_of("single"), [(50.0, 8.0)], [(50.5, 7.0)])

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from batchformer.lab.report.results.runs import Arrays, RecordedRun, find_runs, read_run
-from helpers.run_folders import RunTree, recipe_of
+from helpers.run_folders import RunTree, recipe_of, write_insight
 from helpers.simulated_networks import known
 
 
@@ -172,6 +172,18 @@ def test_a_run_whose_figures_are_gone_keeps_its_scores(
     assert (run.state, run.scores, dict(run.figures)) == ("finished", {"all": 60.0}, {})
     assert len(run.remarks) == 1
     assert run.remarks[0].startswith("figures.npz is ")
+
+
+def test_a_damaged_insight_is_remarked_and_a_missing_one_is_not(tree: RunTree) -> None:
+    """Figures of samples are means over the runs that have it, so a lost one must be named."""
+    folder = tree.write("batchformer", 0)
+    assert read_run(folder).remarks == ()
+    write_insight(folder)
+    assert read_run(folder).remarks == ()
+    whole = (folder / "insight.npz").read_bytes()
+    (folder / "insight.npz").write_bytes(whole[: len(whole) // 2])
+    (remark,) = read_run(folder).remarks
+    assert remark.startswith("insight.npz is damaged") and "--compute" in remark
 
 
 @settings(

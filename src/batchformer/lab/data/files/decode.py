@@ -83,7 +83,7 @@ def _upper_bits(image: Tensor) -> Tensor:
 def _damaged(path: str | os.PathLike[str], reason: str) -> DamagedImageError:
     return DamagedImageError(
         f"{os.fspath(path)} cannot be decoded: {reason}. Replace the file, or leave it out of the "
-        "data set"
+        "data set; training images are passed over with --train.damaged skip"
     )
 
 

@@ -253,23 +253,27 @@ def _recipe(group: RunGroup) -> RecipeComparison:
 
 
 def _metrics(group: RunGroup, warnings: list[str]) -> list[str]:
-    """Metrics measured at least once, without a class mean that equals the accuracy."""
+    """Metrics measured at least once, without those that repeat another in every run."""
     found = {name for run in group.runs for name in run.scores if run.measured(name) is not None}
-    accuracy = next((name for name in ("all", "top1") if name in found), None)
-    if (
-        accuracy
-        and "mean_class" in found
-        and all(
-            math.isclose(run.measured(accuracy) or 0, run.measured("mean_class") or 0, abs_tol=1e-6)
-            for run in group.runs
-        )
-    ):
-        found.remove("mean_class")
-        warnings.append(
-            f"The class mean equals {metric_label(accuracy)} in every run (the test set is "
-            "balanced) and is not counted as another comparison"
-        )
+    repeats = [("mean_class", name, "the test set is balanced") for name in ("all", "top1")]
+    if len(shots := found & {"many", "medium", "few"}) == 1:
+        (only,) = shots  # a mean over classes, and here over all
+        repeats.insert(0, (only, "mean_class", f"all tested classes are {only}"))
+    for name, other, why in repeats:
+        if {name, other} <= found and _are_equal(group, name, other):
+            found.remove(name)
+            warnings.append(
+                f"{metric_label(name)} equals {metric_label(other)} in every run ({why}) and is "
+                "not counted as another comparison"
+            )
     return sorted_metrics(found, headline(group.runs))
+
+
+def _are_equal(group: RunGroup, one: str, other: str) -> bool:
+    return all(
+        math.isclose(run.measured(one) or 0, run.measured(other) or 0, abs_tol=1e-6)
+        for run in group.runs
+    )
 
 
 def _seeds_warnings(group: RunGroup) -> list[str]:

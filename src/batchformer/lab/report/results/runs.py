@@ -97,7 +97,10 @@ class RecordedRun:
 
     @property
     def trainings(self) -> frozenset[str]:
-        """All trainings it depends on: its own or the one it copies, its start and its teacher."""
+        """All trainings it depends on: its own or the one it copies, its start and its teacher.
+
+        Each is named with its folder of runs: other folders have other runs of the same names.
+        """
         sources = (str(self.recipe.get(role) or "") for role in ("start", "teacher"))
         named = {
             f"{recipe}/{arm or self.arm}/seed{self.seed}"
@@ -105,7 +108,8 @@ class RecordedRun:
             for name in source_names(source)
             for recipe, _, arm in [name.partition("/")]
         }
-        return frozenset({self.taken_from or self.name} | named)
+        root = Path(*self.folder.resolve().parts[: -len(self.name.split("/"))])
+        return frozenset(f"{root}/{name}" for name in {self.taken_from or self.name} | named)
 
     @property
     def configuration(self) -> Json:
@@ -179,6 +183,10 @@ LEFT_OUT = (
     "figures of samples and their relations were left out by --train.no-figures; "
     "`batchformer show FIGURE RUN --compute` measures them from the checkpoint"
 )
+#: What is lost with a damaged ``insight.npz``.
+UNSEEN = (
+    "not in the figures of samples until `batchformer show FIGURE RUN --compute` measures it again"
+)
 
 
 class _Damage(ValueError):
@@ -232,7 +240,10 @@ def read_run(folder: str | Path) -> RecordedRun:
     if result is not None:
         missing = Arrays(folder / "figures.npz").problem()
         remarks += (f"{missing}; not in the figures by class and by image",) if missing else ()
-        if _left_out_figures(config["recipe"]) and not any(folder.rglob("insight.npz")):
+        looked = sorted(folder.rglob("insight.npz"))  # of a run of several trainings, one for each
+        problems = (Arrays(path).problem() for path in looked)
+        remarks += tuple(f"{one}; {UNSEEN}" for one in problems if one)
+        if _left_out_figures(config["recipe"]) and not looked:
             remarks += (LEFT_OUT,)
     origin, sittings = str(config.get("taken_from") or ""), tuple(config.get("sittings", ()))
     trained, weights = config.get("trained", {}), str(config.get("weights", {}).get("sha256", ""))
