@@ -65,20 +65,25 @@ def difference(baseline: list[float], other: list[float]) -> str:
     return f"{found.difference:+.2f}{interval}"
 
 
-def components(data: Path, channels: int) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """Features (M, channels) of root mean square 1 and classes, to train on and to test."""
+def read(data: Path) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """Features (M, C) of root mean square 1 and classes, to train on and to test."""
     with np.load(data, allow_pickle=False) as arrays:
         features = torch.from_numpy(arrays["features"].astype("float32"))
         places = [torch.from_numpy(arrays[f"{n}_loc"]).long() for n in ("trainval", "test_seen")]
         labels = torch.from_numpy(arrays["labels"]).long()
-    train = features[places[0]]
-    centred = features - train.mean(0)
-    _, _, axes = torch.linalg.svd(centred[places[0]], full_matrices=False)
-    found = centred @ axes[:channels].T
-    found = found / found[places[0]].square().mean().sqrt()
+    features = features / features[places[0]].square().mean().sqrt()
     _, classes = labels[torch.cat(places)].unique(return_inverse=True)
-    cut = len(places[0])
-    return (found[places[0]], classes[:cut]), (found[places[1]], classes[cut:])
+    train, test = classes.tensor_split((len(places[0]),))
+    return (features[places[0]], train), (features[places[1]], test)
+
+
+def components(data: Path, channels: int) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """The same for the first principal components, (M, channels)."""
+    (x, y), (other, classes) = read(data)
+    _, _, axes = torch.linalg.svd(x - x.mean(0), full_matrices=False)
+    found, more = ((rows - x.mean(0)) @ axes[:channels].T for rows in (x, other))
+    size = found.square().mean().sqrt()
+    return (found / size, y), (more / size, classes)
 
 
 def accuracy(

@@ -30,6 +30,7 @@ from batchformer.lab.engine.optim import Lars
 from benchmarks import (
     attached,
     attention_kernels,
+    few_images,
     frozen_features,
     lab_kernels,
     loop,
@@ -63,23 +64,37 @@ def test_the_layer_at_tokens() -> None:
     torch.testing.assert_close(mixed, pair.stock.eval()(pair.x), atol=1e-5, rtol=1e-5)
 
 
-def test_frozen_features(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frozen_features, "RATE", 0.3)
-    draw = np.random.default_rng(0)
+@pytest.fixture
+def features(tmp_path: Path) -> Path:
+    """Four classes that are easily told apart, in the layout of ``cub_gzsl.npz``."""
     labels = np.arange(120) % 4
-    features = 3 * np.eye(8)[labels] + draw.normal(size=(120, 8))
+    rows = 3 * np.eye(8)[labels] + np.random.default_rng(0).normal(size=(120, 8))
     places = {"trainval_loc": np.arange(90), "test_seen_loc": np.arange(90, 120)}
     file = tmp_path / "features.npz"
-    np.savez(file, features=features, labels=labels, **places)  # type: ignore[arg-type]
-    (x, y), (other, _) = frozen_features.components(file, 4)
+    np.savez(file, features=rows, labels=labels, **places)  # type: ignore[arg-type]
+    return file
+
+
+def test_frozen_features(features: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frozen_features, "RATE", 0.3)
+    (x, y), (other, _) = frozen_features.components(features, 4)
     assert (len(x), len(y), len(other)) == (90, 90, 30)
     assert float(x.square().mean()) == pytest.approx(1.0)
     products = x.T @ x
     torch.testing.assert_close(products, products.diag().diag(), atol=1e-3, rtol=0.0)
-    table = frozen_features.measure(ONCE, file, channels=4)
+    table = frozen_features.measure(ONCE, features, channels=4)
     assert [row[1] for row in table.rows] == 3 * [*frozen_features.ARMS]
     assert all(isinstance(row[2], float) and row[2] > 50 for row in table.rows if row[0] == "1")
     assert [row[3] == "" for row in table.rows] == 3 * [True, *4 * [False]]
+
+
+def test_few_images(features: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(few_images, "UPDATES", 20)
+    _, y = few_images.first_of_each(frozen_features.read(features)[0], 3)
+    assert y.bincount().tolist() == [3, 3, 3, 3]
+    table = few_images.measure(ONCE, features, per_class=(3, 6))
+    assert [row[:2] for row in table.rows] == [(n, arm) for n in (3, 6) for arm in few_images.ARMS]
+    assert all(isinstance(row[2], float) and row[2] > 50 for row in table.rows)
 
 
 def test_contrast() -> None:

@@ -28,6 +28,8 @@ CHANGED = {
     "attention_labels_random": {"module.mixed_labels": "random"},
     "views": {"module.attend": "self", "module.views": 4},
     "dropout_stream": {"module.encoder": "dropout"},
+    "norm_stream": {"module.encoder": "norm", "module.dropout": 0.0},
+    "norm_dropout_stream": {"module.encoder": "norm"},
     "random_weights": {"module.enabled": False, "weights": ""},
     "baseline_loss1.5x": {"module.enabled": False, "train.loss_multiplier": 1.5},
     "baseline_loss3x": {"module.enabled": False, "train.loss_multiplier": 3.0},
@@ -139,7 +141,14 @@ def test_an_arm_without_sense_is_refused_and_the_others_are_not(name: str) -> No
             with_arm(recipe, arm)
     with pytest.raises(ValueError, match="Not possible"):
         with_arm(recipe, "batchformer_official_loss")
-    for arm in ("class_context", "mates", "views", "dropout_stream", "baseline_dropout"):
+    for arm in (
+        "class_context",
+        "mates",
+        "views",
+        "dropout_stream",
+        "norm_stream",
+        "baseline_dropout",
+    ):
         words = rf"{arm} .*the loss of {recipe.method} is no mean.*--method cross_entropy or bal"
         with pytest.raises(ValueError, match=words):
             with_arm(recipe, arm)

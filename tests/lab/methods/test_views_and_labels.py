@@ -31,6 +31,8 @@ ARMS: dict[str, dict[str, Any]] = {
     "attention_labels_random": {"mixed_labels": "random"},
     "views": {"attend": "self", "views": 4},
     "dropout_stream": {"encoder": "dropout"},
+    "norm_stream": {"encoder": "norm", "dropout": 0.0},
+    "norm_dropout_stream": {"encoder": "norm"},
     "class_context": {"context": "classes"},
     "class_context_self": {"context": "classes", "attend": "self"},
 }
@@ -203,16 +205,21 @@ def test_views_are_passes_of_the_stock_layer_that_weigh_as_one(attend: str) -> N
     assert_same_gradients(loss, method.parameters(), expected, theirs)
 
 
+@pytest.mark.parametrize("encoder", ["dropout", "norm"])
 @pytest.mark.parametrize("name", ["balanced_softmax", "cross_entropy"])
-def test_a_stream_of_dropout_has_no_encoder(name: str) -> None:
-    method, batch = in_float64(name, encoder="dropout", dropout=0.25)
+def test_a_stream_of_dropout_has_no_encoder(name: str, encoder: str) -> None:
+    method, batch = in_float64(name, encoder=encoder, dropout=0.25)
     network: Any = method.network
     torch.manual_seed(5)
     loss = method.step(batch)["loss"]
     torch.manual_seed(5)
     features = network.forward_features(batch["x"])
     kept = torch.empty_like(features).bernoulli_(0.75)
-    streams = (features, features * kept / 0.75)
+    mixed = features * kept / 0.75
+    if encoder == "norm":
+        centred = mixed - mixed.mean(1, keepdim=True)
+        mixed = centred / (centred.square().mean(1, keepdim=True) + 1e-5).sqrt()
+    streams = (features, mixed)
     expected = sum(soft_loss(name, network.fc(rows), F.one_hot(Y, K)) for rows in streams) / 2
     assert_same_gradients(loss, method.parameters(), expected, network.parameters())
     assert method.state_dict().keys() == method_with(name, enabled=False).state_dict().keys()

@@ -230,6 +230,18 @@ ARMS: dict[str, Arm] = {
         "#5b8c3a",
         **_sample_loss("has dropout in place of the encoder"),
     ),
+    "norm_stream": Arm(
+        with_settings(module={"encoder": "norm", "dropout": 0.0}),
+        "no encoder; the mixed stream is the plain features, each row normalised",
+        "#2a8a86",
+        **_sample_loss("has a normalisation in place of the encoder"),
+    ),
+    "norm_dropout_stream": Arm(
+        with_settings(module={"encoder": "norm"}),
+        "no encoder; the mixed stream is the plain features after dropout, each row normalised",
+        "#a0527d",
+        **_sample_loss("has dropout and a normalisation in place of the encoder"),
+    ),
     "random_weights": Arm(
         with_settings(module={"enabled": False}, start="", weights=""),
         "control: features of an untrained network, for probes of trained ones",

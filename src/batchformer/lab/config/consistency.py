@@ -239,7 +239,7 @@ def _require_sample_loss(method: str, module: ModuleConfig) -> None:
     """Refuse settings that need a loss over samples in methods without one, or exclude others."""
     needing = {
         "module.context classes": module.context == "classes",
-        "module.encoder dropout": module.encoder == "dropout",
+        f"module.encoder {module.encoder}": module.encoder in ("dropout", "norm"),
         "module.mixed-labels": module.mixed_labels != "own",
         "module.views": module.views > 1,
     }

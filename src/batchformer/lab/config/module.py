@@ -27,10 +27,11 @@ class ModuleConfig:
     between pooled features and the classifier."""
     share: bool = False
     """With several places in module.at: one encoder for all; else each has its own."""
-    encoder: Literal["transformer", "dropout", "none"] = "transformer"
+    encoder: Literal["transformer", "dropout", "norm", "none"] = "transformer"
     """"none", with module.at: two streams without an encoder. This is the control in which only the
     doubling is left: the streams differ by dropout and drop path alone. "dropout", without
-    module.at: the mixed rows are the plain features after module.dropout."""
+    module.at: the mixed rows are the plain features after module.dropout. "norm": the same, and
+    then each row is normalised to mean 0 and variance 1."""
     heads: int = at_least(1, 4)
     """Attention heads."""
     layers: int = at_least(1, 1)

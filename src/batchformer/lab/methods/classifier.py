@@ -235,8 +235,8 @@ def make_encoder(
     """
     if not module.enabled:
         return None
-    if module.encoder == "dropout":
-        return Unmixed(dim, module.dropout, batch_axis)
+    if module.encoder in ("dropout", "norm"):
+        return Unmixed(dim, module.dropout, batch_axis, normalised=module.encoder == "norm")
     sizes = (dim, module.heads, module.layers, module.dropout)
     with drawing(seed, "module weights"):
         encoder: BatchFormer
@@ -288,17 +288,20 @@ def insert_inside(
 
 
 class Unmixed(BatchFormer):
-    """No encoder: the mixed stream begins as a copy of the plain one, after dropout."""
+    """No encoder: mixed rows are the plain ones after dropout, each normalised if asked for."""
 
-    def __init__(self, dim: int, dropout: float, batch_axis: int) -> None:
+    def __init__(self, dim: int, dropout: float, batch_axis: int, normalised: bool = False) -> None:
         # On the meta device nothing is drawn or stored for the layers that are dropped.
         options: dict[str, Any] = {"attend": "self", "batch_axis": batch_axis, "device": "meta"}
         super().__init__(dim, heads=1, dropout=dropout, **options)
-        self.layers = nn.ModuleList()
+        self.layers, self.normalised = nn.ModuleList(), normalised
 
     def forward(self, x: Tensor, visible: Tensor | None = None) -> Tensor:
-        """``x`` after dropout in training; ``x`` itself in eval, or without dropout."""
-        return F.dropout(x, self.dropout) if self.training and self.dropout else x
+        """Rows of ``x`` (..., C) in training; ``x`` itself in eval."""
+        if not self.training:
+            return x
+        rows = F.dropout(x, self.dropout) if self.dropout else x
+        return F.layer_norm(rows, x.shape[-1:]).to(x.dtype) if self.normalised else rows
 
 
 def classifier_of(network: nn.Module) -> nn.Linear:
