@@ -7,18 +7,18 @@ trained, so that a second stream can change the features.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from statistics import fmean
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from batchformer import BatchFormer, param_groups, two_streams
+from batchformer import BatchFormer, match, param_groups, two_streams
 from batchformer.lab.bench.measure import BenchSettings
 from batchformer.lab.bench.table import Table
 from batchformer.lab.methods.classifier import Unmixed
-from benchmarks.frozen_features import DATA, difference, read
+from benchmarks.frozen_features import DATA, add_arms, read
 
 HIDDEN, BATCH, UPDATES, RATE, SEEDS = 512, 64, 400, 0.02, 6
 PER_CLASS = (5, 15)
@@ -51,12 +51,9 @@ def measure(
     )
     train, test = read(data)
     for count in per_class:
-        baseline: list[float] = []
         few = first_of_each(train, count)
-        for title, encoder in ARMS.items():
-            scores = [accuracy(few, test, encoder, seed) for seed in seeds]
-            baseline = baseline or scores
-            table.add(count, title, round(fmean(scores), 2), difference(baseline, scores))
+        arms = {title: partial(accuracy, few, test, encoder) for title, encoder in ARMS.items()}
+        add_arms(table, count, arms, seeds)
     return table
 
 
@@ -87,7 +84,7 @@ def accuracy(
     for batch in rows[: UPDATES * BATCH].split(BATCH):
         features = body(x[batch])
         logits = head(features if mixing is None else two_streams(features, mixing))
-        loss = F.cross_entropy(logits, y[batch].repeat(1 if mixing is None else 2))
+        loss = F.cross_entropy(logits, match(logits, y[batch]))
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

@@ -6,6 +6,8 @@ are trained and tested.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Literal
@@ -17,7 +19,7 @@ from torch.nn import functional as F
 
 from batchformer import attach, match, param_groups
 from batchformer.lab.bench.measure import BenchSettings
-from batchformer.lab.bench.table import Table
+from batchformer.lab.bench.table import Cell, Table
 from batchformer.lab.metrics.intervals import paired
 
 DATA = Path("cub_gzsl.npz")
@@ -48,12 +50,19 @@ def measure(settings: BenchSettings, data: Path = DATA, channels: int = CHANNELS
     )
     train, test = components(data, channels)
     for size in (1 / channels**0.5, 0.25, 1.0):
-        baseline: list[float] = []
-        for title, arm in ARMS.items():
-            scores = [accuracy(train, test, size, arm, seed) for seed in seeds]
-            baseline = baseline or scores
-            table.add(f"{size:.2g}", title, round(fmean(scores), 2), difference(baseline, scores))
+        arms = {title: partial(accuracy, train, test, size, arm) for title, arm in ARMS.items()}
+        add_arms(table, f"{size:.2g}", arms, seeds)
     return table
+
+
+def add_arms(
+    table: Table, label: Cell, arms: Mapping[str, Callable[[int], float]], seeds: Iterable[int]
+) -> None:
+    """A row for each arm, a function of the seed; the first is the baseline of the others."""
+    scores = {title: [score(seed) for seed in seeds] for title, score in arms.items()}
+    baseline = next(iter(scores.values()))
+    for title, found in scores.items():
+        table.add(label, title, round(fmean(found), 2), difference(baseline, found))
 
 
 def difference(baseline: list[float], other: list[float]) -> str:
