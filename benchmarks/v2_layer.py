@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from batchformer.lab.bench.layer import LayerPair
-from batchformer.lab.bench.measure import BenchSettings, Stopwatch, release_memory
+from batchformer.lab.bench.measure import (
+    BenchSettings,
+    GraphStopwatch,
+    Stopwatch,
+    release_memory,
+)
 from batchformer.lab.bench.table import Table
 
 Size = tuple[int, int, int]
@@ -23,17 +28,22 @@ def measure(settings: BenchSettings, sizes: tuple[Size, ...] | None = None) -> T
     table = Table(
         "v2_layer",
         "One layer over N samples at each of L tokens, forward and backward, 4 heads, dropout 0.5",
-        ("N", "L", "C", *columns),
+        ("N", "L", "C", "mode", *columns),
         settings.environment("bf16 autocast" if settings.on_gpu else "float32"),
         notes=[
             "torch's is nn.TransformerEncoderLayer, whose sequence is the batch; ours is "
-            "BatchFormer with the same weights. Both read (N, L, C) and run eagerly, in turns"
+            "BatchFormer with the same weights. Both read (N, L, C) and run in turns",
+            "captured: in a CUDA graph, without the host",
         ],
     )
+    watches: dict[str, type[Stopwatch]] = {"eager": Stopwatch}
+    if settings.on_gpu:
+        watches["captured"] = GraphStopwatch
     for size in sizes:
-        with table.attempt("N {} x L {} x C {}".format(*size)):
-            pair = LayerPair(size, settings.device, settings.half)
-            cells = pair.time_and_memory(settings, Stopwatch, usual=ROUNDS, budget=BUDGET)
-            table.add(*size, *cells)
-        release_memory(settings.device)
+        for mode, watch in watches.items():
+            with table.attempt("N {} x L {} x C {}, {}".format(*size, mode)):
+                pair = LayerPair(size, settings.device, settings.half)
+                cells = pair.time_and_memory(settings, watch, usual=ROUNDS, budget=BUDGET)
+                table.add(*size, mode, *cells)
+            release_memory(settings.device)
     return table

@@ -56,8 +56,8 @@ def test_parts_without_a_gpu_say_so_and_fail(
 def test_the_layer_at_tokens() -> None:
     table = measure_tokens(ONCE, ((4, 5, 16),))
     (row,) = table.rows
-    assert row[:3] == (4, 5, 16) and all(isinstance(cell, Spread) for cell in row[3:6])
-    stock, ours = row[6:]
+    assert row[:4] == (4, 5, 16, "eager") and all(isinstance(cell, Spread) for cell in row[4:7])
+    stock, ours = row[7:]
     assert isinstance(stock, float) and isinstance(ours, float) and min(stock, ours) > 0
     pair = LayerPair((4, 5, 16), CPU)
     mixed = pair.ours.eval().mix(pair.x)
