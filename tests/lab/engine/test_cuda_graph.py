@@ -312,7 +312,7 @@ METHODS: list[tuple[Callable[[], Method], dict[str, Any]]] = [
         (partial(method, **module), {})
         for module in (
             *({"mixed_labels": "attention"}, {"mixed_labels": "random"}),
-            *({"attend": "self", "views": 4}, {"encoder": "dropout"}),
+            *({"attend": "self", "views": 4}, {"encoder": "dropout"}, {"encoder": "norm"}),
         )
     ),
 ]
