@@ -175,11 +175,11 @@ def test_runs_that_cannot_be_used_are_named(tmp_path: Path) -> None:
 
 def test_levels_are_tested_by_what_can_be_better(tmp_path: Path) -> None:
     values = {
-        cell: {s: {"alignment": v / 100, "all": v} for s, v in enumerate(each)}
+        cell: {s: {"alignment": v / 100, "val": v + 9, "all": v} for s, v in enumerate(each)}
         for cell, each in ALL.items()
     }
     found = compared_sweep(write_sweep(tmp_path / "both", values))
-    assert (found.metric, found.metrics, found.compared) == ("all", ("all", "alignment"), 5)
+    assert (found.metric, found.metrics, found.compared) == ("all", ("all", "alignment", "val"), 5)
     assert any("neither more nor less is better: Alignment" in line for line in found.warnings)
     for cell in values.values():
         for one in cell.values():
@@ -188,7 +188,7 @@ def test_levels_are_tested_by_what_can_be_better(tmp_path: Path) -> None:
     assert (alone.metric, alone.compared, alone.tested, len(alone.differences)) == (
         *("alignment", 0, 0, 5),
     )
-    assert sweep_headline(alone).startswith("Alignment describes features and is not tested")
+    assert sweep_headline(alone).startswith("Alignment is not tested; a note says why.")
     assert sweep_notes(alone)[0] == "This sweep holds no comparison."
 
 

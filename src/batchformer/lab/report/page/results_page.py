@@ -42,7 +42,12 @@ from batchformer.lab.report.results.evidence import (
     load,
     mean_over_settings,
 )
-from batchformer.lab.report.results.names import metric_label, sorted_arms, sorted_metrics
+from batchformer.lab.report.results.names import (
+    UNTESTED,
+    metric_label,
+    sorted_arms,
+    sorted_metrics,
+)
 from batchformer.lab.report.results.words import p_value
 
 TABLE = re.compile(
@@ -355,12 +360,14 @@ def _chance(found: Contrast | None, effect: float | None) -> str:
 
 
 def _family(lines: Mapping[str, Sequence[str]], shown: Family, metric: str) -> Family:
-    """The tests that are corrected together: those of ``family``, by default all that are shown."""
-    given = _one(lines, "family", "")
-    if not given:
-        return shown if len(shown) > 1 else []
-    items = [item for text in _parts(given) for item in _items(text, metric)]
-    return [(item.arm, item.against, item.metric) for item in items]
+    """The tests that are corrected together: those of ``family``, by default all that are shown.
+
+    Metrics that are not tested count in none.
+    """
+    items = [item for text in _parts(_one(lines, "family", "")) for item in _items(text, metric)]
+    named = [(item.arm, item.against, item.metric) for item in items]
+    tested = [test for test in named or shown if test[-1] not in UNTESTED]
+    return tested if named or len(tested) > 1 else []
 
 
 def _items(text: str, metric: str) -> list[Item]:

@@ -377,7 +377,7 @@ def sweep_headline(comparison: SweepComparison) -> str:
     if not found:
         return f"No level shares a finished seed with {sweep.factor} {sweep.reference} yet."
     if any(difference.outcome is None for difference in found.values()):
-        return f"{label} describes features and is not tested: there is no verdict on a level."
+        return f"{label} is not tested; a note says why. There is no verdict on a level."
     tested = {cell: d for cell, d in found.items() if d.paired.n >= FEWEST_SEEDS}
     if not tested:
         return f"Too few seeds for a verdict on {sweep.factor}: an interval needs {FEWEST_SEEDS}."

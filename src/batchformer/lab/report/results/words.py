@@ -77,7 +77,7 @@ def answer(recipe: RecipeComparison, comparisons: int) -> Answer:
         return Answer("Nothing to compare", shared)
     result, count = difference.paired, f"{difference.paired.n} paired seeds"
     if difference.outcome is None:
-        return Answer("No verdict", f"{label} describes features and is not tested.")
+        return Answer("No verdict", f"{label} is not tested; a note says why.")
     if difference.outcome == "too few seeds":
         both = zip(difference.seeds, result.baseline, result.other, strict=True)
         listed = "; ".join(f"seed {s}: {number(a)} and {number(b)}" for s, a, b in both)
