@@ -16,8 +16,7 @@ from rich.console import Console
 from batchformer.insight.intervals import summary
 from batchformer.lab.metrics.intervals import holm, paired
 from batchformer.lab.report.results.runs import find_runs
-from batchformer.lab.report.results.sweeps import SweepComparison, level_of, split_sweeps
-from batchformer.lab.report.results.tables import (
+from batchformer.lab.report.results.sweep_tables import (
     level_difference_rows,
     level_rows,
     other_rows,
@@ -25,6 +24,7 @@ from batchformer.lab.report.results.tables import (
     sweep_headline,
     sweep_notes,
 )
+from batchformer.lab.report.results.sweeps import SweepComparison, level_of, split_sweeps
 from helpers.run_folders import change_json, compared_sweep, recipe_of, write_run, write_sweep
 
 SCORES = {0: {"all": 50.0}, 1: {"all": 51.0}}
@@ -300,7 +300,7 @@ def test_it_fits_and_says_what_was_corrected(table_of: TableOf, width: int) -> N
     assert max(map(len, text.splitlines())) <= width
     words = " ".join(text.split())
     for expected in (
-        "depth Reliable after correction: 2 +2.10 [+1.67, +2.53].",
+        "depth Reliable after correction: level 2 +2.10 [+1.67, +2.53].",
         "In percentage points of All, compared with layers 1.",
         "All by layers",
         "All, difference to layers 1",
@@ -315,8 +315,8 @@ def test_it_fits_and_says_what_was_corrected(table_of: TableOf, width: int) -> N
 def test_headlines(table_of: TableOf) -> None:
     noise = table_of({ONE: [50.0, 51.0, 52.0], TWO: [51.0, 50.0, 52.5]}, name="noise")
     assert sweep_headline(noise) == (
-        "No reliable difference: 2 +0.17 [-2.42, +2.75]. In percentage points of All, compared "
-        "with layers 1."
+        "No reliable difference: level 2 +0.17 [-2.42, +2.75]. In percentage points of All, "
+        "compared with layers 1."
     )
     # Its interval leaves out 0, and Holm's correction over the sweep's five tests undoes it.
     values = {("baseline", "1"): [50.0, 51.0, 52.0], ONE: [50.1, 51.3, 51.9]}
@@ -326,10 +326,10 @@ def test_headlines(table_of: TableOf) -> None:
     text = sweep_headline(undone)
     assert undone.to_reference[TWO].outcome == "gain" and not undone.to_reference[TWO].significant
     assert (
-        "Reliable only without correction: 2 +1.27 [" in text
+        "Reliable only without correction: level 2 +1.27 [" in text
         and "of the sweep, it is not significant." in text
     )
-    assert "No reliable difference: 4 +0.33" in text
+    assert "No reliable difference: level 4 +0.33" in text
     few = table_of({ONE: [50.0, 51.0], TWO: [51.0, 50.0]}, name="few")
     assert "Too few seeds for a verdict on layers" in sweep_headline(few)
     assert [row[:4] for row in level_rows(few)] == [

@@ -90,7 +90,7 @@ def test_a_gain_undone_by_the_correction_says_so(tree: RunTree) -> None:
     difference = recipe.differences["batchformer", "all"]
     assert difference.outcome == "gain"
     text, adjusted = headline(recipe, 4), p_value(difference.adjusted)
-    assert f"for the 4 comparisons shown, it is not significant (p = {adjusted})" in text
+    assert f"correction over 4 tests it is not significant (p = {adjusted})" in text
     assert text.startswith("A gain, not confirmed. ")
     assert short_verdict(difference) == "gain uncorrected"
 

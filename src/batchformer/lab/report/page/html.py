@@ -32,13 +32,9 @@ from batchformer.lab.report.results.names import (
 from batchformer.lab.report.results.pooling import pool_recipes
 from batchformer.lab.report.results.provenance import provenance
 from batchformer.lab.report.results.runs import RecordedRun
+from batchformer.lab.report.results.sweep_tables import level_name, sweep_headline, sweep_notes
 from batchformer.lab.report.results.sweeps import SweepComparison, compare_sweep, split_sweeps
-from batchformer.lab.report.results.tables import (
-    level_name,
-    pooled_notes,
-    sweep_headline,
-    sweep_notes,
-)
+from batchformer.lab.report.results.tables import pooled_notes
 
 if TYPE_CHECKING:
     from jinja2 import Environment
