@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -69,6 +70,30 @@ def test_a_comparison_is_reported_against_its_first_arm(
     training.compare(["demo", "--seeds", "7-7", *arms, *page, "--runs", str(tmp_path), *QUICK])
     folders = [tmp_path / f"demo/{arm}/seed7" for arm in arms[1:]]
     assert reported == [(folders, tmp_path / "mine.html", "demo", "batchformer_self")]
+
+
+@pytest.mark.parametrize("first", ["baseline", "batchformer_self"])
+def test_a_page_of_fewer_arms_says_how_to_get_one_of_all(
+    first: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("batchformer.lab.report.page.html.sections_of", lambda *_: [])
+    options = ["--runs", str(tmp_path / "my runs"), *QUICK, "--train.no-figures"]
+    arms = [first, "batchformer", "batchformer_frozen"]
+    page = tmp_path / "my runs/demo/report.html"
+    training.compare(["demo", "--seeds", "2", "--arms", *arms, *options])
+    assert "Not on this page" not in capsys.readouterr().out
+    training.compare(["demo", "--seeds", "1", "--arms", *arms[:2], *options])
+    assert "batchformer_frozen" not in page.read_text()
+    said, _, command = capsys.readouterr().out.splitlines()[-1].partition(". A page of all: ")
+    assert said == f"Not on this page: 4 other finished runs of {', '.join(sorted(arms))}"
+    program, *arguments = shlex.split(command)
+    assert program == "batchformer"
+    main(arguments)
+    assert f"batchformer_frozen - {first}" in capsys.readouterr().out, "the same reference"
+    assert "<strong>batchformer_frozen</strong>" in page.read_text()
 
 
 DIVERGING = ["--seeds", "1", *QUICK, "--module.lr-factor", "1e30", "--train.no-figures"]

@@ -68,8 +68,9 @@ def print_report(
     from batchformer.lab.report.page.html import write_page
     from batchformer.lab.report.results.comparison import compare_runs
     from batchformer.lab.report.results.pooling import pool_recipes
+    from batchformer.lab.report.results.sweep_tables import print_sweep
     from batchformer.lab.report.results.sweeps import compare_sweep, split_sweeps
-    from batchformer.lab.report.results.tables import print_pooled, print_sweep, print_table
+    from batchformer.lab.report.results.tables import print_pooled, print_table
     from batchformer.lab.runs.folder import not_begun
 
     # The page is written first: printing may be cut short ("| head"). If it cannot be written, the

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -31,7 +32,7 @@ from batchformer.cli.options import (
 )
 from batchformer.cli.questions import check
 from batchformer.cli.results import print_report
-from batchformer.lab.config.arms import usual_arms
+from batchformer.lab.config.arms import BASELINE, usual_arms
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.engine.distributed.torchrun import is_follower, several_ranks
 from batchformer.lab.recipes import find_recipe
@@ -131,10 +132,26 @@ def _compare(
     def report(begun: list[Path]) -> None:
         page = options.page or options.runs / recipe.name / "report.html"
         print_report(begun, page, recipe.name, options.arms[0])
+        _say_others(options.runs / recipe.name, begun, page, options.arms[0])
 
     runs = runs_of_comparison(recipe, options.arms, seeds, options.runs)
     train_here = partial(train_arms, recipe, options.arms, seeds)
     _train_and_report(runs, recipe.name, options, train_here, report, ended)
+
+
+def _say_others(folder: Path, shown: Iterable[Path], page: Path, against: str) -> None:
+    """Print which other runs have finished in the folder of a recipe, and how to show all.
+
+    The page is of this command alone: p-values are corrected over what it asked for.
+    """
+    others = {path.parent for path in folder.glob("*/seed*/result.json")} - set(shown)
+    if not others or is_follower():
+        return
+    arms = ", ".join(sorted({run.parent.name for run in others}))
+    command = ["batchformer", "report", str(folder), "--to", str(page)]
+    command += [] if against == BASELINE else ["--against", against]
+    count = f"{len(others)} other finished run" + ("s of" if len(others) > 1 else " of")
+    print(f"Not on this page: {count} {arms}. A page of all: {shlex.join(command)}")
 
 
 def _train_and_report(

@@ -104,6 +104,21 @@ def test_what_describes_is_shown_without_strip_and_verdict(
     assert "lower is better" not in table
 
 
+def test_what_chose_the_evaluation_says_that_it_is_not_tested(
+    tree: RunTree, no_figures: None
+) -> None:
+    for seed in range(3):
+        for arm, more in ("baseline", 0.0), ("batchformer", 5.0 + seed):
+            scores = {"photo": 70.0 + seed + more, "val": 80.0 + more, "val_loss": 1.0 + more}
+            tree.write(arm, seed, scores=scores)
+    page = render(tree.runs())
+    assert "val<small>not tested</small>" in page
+    assert "val loss<small>not tested, lower is better</small>" in page
+    table = page[page.index("<table") : page.index("</table>")]
+    assert table.count("<svg") == table.count('class="verdict') == 1, "of the target alone"
+    assert "Scores of validation data" in page
+
+
 def test_what_is_not_included_is_named(page: str) -> None:
     text = Markup(page).text
     part = text[text.index("Not included") :]

@@ -184,6 +184,32 @@ def test_one_comparison_by_arms_has_the_papers_rows_and_the_correction(tmp_path:
     assert rows[6][2] == f"{p:.2f} ({p:.2f})", "the larger of two is not raised by Holm"
 
 
+def test_what_chose_the_evaluation_has_no_p_value_and_no_place_in_holms_count(
+    tmp_path: Path,
+) -> None:
+    scores = {
+        arm: {s: {"all": v, "val": v + 10} for s, v in by.items()}
+        for arm, by in (("baseline", BASELINE), ("batchformer", OTHER))
+    }
+    put(tmp_path, "five", scores)
+    p = stats.ttest_rel([*OTHER.values()], [*BASELINE.values()]).pvalue
+    arms = ("kind: arms", "records: my_folder/five", "metrics: all val")
+    *_, difference, below = table(tmp_path, *arms, "contrasts: batchformer - baseline")
+    assert difference[1] == f"**{difference[2]}**", "the same numbers, one of them tested"
+    assert below == ["p", f"{p:.3f}", ""], "one test needs no correction"
+    rows = ("kind: rows", "columns: batchformer - baseline on all val", "row: my_folder/five")
+    _, row = table(tmp_path, *rows, "family: batchformer - baseline on all val")
+    assert row[1:] == [f"{difference[1]}, p {p:.3f}", difference[2]]
+    known = {"difference": 10.0, "low": 9.0, "high": 11.0, "p": 0.01, "holm": 0.02}
+    contrast = {"arm": "batchformer", "against": "baseline", "seeds": 5}
+    typed = {"contrasts": [contrast | {"metrics": dict.fromkeys(("all", "few", "val"), known)}]}
+    (tmp_path / "my_folder/five/summary.json").write_text(json.dumps(typed))
+    arms = ("kind: arms", "records: my_folder/five", "metrics: all few val")
+    *_, difference, below = table(tmp_path, *arms, "contrasts: batchformer - baseline")
+    assert difference[1:] == [*["**+10.00 [+9.00, +11.00]**"] * 2, "+10.00 [+9.00, +11.00]"]
+    assert below == ["p (Holm)", "0.010 (0.020)", "0.010 (0.020)", ""]
+
+
 def test_a_score_that_is_missing_in_a_seed_is_told(tmp_path: Path) -> None:
     half = {0: {"all": 50.0, "few": None}, 1: {"all": 51.0, "few": 30.0}}
     put(tmp_path, "five", {"baseline": half})

@@ -121,6 +121,24 @@ def test_what_describes_features_has_an_interval_and_no_verdict(tree: RunTree) -
     assert any("not counted as comparisons" in line for line in recipe.warnings)
 
 
+def test_what_chose_the_evaluation_is_shown_and_not_tested(tree: RunTree) -> None:
+    """Validation scores move far beyond their spread, and cost the target's test nothing."""
+    names = ("val", "val_loss", "without_swad_val", "without_swad_val_loss")
+    for seed, (before, after) in enumerate(zip(BASELINE, BETTER, strict=True)):
+        for arm, target, val in (("baseline", before, 90.0), ("batchformer", after, 95.0 + seed)):
+            tree.write(arm, seed, scores={"photo": target} | dict.fromkeys(names, val))
+    comparison = compare_runs(tree.runs())
+    (recipe,) = comparison.recipes
+    assert (comparison.comparisons, comparison.tested, recipe.main_metric) == (1, 1, "photo")
+    tested = recipe.differences["batchformer", "photo"]
+    assert tested.outcome == "gain" and tested.adjusted == tested.paired.p_value
+    for name in names:
+        found = recipe.differences["batchformer", name]
+        assert (found.outcome, found.paired.p_value, found.adjusted) == (None, None, None)
+        assert found.paired.low is not None and found.paired.low > 0
+    assert any("choose what is reported: val, val loss, " in line for line in recipe.warnings)
+
+
 @pytest.mark.parametrize("value", [math.nan, None])
 def test_a_seed_that_was_not_measured_is_named(tree: RunTree, value: float | None) -> None:
     tree.write_scores({"baseline": BASELINE[:4], "batchformer": BETTER[:4]})

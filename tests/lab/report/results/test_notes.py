@@ -79,6 +79,23 @@ def test_a_metric_says_what_it_is() -> None:
     (description,) = metric_notes(["knn", "alignment", "feature_std"])
     assert "neither more nor less is better: Alignment, Feature SD" in description
     assert "not counted as comparisons" in description
+    described, chosen = metric_notes(iter(["all", "alignment", "val", "val_loss"]))
+    assert described.startswith("Descriptions of features") and "val" not in described
+    assert chosen == (
+        "Scores of validation data, which are there to choose what is reported: val, val loss. "
+        "They are not tested and not counted as comparisons"
+    )
+
+
+@pytest.mark.parametrize("chosen_on", ["last", "val", "test"])
+def test_a_choice_by_the_test_set_is_said(chosen_on: str, tree: RunTree, tmp_path: Path) -> None:
+    recipe = recipe_of(train__select_on=chosen_on)
+    tree.write_pairs(1, recipe=recipe)
+    folder = write_sweep(tmp_path / "sweep", {("baseline", "1"): {0: {"all": 50.0}}})
+    change_json(folder / "1/baseline/seed0/config.json", recipe=recipe | {"name": "depth/1"})
+    for found in (tree.compared(), compared_sweep(folder)):
+        said = [line for line in found.warnings if "best on the test set is reported" in line]
+        assert len(said) == (chosen_on == "test")
 
 
 @pytest.mark.parametrize(

@@ -74,10 +74,13 @@ def test_a_lower_calibration_error_is_a_gain(together: PooledEffects) -> None:
     assert (effect.paper, effect.printed) == (None, 0)
 
 
-def test_what_only_describes_is_not_pooled(tree: RunTree) -> None:
+def test_what_is_not_tested_is_not_pooled(tree: RunTree) -> None:
     for name in ("first", "second"):
         for arm, step in (("baseline", 1), ("batchformer", 0)):
-            scores = [{"knn": 20.0 + step * seed, "uniformity": -2.0 - seed} for seed in range(3)]
+            scores = [
+                {"knn": 20.0 + step * seed, "uniformity": -2.0 - seed, "val": 40.0 + step * seed}
+                for seed in range(3)
+            ]
             tree.write_scores({arm: scores}, recipe=recipe_of(name))
     found = pool_recipes(compare_runs(tree.runs()))
     assert [metric for _, _, metric in found.effects] == ["knn"]

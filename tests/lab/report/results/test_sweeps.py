@@ -16,8 +16,7 @@ from rich.console import Console
 from batchformer.insight.intervals import summary
 from batchformer.lab.metrics.intervals import holm, paired
 from batchformer.lab.report.results.runs import find_runs
-from batchformer.lab.report.results.sweeps import SweepComparison, level_of, split_sweeps
-from batchformer.lab.report.results.tables import (
+from batchformer.lab.report.results.sweep_tables import (
     level_difference_rows,
     level_rows,
     other_rows,
@@ -25,6 +24,7 @@ from batchformer.lab.report.results.tables import (
     sweep_headline,
     sweep_notes,
 )
+from batchformer.lab.report.results.sweeps import SweepComparison, level_of, split_sweeps
 from helpers.run_folders import change_json, compared_sweep, recipe_of, write_run, write_sweep
 
 SCORES = {0: {"all": 50.0}, 1: {"all": 51.0}}
@@ -175,11 +175,11 @@ def test_runs_that_cannot_be_used_are_named(tmp_path: Path) -> None:
 
 def test_levels_are_tested_by_what_can_be_better(tmp_path: Path) -> None:
     values = {
-        cell: {s: {"alignment": v / 100, "all": v} for s, v in enumerate(each)}
+        cell: {s: {"alignment": v / 100, "val": v + 9, "all": v} for s, v in enumerate(each)}
         for cell, each in ALL.items()
     }
     found = compared_sweep(write_sweep(tmp_path / "both", values))
-    assert (found.metric, found.metrics, found.compared) == ("all", ("all", "alignment"), 5)
+    assert (found.metric, found.metrics, found.compared) == ("all", ("all", "alignment", "val"), 5)
     assert any("neither more nor less is better: Alignment" in line for line in found.warnings)
     for cell in values.values():
         for one in cell.values():
@@ -188,7 +188,7 @@ def test_levels_are_tested_by_what_can_be_better(tmp_path: Path) -> None:
     assert (alone.metric, alone.compared, alone.tested, len(alone.differences)) == (
         *("alignment", 0, 0, 5),
     )
-    assert sweep_headline(alone).startswith("Alignment describes features and is not tested")
+    assert sweep_headline(alone).startswith("Alignment is not tested; a note says why.")
     assert sweep_notes(alone)[0] == "This sweep holds no comparison."
 
 
@@ -300,7 +300,7 @@ def test_it_fits_and_says_what_was_corrected(table_of: TableOf, width: int) -> N
     assert max(map(len, text.splitlines())) <= width
     words = " ".join(text.split())
     for expected in (
-        "depth Reliable after correction: 2 +2.10 [+1.67, +2.53].",
+        "depth Reliable after correction: level 2 +2.10 [+1.67, +2.53].",
         "In percentage points of All, compared with layers 1.",
         "All by layers",
         "All, difference to layers 1",
@@ -315,8 +315,8 @@ def test_it_fits_and_says_what_was_corrected(table_of: TableOf, width: int) -> N
 def test_headlines(table_of: TableOf) -> None:
     noise = table_of({ONE: [50.0, 51.0, 52.0], TWO: [51.0, 50.0, 52.5]}, name="noise")
     assert sweep_headline(noise) == (
-        "No reliable difference: 2 +0.17 [-2.42, +2.75]. In percentage points of All, compared "
-        "with layers 1."
+        "No reliable difference: level 2 +0.17 [-2.42, +2.75]. In percentage points of All, "
+        "compared with layers 1."
     )
     # Its interval leaves out 0, and Holm's correction over the sweep's five tests undoes it.
     values = {("baseline", "1"): [50.0, 51.0, 52.0], ONE: [50.1, 51.3, 51.9]}
@@ -326,10 +326,10 @@ def test_headlines(table_of: TableOf) -> None:
     text = sweep_headline(undone)
     assert undone.to_reference[TWO].outcome == "gain" and not undone.to_reference[TWO].significant
     assert (
-        "Reliable only without correction: 2 +1.27 [" in text
+        "Reliable only without correction: level 2 +1.27 [" in text
         and "of the sweep, it is not significant." in text
     )
-    assert "No reliable difference: 4 +0.33" in text
+    assert "No reliable difference: level 4 +0.33" in text
     few = table_of({ONE: [50.0, 51.0], TWO: [51.0, 50.0]}, name="few")
     assert "Too few seeds for a verdict on layers" in sweep_headline(few)
     assert [row[:4] for row in level_rows(few)] == [

@@ -77,6 +77,19 @@ def test_a_description_has_three_decimals_and_no_verdict(described: Comparison) 
     assert "This table holds 1 comparison." in text
 
 
+def test_the_headline_and_the_last_line_count_the_same_tests(tree: RunTree) -> None:
+    """Two seeds are a comparison and no test, so Holm's correction does not count them."""
+    baseline = [61.0, 62.5, 60.2, 61.8]
+    tree.write_scores({"baseline": baseline, "batchformer": [61.4, 63.6, 60.5, 62.9]})
+    noise = [value + 0.1 * (-1) ** seed for seed, value in enumerate(baseline)]
+    tree.write_scores(dict.fromkeys("xyz", noise))
+    tree.write_scores({"batchformer_self": baseline[:2]})
+    text = " ".join(printed(compare_runs(tree.runs()), 80).split())
+    assert "A gain, not confirmed." in text
+    assert "After Holm's correction over 4 tests it is not significant" in text
+    assert "This table holds 5 comparisons, 4 of them tested" in text
+
+
 def test_intervals_end_where_a_score_can_not_go_on(tree: RunTree) -> None:
     """Differences can be negative; an accuracy, a calibration error and a loss can not."""
     scores = {"all": (97.0, 99.5, 99.9), "ece": (0.2, 1.0, 3.0), "val_loss": (0.1, 0.2, 0.9)}

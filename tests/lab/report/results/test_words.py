@@ -90,7 +90,7 @@ def test_a_gain_undone_by_the_correction_says_so(tree: RunTree) -> None:
     difference = recipe.differences["batchformer", "all"]
     assert difference.outcome == "gain"
     text, adjusted = headline(recipe, 4), p_value(difference.adjusted)
-    assert f"for the 4 comparisons shown, it is not significant (p = {adjusted})" in text
+    assert f"correction over 4 tests it is not significant (p = {adjusted})" in text
     assert text.startswith("A gain, not confirmed. ")
     assert short_verdict(difference) == "gain uncorrected"
 
@@ -121,7 +121,7 @@ def test_the_same_difference_in_every_seed_is_no_certainty(tree: RunTree) -> Non
 
 def test_where_all_metrics_only_describe_there_is_no_verdict(tree: RunTree) -> None:
     recipe = compared(tree, [(-0.8, -1.3), (-0.81, -1.32), (-0.82, -1.34)], "uniformity")
-    assert headline(recipe, 0) == ("No verdict. Uniformity describes features and is not tested.")
+    assert headline(recipe, 0) == "No verdict. Uniformity is not tested; a note says why."
 
 
 def test_a_metric_where_lower_is_better_says_so(tree: RunTree) -> None:

@@ -20,9 +20,9 @@ from batchformer.lab.report.results.comparison import Difference, RecipeComparis
 from batchformer.lab.report.results.configuration import RunGroup, settings
 from batchformer.lab.report.results.names import (
     ARMS,
-    DESCRIPTIVE,
     LOWER_IS_BETTER,
     MEANINGS,
+    UNTESTED,
     arm_colours,
     decimals,
     in_words,
@@ -32,13 +32,9 @@ from batchformer.lab.report.results.names import (
 from batchformer.lab.report.results.pooling import pool_recipes
 from batchformer.lab.report.results.provenance import provenance
 from batchformer.lab.report.results.runs import RecordedRun
+from batchformer.lab.report.results.sweep_tables import level_name, sweep_headline, sweep_notes
 from batchformer.lab.report.results.sweeps import SweepComparison, compare_sweep, split_sweeps
-from batchformer.lab.report.results.tables import (
-    level_name,
-    pooled_notes,
-    sweep_headline,
-    sweep_notes,
-)
+from batchformer.lab.report.results.tables import pooled_notes
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -130,7 +126,7 @@ def render(
             colours=arm_colours(run.arm for run in runs),
             about=ARMS,
             lower_is_better=LOWER_IS_BETTER,
-            descriptive=DESCRIPTIVE,
+            untested=UNTESTED,
             decimals=decimals,
             fewest=FEWEST_SEEDS,
             words=words,
@@ -175,7 +171,7 @@ def _main(recipe: RecipeComparison) -> Difference | None:
 
 def _part(recipe: RecipeComparison, index: int, main_reach: float) -> Part:
     anchor = f"recipe-{index + 1}"
-    # A descriptive metric is not in percent, so it gets no strip.
+    # What is not tested gets no strip: most of it is not in percent.
     differences = {key: d for key, d in recipe.differences.items() if d.outcome is not None}
     reach = _reach(differences.values())
     main = _main(recipe)

@@ -29,6 +29,17 @@ from batchformer.insight.intervals import FEWEST_SEEDS
 from batchformer.lab.bench.table import read_tables
 from batchformer.lab.config.arms import MAIN
 from batchformer.lab.metrics.intervals import chance_of_finding
+from batchformer.lab.report.page.descriptions import (
+    KEYS,
+    ROW,
+    Item,
+    Lines,
+    item_of,
+    items_of,
+    lines_of,
+    one_value,
+    parts_of,
+)
 from batchformer.lab.report.results.comparison import ALPHA
 from batchformer.lab.report.results.evidence import (
     ComparisonEvidence,
@@ -42,7 +53,12 @@ from batchformer.lab.report.results.evidence import (
     load,
     mean_over_settings,
 )
-from batchformer.lab.report.results.names import metric_label, sorted_arms, sorted_metrics
+from batchformer.lab.report.results.names import (
+    UNTESTED,
+    metric_label,
+    sorted_arms,
+    sorted_metrics,
+)
 from batchformer.lab.report.results.words import p_value
 
 TABLE = re.compile(
@@ -51,36 +67,8 @@ TABLE = re.compile(
 )
 CODE = re.compile(r"(^```.*?^```$)", re.S | re.M)
 """A block of code; tables inside it are examples and stay as they are."""
-KEYS = {
-    "arms": {"kind", "records", "arms", "metrics", "contrasts", "family", "paper", "intervals"},
-    "rows": {"kind", "row", "columns", "metric", "family", "primary", "seeds", "intervals"},
-    "bench": {"kind", "records", "part", "only"},
-}
-ARM = r"[\w.]+"
-ITEM = re.compile(
-    rf"(?P<what>paper |p |chance )?(?P<arm>{ARM})(?: - (?P<against>{ARM}))?"
-    r"(?: on (?P<metrics>[\w ]+))?"
-)
-FOLDERS = r"\S+(?: [+&] \S+)*"
-ROW = re.compile(
-    rf"(?P<folders>{FOLDERS})(?: on (?P<metric>\w+))?(?: with (?P<arm>{ARM}))?"
-    rf"(?: against (?P<others>{FOLDERS}))?"
-)
 Family = Sequence[Test]  # tests that are corrected together
 Adjusted = Mapping[Test, P | None]  # Holm's p-value of each test in the family
-
-
-@dataclass(frozen=True)
-class Item:
-    """What a column shows: an arm's mean, or the difference of two arms, on one metric."""
-
-    # `paper`: the paper's number, `p`: the p-value, `chance`: the power to detect the paper's
-    # difference, empty: the number itself
-    what: str
-    arm: str
-    against: str
-    metric: str
-    label: str
 
 
 def make_pages(pages: Sequence[Path], root: Path) -> list[tuple[Path, bool]]:
@@ -115,7 +103,7 @@ def make_page(text: str, root: Path, called: str = "the page") -> str:
 
     def made(match: re.Match[str]) -> str:
         try:
-            table = make_table(_lines(match["lines"]), root)
+            table = make_table(lines_of(match["lines"]), root)
         except ValueError as error:
             raise ValueError(f"{called}, table {match['name']}: {error}") from error
         return f"{match['head']}{table}\n{match['tail']}"
@@ -124,10 +112,10 @@ def make_page(text: str, root: Path, called: str = "the page") -> str:
     return "".join(blocks)
 
 
-def make_table(lines: Mapping[str, Sequence[str]], root: Path) -> str:
+def make_table(lines: Lines, root: Path) -> str:
     """One table as Markdown; ``lines`` is its description, each key with its values."""
-    kind = _one(lines, "kind")
-    makers: dict[str, Callable[[Mapping[str, Sequence[str]], Path], list[list[str]]]] = {
+    kind = one_value(lines, "kind")
+    makers: dict[str, Callable[[Lines, Path], list[list[str]]]] = {
         "arms": _arms_table,
         "rows": _rows_table,
         "bench": _bench_table,
@@ -144,15 +132,15 @@ def make_table(lines: Mapping[str, Sequence[str]], root: Path) -> str:
     return "\n".join("| " + " | ".join(cells) + " |" for cells in [header, rule, *rows])
 
 
-def _arms_table(lines: Mapping[str, Sequence[str]], root: Path) -> list[list[str]]:
+def _arms_table(lines: Lines, root: Path) -> list[list[str]]:
     """One comparison: a row for each arm, then two for each difference and its p-values."""
-    found = load(root, _one(lines, "records"))
-    metrics = _one(lines, "metrics", "").split() or sorted_metrics(found.metrics)
-    items = [_item(part) for part in _parts(_one(lines, "arms", ""))]
+    found = load(root, one_value(lines, "records"))
+    metrics = one_value(lines, "metrics", "").split() or sorted_metrics(found.metrics)
+    items = [item_of(part) for part in parts_of(one_value(lines, "arms", ""))]
     arms = {item.arm: item.label for item in items} or {a: a for a in sorted_arms(found.arms)}
-    contrasts = [_item(text) for text in _parts(_one(lines, "contrasts", ""))]
+    contrasts = [item_of(text) for text in parts_of(one_value(lines, "contrasts", ""))]
     found.require([*arms, *(arm for item in contrasts for arm in (item.arm, item.against))])
-    with_intervals = _one(lines, "intervals", "yes") == "yes"
+    with_intervals = one_value(lines, "intervals", "yes") == "yes"
     rows = [["", *map(metric_label, metrics)]]
     for arm, label in arms.items():
         means = [found.mean(arm, metric) for metric in metrics]
@@ -160,7 +148,7 @@ def _arms_table(lines: Mapping[str, Sequence[str]], root: Path) -> list[list[str
         cells = [_mean(mean, with_intervals, count) for mean in means]
         rows.append([f"{label}, {seeds(count)}", *cells])
         numbers = [found.paper(arm, metric) for metric in metrics]
-        if _one(lines, "paper", "no") == "yes" and any(value is not None for value in numbers):
+        if one_value(lines, "paper", "no") == "yes" and any(value is not None for value in numbers):
             rows.append(["paper", *("" if v is None else number(v, 1) for v in numbers)])
     shown = [(item.arm, item.against, metric) for item in contrasts for metric in metrics]
     family = _family(lines, shown, "")
@@ -180,14 +168,14 @@ def _arms_table(lines: Mapping[str, Sequence[str]], root: Path) -> list[list[str
     return rows
 
 
-def _rows_table(lines: Mapping[str, Sequence[str]], root: Path) -> list[list[str]]:
+def _rows_table(lines: Lines, root: Path) -> list[list[str]]:
     """A row for each comparison, for several that are pooled, or for the mean of several."""
-    metric = _one(lines, "metric", "")
-    texts = _parts(_one(lines, "columns"))
-    rows = [["", *(item.label for text in texts for item in _items(text, metric or "?"))]]
+    metric = one_value(lines, "metric", "")
+    texts = parts_of(one_value(lines, "columns"))
+    rows = [["", *(item.label for text in texts for item in items_of(text, metric or "?"))]]
     read = [_read_row(row, texts, metric, root) for row in lines.get("row", ())]
     each: list[Adjusted]
-    if first_is_primary := _one(lines, "primary", "") == "first":
+    if first_is_primary := one_value(lines, "primary", "") == "first":
         tests = [(row.found, test) for row in read for test in row.tests]
         corrected = iter(holm_but_first(tests))
         # The primary test has no entry, so it keeps its own p-value.
@@ -197,28 +185,28 @@ def _rows_table(lines: Mapping[str, Sequence[str]], root: Path) -> list[list[str
     else:
         each = [holm_over(row.found, _family(lines, row.tests, row.metric)) for row in read]
     with_p = "family" in lines or first_is_primary
-    spread = _one(lines, "intervals", "no") == "yes"
+    spread = one_value(lines, "intervals", "no") == "yes"
     for row, adjusted in zip(read, each, strict=True):
         items = row.items
         means = row.found.on_shared_seeds([i.arm for i in items if not i.against and not i.what])
         cells = [_cell(item, row.found, means, adjusted, with_p, spread) for item in items]
         label = row.label
-        if _one(lines, "seeds", "yes") == "yes":
+        if one_value(lines, "seeds", "yes") == "yes":
             label += f", {_counted(items, row.found, means)}"
         rows.append([label, *cells])
     return rows
 
 
-def _bench_table(lines: Mapping[str, Sequence[str]], root: Path) -> list[list[str]]:
+def _bench_table(lines: Lines, root: Path) -> list[list[str]]:
     """A table that ``batchformer bench`` saved, or those of its rows that ``only`` asks for."""
-    path, part = root / _one(lines, "records"), _one(lines, "part")
+    path, part = root / one_value(lines, "records"), one_value(lines, "part")
     tables = {table.part: table for table in read_tables(path)} if path.is_file() else {}
     if part not in tables:
         raise ValueError(
             f"{path} has no part {part!r}; its parts are {', '.join(tables) or 'none'}"
         )
     columns, rows = tables[part].columns, tables[part].texts()
-    for condition in _parts(_one(lines, "only", "")):
+    for condition in parts_of(one_value(lines, "only", "")):
         column, _, value = (text.strip() for text in condition.partition(" = "))
         if column not in columns:
             raise ValueError(f"{part} has no column {column!r}; it has {', '.join(columns)}")
@@ -254,7 +242,7 @@ def _read_row(line: str, columns: Sequence[str], metric: str, root: Path) -> Row
         )
     found = _load_joined(root, match["folders"])
     own = match["metric"] or metric
-    items = [item for text in columns for item in _items(text, own)]
+    items = [item for text in columns for item in items_of(text, own)]
     if match["others"]:
         others = _load_joined(root, match["others"])
         found = against_baseline_of(found, match["arm"] or MAIN, others)
@@ -354,55 +342,14 @@ def _chance(found: Contrast | None, effect: float | None) -> str:
     return f"{at}% ({low} to {high})"
 
 
-def _family(lines: Mapping[str, Sequence[str]], shown: Family, metric: str) -> Family:
-    """The tests that are corrected together: those of ``family``, by default all that are shown."""
-    given = _one(lines, "family", "")
-    if not given:
-        return shown if len(shown) > 1 else []
-    items = [item for text in _parts(given) for item in _items(text, metric)]
-    return [(item.arm, item.against, item.metric) for item in items]
+def _family(lines: Lines, shown: Family, metric: str) -> Family:
+    """The tests that are corrected together: those of ``family``, by default all that are shown.
 
-
-def _items(text: str, metric: str) -> list[Item]:
-    """One column, or one for each metric if it names several."""
-    item = _item(text)
-    metrics = item.metric.split() or [metric]
-    if not all(metrics):
-        raise ValueError(f"{text!r} names no metric: add ` on METRIC`, or a line `metric: METRIC`")
-    if len(metrics) == 1:
-        return [replace(item, metric=metrics[0])]
-    return [replace(item, metric=name, label=metric_label(name)) for name in metrics]
-
-
-def _item(text: str) -> Item:
-    body, _, label = (part.strip() for part in text.partition(" = "))
-    match = ITEM.fullmatch(body)
-    if match is None:
-        raise ValueError(
-            f"{text!r} is not understood; write ARM, ARM - ARM, paper ARM - ARM, p ARM - ARM or "
-            "chance ARM - ARM, then ` on METRIC` and ` = LABEL` if needed"
-        )
-    what, arm, against = (match["what"] or "").strip(), match["arm"], match["against"] or ""
-    return Item(what, arm, against, match["metrics"] or "", label or body)
-
-
-def _parts(text: str) -> list[str]:
-    return [part.strip() for part in text.split(";") if part.strip()]
-
-
-def _one(lines: Mapping[str, Sequence[str]], key: str, default: str | None = None) -> str:
-    values = lines.get(key, ())
-    if len(values) > 1 or (not values and default is None):
-        raise ValueError(f"needs one line `{key}: ...`, has {len(values)}")
-    return values[0] if values else default or ""
-
-
-def _lines(text: str) -> dict[str, list[str]]:
-    """The values of each key from lines ``key: value``; a key may come several times."""
-    found: dict[str, list[str]] = {}
-    for line in text.strip().splitlines():
-        key, colon, value = line.partition(":")
-        if not colon:
-            raise ValueError(f"the line {line!r} is not `key: value`")
-        found.setdefault(key.strip(), []).append(value.strip())
-    return found
+    Metrics that are not tested count in none.
+    """
+    items = [
+        item for text in parts_of(one_value(lines, "family", "")) for item in items_of(text, metric)
+    ]
+    named = [(item.arm, item.against, item.metric) for item in items]
+    tested = [test for test in named or shown if test[-1] not in UNTESTED]
+    return tested if named or len(tested) > 1 else []

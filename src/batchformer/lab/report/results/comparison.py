@@ -25,8 +25,8 @@ from batchformer.lab.metrics.intervals import (
 from batchformer.lab.report.results import notes
 from batchformer.lab.report.results.configuration import RunGroup, comparable
 from batchformer.lab.report.results.names import (
-    DESCRIPTIVE,
     LOWER_IS_BETTER,
+    UNTESTED,
     bounds,
     decimals,
     in_words,
@@ -56,8 +56,7 @@ class Difference:
 
     paired: Paired
     seeds: tuple[int, ...]
-    # Of this comparison alone, before correction. None for a descriptive metric, which is not
-    # tested.
+    # Of this comparison alone, before correction; None for a metric that is not tested
     outcome: Outcome | None
     adjusted: float | None  # Holm's p-value over every comparison of the table
     # The paper's difference in percentage points; None unless it has both numbers
@@ -125,7 +124,8 @@ def compare_runs(runs: Iterable[RecordedRun], reference: str | None = None) -> C
     Without a ``reference`` it is the baseline or, in a recipe where none has finished, the first
     arm in the known order that shares a seed with another.
 
-    P-values are corrected over all comparisons of all recipes; descriptive metrics are not tested.
+    P-values are corrected over all comparisons of all recipes; the metrics in ``UNTESTED`` are not
+    tested.
     Runs that are damaged or unfinished are named in ``left_out``.
     """
     runs = list(runs)
@@ -189,7 +189,7 @@ def difference_between(
     """``after - before`` over the seeds that both have; None if they share none.
 
     ``before`` is the reference; ``paper`` has the paper's numbers of both. The outcome is that of
-    this comparison alone. A descriptive metric gets neither outcome nor p-value.
+    this comparison alone. A metric in ``UNTESTED`` gets neither outcome nor p-value.
     """
     seeds = tuple(sorted(before.keys() & after.keys()))
     if not seeds:
@@ -197,7 +197,7 @@ def difference_between(
     start, end = paper
     effect = None if start is None or end is None else end - start
     result = paired([before[seed] for seed in seeds], [after[seed] for seed in seeds])
-    if metric in DESCRIPTIVE:
+    if metric in UNTESTED:
         untested = replace(result, p_value=None)
         return Difference(untested, seeds, None, None, effect, None, decimals(metric))
     word = outcome(result, higher_is_better=metric not in LOWER_IS_BETTER)
@@ -234,7 +234,7 @@ def _recipe(group: RunGroup) -> RecipeComparison:
             differences[arm, metric] = found
     warnings += _seeds_warnings(group)
     warnings += notes.shots_note(group.recipe)
-    warnings += notes.data_notes(group.runs)
+    warnings += notes.data_notes(group.runs) + notes.selection_note(group.recipe)
     warnings += notes.arms_note(group.recipe, group.arms) + notes.metric_notes(metrics)
     warnings += notes.reweighting_note(group.recipe, group.runs)
     warnings += notes.inactive_encoder_notes(group)

@@ -16,7 +16,7 @@ from batchformer.insight.intervals import summary
 from batchformer.lab.config.arms import BASELINE, MAIN
 from batchformer.lab.metrics.intervals import holm, paired, pooled
 from batchformer.lab.recipes import RECIPES
-from batchformer.lab.report.results.names import bounds, decimals
+from batchformer.lab.report.results.names import UNTESTED, bounds, decimals
 from batchformer.lab.report.results.records import SUMMARY, records_in, require_one_configuration
 
 Test = tuple[str, str, str]  # an arm, the arm it is compared with, and a metric
@@ -98,7 +98,14 @@ class ComparisonEvidence:
         return Mean(known["mean"], known.get("low"), known.get("high"), typed["seeds"], places)
 
     def contrast(self, arm: str, against: str, metric: str) -> Contrast | None:
-        """The paired difference; None if it was not measured."""
+        """The paired difference; None if it was not measured.
+
+        A metric in ``UNTESTED`` has no p-value, also where one was typed.
+        """
+        found = self._difference(arm, against, metric)
+        return replace(found, p=None) if found is not None and metric in UNTESTED else found
+
+    def _difference(self, arm: str, against: str, metric: str) -> Contrast | None:
         if self.pooled and (found := self._pooled_contrast(arm, against, metric)):
             return found
         typed = self.typed_contrast(arm, against, metric)

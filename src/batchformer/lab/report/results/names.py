@@ -73,6 +73,12 @@ DESCRIPTIVE = frozenset({"alignment", "uniformity", "feature_std", "influence", 
 """Metrics that describe features or influence, where neither more nor less is better: shown with
 their intervals, never tested. Features that are all the same are perfectly aligned, and useless."""
 
+VALIDATION = frozenset({"val", "val_loss", "without_swad_val", "without_swad_val_loss"})
+"""Scores of validation data, which choose the evaluation that is reported: shown with their
+intervals, never tested. The best of several is too high, the more the scores of an arm vary."""
+
+UNTESTED = DESCRIPTIVE | VALIDATION
+
 
 def in_words(arm: str) -> str:
     """How a sentence calls the arm that others are compared with.
@@ -103,13 +109,13 @@ def metric_label(metric: str) -> str:
 
 
 def main_metric(metrics: Iterable[str]) -> str | None:
-    """The first metric that can be better or worse; where none can, the first.
+    """The first metric that is tested; where none is, the first.
 
     >>> main_metric(["alignment", "knn"]), main_metric(["uniformity"]), main_metric([])
     ('knn', 'uniformity', None)
     """
     ordered = list(metrics)
-    return next(iter([*(name for name in ordered if name not in DESCRIPTIVE), *ordered]), None)
+    return next(iter([*(name for name in ordered if name not in UNTESTED), *ordered]), None)
 
 
 def decimals(metric: str) -> int:

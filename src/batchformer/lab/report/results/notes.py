@@ -11,7 +11,7 @@ from batchformer.lab.config.arms import BASELINE, MAIN
 from batchformer.lab.config.methods import reweights, without_batchformer
 from batchformer.lab.data.files.file_lists import shorten
 from batchformer.lab.report.results.configuration import RunGroup
-from batchformer.lab.report.results.names import DESCRIPTIVE, metric_label
+from batchformer.lab.report.results.names import DESCRIPTIVE, VALIDATION, metric_label
 from batchformer.lab.report.results.runs import RecordedRun
 from batchformer.plug.findings import NEXT_TO_NOTHING
 
@@ -108,14 +108,27 @@ def shots_note(recipe: Mapping[str, Any]) -> list[str]:
 
 
 def metric_notes(metrics: Iterable[str]) -> list[str]:
-    """Which metrics only describe features, and are not in percent."""
-    describing = [metric_label(name) for name in metrics if name in DESCRIPTIVE]
-    if not describing:
+    """Which metrics are not tested, and why."""
+    why = {
+        "Descriptions of features, on scales of their own and not in percent, where neither more "
+        "nor less is better": DESCRIPTIVE,
+        "Scores of validation data, which are there to choose what is reported": VALIDATION,
+    }
+    shown = list(metrics)
+    return [
+        f"{words}: {', '.join(named)}. They are not tested and not counted as comparisons"
+        for words, kind in why.items()
+        if (named := [metric_label(name) for name in shown if name in kind])
+    ]
+
+
+def selection_note(recipe: Mapping[str, Any]) -> list[str]:
+    """That the test set itself chose what is reported."""
+    if (recipe.get("train") or {}).get("select_on") != "test":
         return []
     return [
-        f"Descriptions of features, on scales of their own and not in percent, where neither more "
-        f"nor less is better: {', '.join(describing)}. They are not tested and not counted as "
-        f"comparisons"
+        "The evaluation of a run that is best on the test set is reported (train.select-on test): "
+        "its scores are too high, and a difference may come from this choice"
     ]
 
 

@@ -19,7 +19,6 @@ from batchformer.lab.report.results.comparison import (
     RecipeComparison,
 )
 from batchformer.lab.report.results.names import (
-    DESCRIPTIVE,
     LOWER_IS_BETTER,
     metric_label,
     sorted_arms,
@@ -78,7 +77,7 @@ def pool_recipes(comparison: Comparison, sweeps: Iterable[str] = ()) -> PooledEf
     for recipe in independent:
         few: dict[str, list[str]] = {}
         for (arm, metric), difference in recipe.differences.items():
-            if metric in DESCRIPTIVE:
+            if difference.outcome is None:  # not tested
                 continue
             if difference.paired.n < FEWEST_SEEDS:
                 few.setdefault(arm, []).append(metric_label(metric))

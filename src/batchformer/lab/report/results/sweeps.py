@@ -20,7 +20,7 @@ from batchformer.lab.report.results.comparison import (
 )
 from batchformer.lab.report.results.configuration import RunGroup, comparable, differing
 from batchformer.lab.report.results.names import (
-    DESCRIPTIVE,
+    UNTESTED,
     main_metric,
     sorted_arms,
     sorted_metrics,
@@ -29,7 +29,7 @@ from batchformer.lab.report.results.provenance import version_notes
 from batchformer.lab.report.results.runs import RecordedRun, headline
 
 NAME = "sweep.json"  # the file above the runs of a sweep that describes it
-UNTESTED = frozenset({"many", "medium", "few", "ece"}) | DESCRIPTIVE
+BESIDE = frozenset({"many", "medium", "few", "ece"}) | UNTESTED
 """Metrics that a sweep shows beside the one that is tested."""
 Paper = Mapping[str, Mapping[str, float]]  # the paper's numbers by arm and metric
 Cell = tuple[str, str]  # an arm and a level
@@ -169,7 +169,7 @@ def compare_sweep(sweep: SweepRuns) -> SweepComparison:
         headline(sweep.finished),
     )
     metric = main_metric(found) or "all"
-    metrics = (metric, *(name for name in found if name in UNTESTED and name != metric))
+    metrics = (metric, *(name for name in found if name in BESIDE and name != metric))
     values = {
         (cell, name): by_seed(sweep.of(*cell), name) for cell in _cells(sweep) for name in metrics
     }
@@ -232,7 +232,8 @@ def _paper(sweep: SweepRuns, cell: Cell, metric: str) -> float | None:
 
 def _configurations(sweep: SweepRuns) -> list[str]:
     """What a reader should know of data, settings, versions of the code and missing levels."""
-    lines = notes.shots_note(sweep.finished[0].recipe) if sweep.finished else []
+    recipe = sweep.finished[0].recipe if sweep.finished else {}
+    lines = notes.shots_note(recipe) + notes.selection_note(recipe)
     lines += notes.data_notes(sweep.finished)
     groups = {
         level: RunGroup(

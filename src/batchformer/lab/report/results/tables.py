@@ -1,10 +1,9 @@
-"""Comparisons, pooled effects and sweeps as text for a terminal or a pipe."""
+"""Comparisons and pooled effects as text for a terminal or a pipe."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from batchformer.insight.figures.captioned import without_empty
 from batchformer.insight.figures.text import interval, number, signed
@@ -20,7 +19,6 @@ from batchformer.lab.report.results.comparison import (
 )
 from batchformer.lab.report.results.names import LOWER_IS_BETTER, in_words, metric_label
 from batchformer.lab.report.results.pooling import Effect, PooledEffects
-from batchformer.lab.report.results.sweeps import Cell, SweepComparison
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -29,8 +27,6 @@ WIDEST = 120  # columns; 80 are enough for every cell to stay on one line
 LEFT = frozenset({"metric", "level", "arm", "recipe", "verdict"})
 Columns = tuple[str, ...]
 Rows = list[tuple[str, ...]]
-K = TypeVar("K")
-V = TypeVar("V", Difference, Effect)
 
 
 class Terminal:
@@ -73,7 +69,7 @@ def print_table(comparison: Comparison, console: Console | None = None) -> None:
     out = Terminal(console)
     for recipe in comparison.recipes:
         out.say(f"\n{recipe.name}", "bold")
-        out.say(words.headline(recipe, comparison.comparisons))
+        out.say(words.headline(recipe, comparison.tested))
         out.show("Each arm", SCORE_COLUMNS, score_rows(recipe))
         for arm in recipe.others:
             caption = f"{arm} - {recipe.reference}"
@@ -233,7 +229,7 @@ def pooled_headline(arm: str, reference: str, effects: Mapping[str, Effect]) -> 
     widest = max((effect.pooled for effect in effects.values()), key=lambda found: found.setups)
     compared = "" if reference == BASELINE else f" compared with {in_words(reference)}"
     sentences = [f"{arm}{compared}, {widest.setups} recipes, {widest.seeds} paired seeds."]
-    by_verdict = _by_verdict(effects)
+    by_verdict = words.by_verdict(effects)
     for word in ("gain", "loss"):
         if found := by_verdict[word]:
             sentences.append(f"A {word} on {_listed(found)}.")
@@ -248,15 +244,6 @@ def pooled_headline(arm: str, reference: str, effects: Mapping[str, Effect]) -> 
         labels = ", ".join(map(metric_label, without))
         sentences.append(f"Without spread, and so without verdict: {labels}.")
     return " ".join(sentences)
-
-
-def _by_verdict(found: Mapping[K, V]) -> dict[str, dict[K, V]]:
-    """Comparisons by their outcome; gains and losses that Holm undoes are ``uncorrected``."""
-    sorted_out: dict[str, dict[K, V]] = defaultdict(dict)
-    for key, one in found.items():
-        undone = one.outcome in ("gain", "loss") and not one.significant
-        sorted_out["uncorrected" if undone else str(one.outcome)][key] = one
-    return sorted_out
 
 
 def pooled_notes(found: PooledEffects) -> list[str]:
@@ -282,137 +269,3 @@ def _listed(effects: Mapping[str, Effect]) -> str:
         + (", where lower is better" if metric in LOWER_IS_BETTER else "")
         for metric, effect in effects.items()
     )
-
-
-# Sweeps.
-
-ANY_LEVEL = "any"  # the level that a shared baseline is shown with
-
-
-def print_sweep(comparison: SweepComparison, console: Console | None = None) -> None:
-    """Print each level, then the differences, then the notes."""
-    out, sweep = Terminal(console), comparison.sweep
-    out.say(f"\n{sweep.name}", "bold")
-    out.say(sweep_headline(comparison))
-    label = metric_label(comparison.metric)
-    if comparison.cells:
-        out.show(
-            f"{label} by {sweep.factor}", ("level", *SCORE_COLUMNS[1:]), level_rows(comparison)
-        )
-    for caption, differences in (
-        (f"{label}, difference to {sweep.factor} {sweep.reference}", comparison.to_reference),
-        (f"{label}, difference to the baseline", comparison.to_baseline),
-    ):
-        if differences:
-            columns = ("level", "arm", *DIFFERENCE_COLUMNS[1:])
-            out.show(caption, columns, level_difference_rows(differences))
-    if len(comparison.metrics) > 1:
-        names = tuple(metric_label(metric) for metric in comparison.metrics[1:])
-        out.show(_other_caption(comparison), ("level", "arm", *names), other_rows(comparison))
-    out.say("\n" + "\n".join(sweep_notes(comparison)))
-
-
-def level_rows(comparison: SweepComparison) -> Rows:
-    """One row per level and arm: level, arm, n, mean, sd, 95% interval, paper."""
-    return [
-        (level_name(comparison, (arm, level)), arm, *score_cells(score))
-        for ((arm, level), metric), score in comparison.scores.items()
-        if metric == comparison.metric
-    ]
-
-
-def level_difference_rows(differences: Mapping[Cell, Difference]) -> Rows:
-    """One row per level and arm: level, arm, difference, interval, p, Holm, paper, verdict."""
-    return [
-        (level, arm, *difference_cells(difference))
-        for (arm, level), difference in differences.items()
-    ]
-
-
-def other_rows(comparison: SweepComparison) -> Rows:
-    """One row per level and arm: mean and sd of the metrics that are not tested."""
-    return [
-        (
-            level_name(comparison, cell),
-            cell[0],
-            *(_other_cell(comparison.scores.get((cell, m))) for m in comparison.metrics[1:]),
-        )
-        for cell in comparison.cells
-    ]
-
-
-def _other_cell(score: Score | None) -> str:
-    if score is None:
-        return ""
-    found, paper = score.summary, "" if score.paper is None else f" ({number(score.paper, 1)})"
-    if found.n < FEWEST_SEEDS or found.sd is None:
-        return words.values_of(score) + paper
-    return f"{number(found.mean, score.decimals)} ±{number(found.sd, score.decimals)}{paper}"
-
-
-def _other_caption(comparison: SweepComparison) -> str:
-    """What the cells of the other metrics show, and for which of them lower is better."""
-    others = comparison.metrics[1:]
-    shown = [score for (_, metric), score in comparison.scores.items() if metric in others]
-    parts = ["Other metrics"]
-    if any(score.summary.n >= FEWEST_SEEDS for score in shown):
-        parts.append("mean ±sd over seeds")
-    if any(score.paper is not None for score in shown):
-        parts.append("the paper's in brackets")
-    lower = [metric_label(metric) for metric in others if metric in LOWER_IS_BETTER]
-    better = f"; lower is better for {' and '.join(lower)}" if lower else ""
-    return f"{', '.join(parts)}; not tested{better}"
-
-
-def level_name(comparison: SweepComparison, cell: Cell) -> str:
-    """The level of a cell; a shared baseline is of any level."""
-    arm, level = cell
-    return ANY_LEVEL if comparison.sweep.shared_baseline and arm == BASELINE else level
-
-
-def sweep_headline(comparison: SweepComparison) -> str:
-    """Which levels differ from the reference, in a sentence."""
-    sweep, label = comparison.sweep, metric_label(comparison.metric)
-    found = {cell: d for cell, d in comparison.to_reference.items() if cell[0] != BASELINE}
-    if not found:
-        return f"No level shares a finished seed with {sweep.factor} {sweep.reference} yet."
-    if any(difference.outcome is None for difference in found.values()):
-        return f"{label} describes features and is not tested: there is no verdict on a level."
-    tested = {cell: d for cell, d in found.items() if d.paired.n >= FEWEST_SEEDS}
-    if not tested:
-        return f"Too few seeds for a verdict on {sweep.factor}: an interval needs {FEWEST_SEEDS}."
-    against = f"{sweep.factor} {sweep.reference}"
-    sentences = []
-    by_verdict = _by_verdict(tested)
-    significant = {
-        cell: d for cell, d in tested.items() if d.outcome in ("gain", "loss") and d.significant
-    }
-    if significant:
-        sentences.append(f"Reliable after correction: {_listed_levels(significant)}.")
-    if undone := by_verdict["uncorrected"]:
-        they = "it is" if len(undone) == 1 else "they are"
-        sentences.append(
-            f"Reliable only without correction: {_listed_levels(undone)}; after Holm's correction "
-            f"for the {comparison.tested} tests of the sweep, {they} not significant."
-        )
-    if noise := by_verdict["not reliable"]:
-        sentences.append(f"No reliable difference: {_listed_levels(noise)}.")
-    if flat := by_verdict["no spread"]:
-        sentences.append(f"Without spread, and so without verdict: {_listed_levels(flat)}.")
-    return " ".join([*sentences, f"In percentage points of {label}, compared with {against}."])
-
-
-def _listed_levels(differences: Mapping[Cell, Difference]) -> str:
-    return "; ".join(
-        f"{level}{'' if arm == 'batchformer' else f' ({arm})'} {words.with_interval(d.paired)}"
-        for (arm, level), d in differences.items()
-    )
-
-
-def sweep_notes(comparison: SweepComparison) -> list[str]:
-    """How many comparisons were corrected for, and what is missing or doubtful."""
-    lines = [words.counted(comparison.compared, comparison.tested, "This sweep")]
-    if comparison.tested:
-        lines.append(f"{words.INTERVAL} Differences are over the seeds that both sides share.")
-    lines += [f"Note: {line}." for line in comparison.warnings]
-    return lines + [f"Not included: {line}." for line in comparison.left_out]

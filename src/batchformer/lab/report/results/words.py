@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import NamedTuple, TypeVar
 
 from batchformer.insight.figures.text import interval, number, seeds, signed
 from batchformer.insight.intervals import FEWEST_SEEDS
@@ -11,6 +13,9 @@ from batchformer.lab.metrics.intervals import Paired, Pooled
 from batchformer.lab.report.results.comparison import Difference, RecipeComparison, Score
 from batchformer.lab.report.results.names import LOWER_IS_BETTER, MEANINGS, in_words, metric_label
 from batchformer.lab.report.results.pooling import Effect
+
+K = TypeVar("K")
+V = TypeVar("V", Difference, Effect)
 
 INTERVAL = (
     "The 95% interval is Student's t over seeds: repeated with new seeds, 19 of 20 such intervals "
@@ -53,6 +58,15 @@ def short_verdict(found: Difference | Effect) -> str:
     return f"{found.outcome} uncorrected" if undone else found.outcome or ""
 
 
+def by_verdict(found: Mapping[K, V]) -> dict[str, dict[K, V]]:
+    """Comparisons by their outcome; gains and losses that Holm undoes are ``uncorrected``."""
+    sorted_out: dict[str, dict[K, V]] = defaultdict(dict)
+    for key, one in found.items():
+        undone = one.outcome in ("gain", "loss") and not one.significant
+        sorted_out["uncorrected" if undone else str(one.outcome)][key] = one
+    return sorted_out
+
+
 class Answer(NamedTuple):
     """The verdict on the main arm and metric in a few words, and the numbers behind it."""
 
@@ -60,13 +74,16 @@ class Answer(NamedTuple):
     numbers: str
 
 
-def headline(recipe: RecipeComparison, comparisons: int) -> str:
+def headline(recipe: RecipeComparison, tested: int) -> str:
     """The answer in one paragraph."""
-    return "{}. {}".format(*answer(recipe, comparisons))
+    return "{}. {}".format(*answer(recipe, tested))
 
 
-def answer(recipe: RecipeComparison, comparisons: int) -> Answer:
-    """The verdict first, then the difference with its interval."""
+def answer(recipe: RecipeComparison, tested: int) -> Answer:
+    """The verdict first, then the difference with its interval.
+
+    ``tested`` is the number of tests that Holm's correction is over.
+    """
     arm, metric, reference = recipe.main_arm, recipe.main_metric, in_words(recipe.reference)
     if arm is None:
         return Answer("Nothing to compare", f"No arm shares a finished seed with {reference}.")
@@ -77,7 +94,7 @@ def answer(recipe: RecipeComparison, comparisons: int) -> Answer:
         return Answer("Nothing to compare", shared)
     result, count = difference.paired, f"{difference.paired.n} paired seeds"
     if difference.outcome is None:
-        return Answer("No verdict", f"{label} describes features and is not tested.")
+        return Answer("No verdict", f"{label} is not tested; a note says why.")
     if difference.outcome == "too few seeds":
         both = zip(difference.seeds, result.baseline, result.other, strict=True)
         listed = "; ".join(f"seed {s}: {number(a)} and {number(b)}" for s, a, b in both)
@@ -99,7 +116,7 @@ def answer(recipe: RecipeComparison, comparisons: int) -> Answer:
     if difference.significant:
         return Answer(f"A {difference.outcome}", size + _power(difference))
     size += (
-        f" Corrected for the {comparisons} comparisons shown, it is not significant "
+        f" After Holm's correction over {tested} tests it is not significant "
         f"(p = {p_value(difference.adjusted)})."
     )
     return Answer(f"A {difference.outcome}, not confirmed", size + _power(difference))
