@@ -14,6 +14,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from batchformer.nn.arguments import a_model, an_optimizer, switches, whole_numbers
 from batchformer.nn.encoder import bypassed
 from batchformer.nn.module import BatchFormer, encoders_of, parameter_ids
 from batchformer.plug import attention_tests, eval_tests, place_tests, stream_tests, weight_tests
@@ -80,6 +81,11 @@ def check(
     >>> check(model).passed
     True
     """
+    a_model("check()", model)
+    an_optimizer("check()", optimizer)
+    switches("check()", mixed_only=mixed_only)
+    if input_axis is not None:
+        whole_numbers("check()", 0, input_axis=input_axis)
     if isinstance(model, nn.DataParallel):
         raise ValueError(
             "check(): nn.DataParallel is not supported: its replicas share the encoder of one "
@@ -91,8 +97,6 @@ def check(
             "check(): the parameters are sharded (FSDP), and check needs whole ones. Check the "
             "model before it is sharded."
         )
-    if input_axis is not None and input_axis < 0:
-        raise ValueError(f"check(): input_axis={input_axis}; axes count from 0.")
     inner = unwrap(model)
     holder, record = find_record(inner)
     encoders = encoders_of(inner)

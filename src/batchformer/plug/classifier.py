@@ -430,10 +430,12 @@ def axes_of(call: Call, rows: int | None, width: int | None, record: Trace) -> t
             f"{OWN_FORWARD.format(channels=shape[channel_axis(call, record)])} "
             f"{record.candidates([call.name], lines=False)}"
         )
-    if width is not None and not -len(shape) <= width < len(shape):
+    ndim = len(shape)
+    if width is not None and not (-ndim <= width < ndim and (width - rows) % ndim):
         raise AttachError(
-            f"attach(): the input of {call.name!r} has shape {shape} and no axis {width}. Set "
-            f"channel_axis from {-len(shape)} to {len(shape) - 1}."
+            f"attach(): the input of {call.name!r} has shape {shape}, with samples on axis {rows}, "
+            f"and no channels on axis {width}. Set channel_axis to another axis, from {-ndim} to "
+            f"{ndim - 1}."
         )
     return rows, channel_axis(call, record) if width is None else width
 
