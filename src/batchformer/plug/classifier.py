@@ -147,8 +147,8 @@ def find_and_trace(model: nn.Module, example: Any, axis: int) -> tuple[Batch, Tr
     with with_graph(model):
         # Prefer a batch that the model trains on. If none does, dry_run says why.
         with suppress(ValueError):
-            return guess(model, lambda batch: _traced_and_trained(model, batch))
-        return guess(model, lambda batch: _traced(model, batch))
+            return guess(model, lambda batch: _traced_and_trained(model, batch), axis)
+        return guess(model, lambda batch: _traced(model, batch), axis)
 
 
 def _traced_and_trained(model: nn.Module, batch: Batch) -> Trace:
