@@ -54,7 +54,7 @@ def a_model(where: str, model: Any) -> None:
 def an_optimizer(where: str, optimizer: Any) -> None:
     """Refuse what is neither None nor has parameter groups."""
     if optimizer is not None and not hasattr(optimizer, "param_groups"):
-        raise TypeError(
+        raise ValueError(
             f"{where}: optimizer= must be a torch optimizer, such as torch.optim.SGD(...), not "
             f"{type(optimizer).__name__}."
         )

@@ -77,13 +77,9 @@ def as_single_rank() -> Iterator[None]:
 def group_of(exchange: Any) -> Any:
     """The process group of an ``exchange=`` that is a group or a one-dimensional mesh.
 
-    None, which means all ranks, for True and False.
-
     Raises:
         ValueError: it is something else, or a group without this rank.
     """
-    if isinstance(exchange, bool):
-        return None
     group = exchange.get_group() if hasattr(exchange, "get_group") else exchange
     if not (dist.is_available() and isinstance(group, dist.ProcessGroup)):
         raise ValueError(

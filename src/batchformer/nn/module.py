@@ -124,11 +124,11 @@ class BatchFormer(nn.Module):
         check_options(where, width, heads, dropout, attend)
         real_numbers(where, scale=scale)
         if not scale:
-            raise ValueError(f"{where}: scale=0 would make all mixed rows equal; use scale > 0.")
+            raise ValueError(f"{where}: scale=0 makes all mixed rows zero; use a larger one.")
         self.dim, self.heads, self.dropout, self.attend = dim, heads, dropout, attend
         self.batch_axis, self.channel_axis = batch_axis, channel_axis
         self.exchange = exchange is not False
-        self._group = _Group(group_of(exchange))
+        self._group = _Group(None if isinstance(exchange, bool) else group_of(exchange))
         self.layers = nn.ModuleList(
             EncoderLayer(width, heads, width, dropout, device=device, dtype=dtype)
             for _ in range(layers)

@@ -145,7 +145,7 @@ def stream_loss(
         )
     choices("stream_loss()", get_args(LossScale), loss_scale=loss_scale)
     real_numbers("stream_loss()", mixed_weight=mixed_weight)
-    group = group_of(exchange)
+    group = None if isinstance(exchange, bool) else group_of(exchange)
     doubled = is_doubled(outputs, targets)
     share: tuple[int, int | Tensor] | None = None
     count = 1 if exchange is False else world_size(group)

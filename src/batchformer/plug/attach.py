@@ -123,7 +123,7 @@ def attach(
         optimizer: an existing optimizer, which gets the new parameters as a group of their own.
         lr_factor: the learning rate of that group, as a multiple of the first group's.
         example: one small batch as the model is called with it, if none can be guessed.
-        input_axis: the axis of the samples in the example; 1 for ``(L, N, ...)`` inputs.
+        input_axis: the axis of the samples in the inputs; 1 for ``(L, N, ...)``.
         verbose: print one line that says what was done and what to do next.
 
     Raises:
