@@ -243,6 +243,13 @@ def _nearest(node: Any, produced: dict[Any, str]) -> tuple[list[str], list[Tenso
     return list(nearest), weights
 
 
+NO_ROWS = (
+    "attach(): the model returns no floating-point tensor with rows, so nothing can show that they "
+    "double. Let it return its logits, beside the loss if it computes one, as a tensor or in a "
+    "tuple, dict or dataclass."
+)
+
+
 def find_classifiers(model: nn.Module, record: Trace) -> list[str]:
     """Names of the layers that compute the logits.
 
@@ -256,7 +263,10 @@ def find_classifiers(model: nn.Module, record: Trace) -> list[str]:
     declared = _declared_heads(model, record)
     if declared:
         return declared
-    if not record.producers or not all(record.producers):
+    if not record.producers:
+        at = "If it returns them in training, name its classifier with at=."
+        raise AttachError(f"{NO_ROWS} {at} {record.candidates()}")
+    if not all(record.producers):
         raise AttachError(
             f"attach(): found no layer of {type(model).__name__} that produces its outputs. Name "
             f"the classifier with at=. {record.candidates()}"
@@ -264,7 +274,8 @@ def find_classifiers(model: nn.Module, record: Trace) -> list[str]:
     if record.bare:
         raise AttachError(
             f"attach(): the outputs are computed with {', '.join(map(repr, record.bare))}, weights "
-            f"that belong to no layer, so the classifier is not a submodule. Move them into a "
+            f"that belong to no layer that is called, so the classifier is not a submodule. Call "
+            f"the module itself, head(x) rather than head.forward(x), move such weights into a "
             f"module of their own, or name a place with at=. {record.candidates()}"
         )
     groups = {frozenset(names): list(names) for names in record.producers}
