@@ -111,7 +111,7 @@ def test_a_zero_that_acts_does_not_hide_whether_the_encoder_is_alive() -> None:
 
 
 def test_a_classifier_of_zeros_hides_it() -> None:
-    model = Backbone()
+    model = Shifted()
     nn.init.zeros_(model.head.weight)
     result = check(attach(model, verbose=False), X)
     assert result.passed and result.influence is None

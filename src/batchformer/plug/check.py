@@ -135,8 +135,9 @@ def check(
                 seen.influence, seen.decayed = as_it_is, decay_warning(seen.used, as_it_is)
             else:  # a weight that no pass here uses, such as a token for masked patches, hides none
                 acting = reachable(seen.base.outputs).keys()
-                words = [f"{name} is zero" for name, matrix in zeros if id(matrix) in acting]
-                seen.zeros = words + seen.zeros
+                # The classifier, which comes last and hides most, is named first.
+                names = [name for name, matrix in reversed(zeros) if id(matrix) in acting]
+                seen.zeros = [f"{name} is zero" for name in names] + seen.zeros
             if not seen.used and not seen.doubled and not seen.attending.any():
                 return CheckResult((_none_found(encoders),))
             findings = [_found(seen, record), *on, *_never_called(inner)]

@@ -263,6 +263,11 @@ def find_classifiers(model: nn.Module, record: Trace) -> list[str]:
     declared = _declared_heads(model, record)
     if declared:
         return declared
+    if is_layer(model):
+        raise AttachError(
+            "attach(): the model is one layer, and BatchFormer stands before a submodule. Put it "
+            "into a model: model = attach(nn.Sequential(layer))."
+        )
     if not record.producers:
         at = "If it returns them in training, name its classifier with at=."
         raise AttachError(f"{NO_ROWS} {at} {record.candidates()}")
