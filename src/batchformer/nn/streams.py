@@ -144,7 +144,8 @@ def stream_loss(
             f"F.cross_entropy or nn.CrossEntropyLoss(), which {criterion!r} cannot be."
         )
     choices("stream_loss()", get_args(LossScale), loss_scale=loss_scale)
-    real_numbers("stream_loss()", mixed_weight=mixed_weight)
+    if not isinstance(mixed_weight, Tensor):  # whose value would have to be read from its device
+        real_numbers("stream_loss()", mixed_weight=mixed_weight)
     group = None if isinstance(exchange, bool) else group_of(exchange)
     doubled = is_doubled(outputs, targets)
     share: tuple[int, int | Tensor] | None = None
@@ -258,6 +259,8 @@ def _is_array(part: Any) -> bool:
     """
     if isinstance(part, Tensor):
         return True
+    if isinstance(part, (int, float, str)):  # a compiler cannot ask a number for its attributes
+        return False
     numpy: Any = sys.modules.get("numpy")  # code that has an array has imported it
     if numpy is not None and isinstance(part, numpy.ndarray):
         return True
