@@ -189,7 +189,7 @@ def test_without_a_second_stream_every_scale_is_the_plain_loss(scale: Any) -> No
 
 
 def test_an_unknown_scale_is_refused() -> None:
-    with pytest.raises(ValueError, match="'mean', 'sum'"):
+    with pytest.raises(ValueError, match="'mean' or 'sum'"):
         stream_loss(F.cross_entropy, torch.zeros(2, 2), torch.zeros(1), loss_scale="max")  # type: ignore[arg-type]
 
 

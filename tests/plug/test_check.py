@@ -88,6 +88,36 @@ def test_a_zero_that_no_pass_uses_does_not_hide_its_influence() -> None:
     assert result.influence and "mask_token" not in str(result), str(result)
 
 
+class Shifted(Backbone):
+    """A weight that starts at zero acts on every pass, as BEiT's class token does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.token = nn.Parameter(torch.zeros(1, 8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x + self.token)
+
+
+def test_a_zero_that_acts_does_not_hide_whether_the_encoder_is_alive() -> None:
+    torch.manual_seed(0)
+    model = attach(Shifted(), verbose=False)
+    result = check(model, X)
+    assert result.influence and result.influence == influence(model, X)
+    assert all(finding.passed for finding in result.findings), str(result)
+    for parameter in model.head.batchformer.parameters():
+        parameter.data.mul_(0.01)
+    assert "is the encoder still alive?" in failed(check(model, X))
+
+
+def test_a_classifier_of_zeros_hides_it() -> None:
+    model = Shifted()
+    nn.init.zeros_(model.head.weight)
+    result = check(attach(model, verbose=False), X)
+    assert result.passed and result.influence is None
+    assert "head.weight is zero" in str(result)
+
+
 def test_controls_and_ablations_are_recognised() -> None:
     result = check(attach(Backbone(), attend="self", verbose=False), X)
     assert result.passed and "acting as the control: samples attend only to them" in str(result)

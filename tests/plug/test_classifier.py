@@ -109,6 +109,21 @@ class Timm(nn.Module):
         return self.classifier(self.body(x))
 
 
+def test_a_head_that_is_not_called_as_a_module_is_to_be_called() -> None:
+    model = Cosine()
+    model.forward = lambda x: CosineHead.forward(model.classifier, model.body(x))  # type: ignore[method-assign]
+    with pytest.raises(AttachError, match=r"head\(x\) rather than head.forward\(x\)"):
+        heads(model)
+
+
+@pytest.mark.parametrize("layer", [nn.Linear(8, 3), CosineHead()])
+def test_a_single_layer_is_to_be_put_into_a_model(layer: nn.Module) -> None:
+    with pytest.raises(AttachError, match=r"attach\(nn.Sequential\(layer\)\)"):
+        attach(layer, example=torch.randn(4, 8))
+    model = attach(nn.Sequential(layer), example=torch.randn(4, 8), verbose=False)
+    assert model(torch.randn(4, 8)).shape == (8, 3)
+
+
 def test_what_the_model_declares_wins() -> None:
     assert heads(Timm(nn.Sequential(nn.BatchNorm1d(8), nn.Linear(8, 3)))) == ["classifier"]
     with pytest.raises(AttachError, match="reset_classifier"):

@@ -107,10 +107,17 @@ class LossInTraining(BodyAndHead):
         return F.cross_entropy(logits, match(logits, y)) if self.training else logits
 
 
+class LossAlone(BodyAndHead):
+    def forward(self, x: Tensor, y: Tensor) -> Any:
+        return F.cross_entropy(self.head(self.body(x)), y)
+
+
 def test_a_loss_alone_shows_no_rows() -> None:
     batch = torch.randn(5, 4), torch.zeros(5, dtype=torch.long)
     with pytest.raises(AttachError, match="return its logits, beside the loss"):
         attach(LossInTraining(), example=batch, verbose=False)
+    with pytest.raises(AttachError, match="return its logits, beside the loss"):
+        attach(LossAlone(), example=batch, verbose=False)
 
 
 class NeedsTargets(BodyAndHead):

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from batchformer import attach, check, export
 from batchformer.plug.example import ROWS, as_batch, find_batch, fit_batch
 
 
@@ -122,3 +123,20 @@ def test_a_dict_that_is_itself_the_argument_is_asked_for_in_a_tuple() -> None:
     with pytest.raises(TypeError, match=r"no keyword arguments image.*tuple: \(batch,\)"):
         fit_batch(model, batch)
     assert fit_batch(model, (batch,)).run(model).shape == (3, 2)
+
+
+class SequenceFirst(Text):
+    """Ids ``(L, N)``."""
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.head(self.embedding(ids).mean(0))
+
+
+def test_a_guess_has_its_samples_on_the_axis_that_was_named() -> None:
+    batch = find_batch(SequenceFirst(), axis=1)
+    assert batch.axis == 1 and batch.args[0].shape[1] == batch.rows == ROWS
+    model = attach(SequenceFirst(), heads=2, input_axis=1, verbose=False)
+    assert model(torch.zeros(5, 4, dtype=torch.long)).shape == (8, 2)
+    assert check(model) and export(model)
+    with pytest.raises(ValueError, match="Pass example="):
+        attach(Text(), input_axis=5)

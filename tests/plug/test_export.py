@@ -22,6 +22,7 @@ from torchvision.models.resnet import BasicBlock
 
 from batchformer import attach, check, detach, export
 from batchformer.plug import example
+from batchformer.plug.classifier import AttachError
 from helpers.networks import BodyAndHead
 
 BUILD: dict[str, Callable[[], nn.Module]] = {
@@ -119,6 +120,11 @@ def test_torchscript_takes_the_plain_copy(tmp_path: Path) -> None:
     loaded = torch.jit.load(path)  # type: ignore[no-untyped-call]
     torch.testing.assert_close(loaded(X), plain(X))
     assert set(loaded.state_dict()) == set(plain.state_dict())
+
+
+def test_torchscript_of_the_attached_model_is_refused_in_words() -> None:
+    with pytest.raises(AttachError, match=r"Script what export\(model\) returns"):
+        torch.jit.script(trained("torchvision resnet"))
 
 
 def test_torchscript_traces_the_attached_model_in_eval() -> None:

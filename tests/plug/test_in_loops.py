@@ -243,6 +243,21 @@ def test_a_whole_step_compiles_into_one_graph() -> None:
         torch.testing.assert_close(loss, step(x))
 
 
+def test_mixup_with_a_share_that_changes_compiles_into_one_graph() -> None:
+    model, y, x = attached_mlp(0.0), torch.randint(0, 4, (5,)), vectors(5)
+
+    def step(share: float, weight: Tensor) -> Tensor:
+        logits = model(x)
+        a, b, part = match(logits, (y, y.flip(0), share))
+        mixed = part * F.cross_entropy(logits, a) + (1 - part) * F.cross_entropy(logits, b)
+        return mixed + stream_loss(F.cross_entropy, logits, y, mixed_weight=weight)
+
+    compiled = torch.compile(step, backend="aot_eager", fullgraph=True)
+    for share in (0.3, 0.7, 0.1):
+        weight = torch.tensor(0.5, requires_grad=True)  # a weight that is learnt
+        torch.testing.assert_close(compiled(share, weight), step(share, weight))
+
+
 def test_a_compiled_loss_takes_eager_outputs() -> None:
     model = attached_mlp()
     logits, y = model(vectors(5)), torch.randint(0, 4, (5,))

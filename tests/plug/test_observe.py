@@ -18,7 +18,7 @@ from batchformer.plug.batches import (
     source_of,
 )
 from batchformer.plug.example import as_batch
-from batchformer.plug.noise import without_noise, zeros_filled
+from batchformer.plug.noise import gates_open, without_noise, zero_matrices
 from batchformer.plug.observe import Experiment, equal_pairs, moved
 from batchformer.plug.outputs import as_rows, find_layout
 
@@ -235,6 +235,8 @@ def test_zero_matrices_are_filled_for_a_while_but_not_those_of_an_encoder() -> N
     model = nn.Sequential(nn.Linear(3, 2), BatchFormer(4))
     for parameter in model.parameters():
         nn.init.zeros_(parameter)
-    with zeros_filled(model) as names:
-        assert names == ["0.weight"] and model[0].weight.all() and not model[0].bias.any()
+    zeros = zero_matrices(model)
+    with gates_open(matrix for _, matrix in zeros):
+        assert [name for name, _ in zeros] == ["0.weight"]
+        assert model[0].weight.all() and not model[0].bias.any()
     assert not any(p.any() for p in model.parameters())

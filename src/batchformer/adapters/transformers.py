@@ -14,6 +14,7 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
+from batchformer.nn.arguments import real_numbers
 from batchformer.nn.module import encoders_of, parameter_ids
 from batchformer.nn.streams import duplicate
 from batchformer.plug.alive import LOGGED_AS, watched_influence
@@ -92,6 +93,7 @@ def gives_two_streams(model: nn.Module) -> bool:
 
 def scale_learning_rate(optimizer: Optimizer, model: nn.Module, factor: float) -> None:
     """Move BatchFormer's parameters into copies of their groups, with ``factor`` times the rate."""
+    real_numbers("BatchFormerTrainer", batchformer_lr_factor=factor)
     mine = parameter_ids(encoders_of(model))
     for group in list(optimizer.param_groups):
         moved = [p for p in group["params"] if id(p) in mine]

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, Literal, NamedTuple, overload
+from typing import Any, Literal, NamedTuple, get_args, overload
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from batchformer.nn.arguments import choices, real_numbers, switches, whole_numbers
 from batchformer.nn.attention import (
     Attend,
     attention,
@@ -246,10 +247,24 @@ def batch_former(
     >>> batch_former(torch.randn(5, 8), [EncoderWeights.of(layer)]).shape
     torch.Size([5, 8])
     """
-    axes = batch_axis, default_channel_axis(x) if channel_axis is None else channel_axis
+    where = "batch_former()"
+    several = isinstance(weights, Iterable) and not isinstance(weights, EncoderWeights)
+    stack = list(weights) if several else []
+    if not stack or not all(isinstance(w, (EncoderWeights, EncoderLayer)) for w in stack):
+        raise TypeError(
+            f"{where}: weights= is a list with one EncoderWeights for each layer, such as "
+            f"[EncoderWeights.of(layer)] for an nn.TransformerEncoderLayer."
+        )
+    axis = 0 if channel_axis is None else channel_axis
+    whole_numbers(where, None, batch_axis=batch_axis, channel_axis=axis)
+    switches(where, exchange=exchange, return_weights=return_weights)
+    first = stack[0] if isinstance(stack[0], EncoderWeights) else EncoderWeights.of(stack[0])
+    width = first.in_proj_weight.shape[1]
+    check_options(where, width, heads, dropout, attend)
+    axes = layout(x, width, batch_axis, channel_axis)
     mixed, attention_weights = encode(
         x,
-        weights,
+        stack,
         axes,
         heads=heads,
         dropout=dropout,
@@ -318,3 +333,40 @@ def encode(
 def default_channel_axis(x: Tensor) -> int:
     """Channels are last in ``(N, C)`` and ``(N, L, C)``, and axis 1 in image layouts."""
     return 1 if x.ndim > 3 else -1
+
+
+def check_options(where: str, width: int, heads: int, dropout: float, attend: Attend) -> None:
+    """Refuse options with which no encoder of this width can be built."""
+    whole_numbers(where, 1, heads=heads)
+    if width % heads:
+        fitting = ", ".join(str(h) for h in range(1, min(width, 64) + 1) if width % h == 0)
+        raise ValueError(
+            f"{where}: {heads} heads do not divide dim={width}; use heads= one of {fitting}."
+        )
+    choices(where, get_args(Attend), attend=attend)
+    real_numbers(where, dropout=dropout)
+    if dropout >= 1.0:
+        raise ValueError(f"{where}: dropout={dropout} drops everything; use less than 1.")
+
+
+def layout(x: Tensor, width: int, batch_axis: int, channel_axis: int | None) -> tuple[int, int]:
+    """The axes of the samples and of the channels of x.
+
+    Raises:
+        ValueError: x does not have them, or not so many channels.
+    """
+    if not isinstance(x, Tensor):
+        raise TypeError(
+            f"BatchFormer takes a tensor of features, (N, C) or with positions, not "
+            f"{type(x).__name__}."
+        )
+    n, axis = x.ndim, default_channel_axis(x) if channel_axis is None else channel_axis
+    exist = n > 1 and -n <= batch_axis < n and -n <= axis < n
+    if not exist or x.shape[axis] != width or not (batch_axis - axis) % n:
+        raise ValueError(
+            f"BatchFormer(dim={width}) expects {width} channels on axis {axis} and samples on axis "
+            f"{batch_axis}, but the input has shape {tuple(x.shape)}. Set channel_axis (-1 for "
+            f"channels-last) and batch_axis (1 for (L, N, C)), or build it with the dim of the "
+            f"features."
+        )
+    return batch_axis, axis

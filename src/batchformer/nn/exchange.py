@@ -75,8 +75,18 @@ def as_single_rank() -> Iterator[None]:
 
 
 def group_of(exchange: Any) -> Any:
-    """The process group of an ``exchange=`` that is a group or a one-dimensional mesh."""
-    return exchange.get_group() if hasattr(exchange, "get_group") else exchange
+    """The process group of an ``exchange=`` that is a group or a one-dimensional mesh.
+
+    Raises:
+        ValueError: it is something else, or a group without this rank.
+    """
+    group = exchange.get_group() if hasattr(exchange, "get_group") else exchange
+    if not (dist.is_available() and isinstance(group, dist.ProcessGroup)):
+        raise ValueError(
+            f"exchange={exchange!r}; use True for all ranks, a process group to which this rank "
+            f"belongs, a mesh of one dimension, or False."
+        )
+    return group
 
 
 def world_size(group: Any = None) -> int:

@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import torch
 from torch import Tensor, nn
 
+from batchformer.nn.arguments import real_numbers, switches, whole_numbers
 from batchformer.nn.attention import Attend
 from batchformer.nn.encoder import (
     EncoderLayer,
     EncoderWeights,
+    check_options,
     default_channel_axis,
     encode,
+    layout,
     rows_of_all_ranks,
 )
 from batchformer.nn.exchange import AllRows, group_of
@@ -112,24 +115,16 @@ class BatchFormer(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        if heads < 1:
-            raise ValueError(f"BatchFormer: heads={heads}; use at least 1.")
+        where = "BatchFormer"
         width = dim if bottleneck is None else bottleneck
-        if width < 1:
-            raise ValueError(f"BatchFormer: the encoder has {width} channels; use at least 1.")
-        if width % heads:
-            fitting = ", ".join(str(h) for h in range(1, min(width, 64) + 1) if width % h == 0)
-            raise ValueError(
-                f"BatchFormer: {heads} heads do not divide dim={width}; use heads= one of "
-                f"{fitting}."
-            )
-        if attend not in ("batch", "self"):
-            raise ValueError(f"BatchFormer: attend={attend!r}; use 'batch' or 'self'.")
-        if layers < 1 or not 0.0 <= dropout < 1.0 or not 0.0 < scale < math.inf:
-            raise ValueError(
-                f"BatchFormer: layers={layers}, dropout={dropout} and scale={scale}; use layers >= "
-                f"1, 0 <= dropout < 1 and scale > 0."
-            )
+        whole_numbers(where, 1, dim=dim, bottleneck=width, layers=layers)
+        axis = 0 if channel_axis is None else channel_axis
+        whole_numbers(where, None, batch_axis=batch_axis, channel_axis=axis)
+        switches(where, copy_layers=copy_layers)
+        check_options(where, width, heads, dropout, attend)
+        real_numbers(where, scale=scale)
+        if not scale:
+            raise ValueError(f"{where}: scale=0 makes all mixed rows zero; use a larger one.")
         self.dim, self.heads, self.dropout, self.attend = dim, heads, dropout, attend
         self.batch_axis, self.channel_axis = batch_axis, channel_axis
         self.exchange = exchange is not False
@@ -238,17 +233,10 @@ class BatchFormer(nn.Module):
         return self.batch_axis, default_channel_axis(x) if axis is None else axis
 
     def _check_layout(self, x: Tensor, visible: Tensor | None = None) -> None:
-        _, axis = self._axes(x)
-        if x.ndim < 2 or not -x.ndim <= axis < x.ndim or x.shape[axis] != self.dim:
-            raise ValueError(
-                f"BatchFormer(dim={self.dim}) expects {self.dim} channels on axis {axis}, but the "
-                f"input has shape {tuple(x.shape)}. Set channel_axis (-1 for channels-last) and "
-                f"batch_axis (1 for (L, N, C)), or build it with the dim of the features."
-            )
-
+        axes = layout(x, self.dim, self.batch_axis, self.channel_axis)
         if visible is None:
             return
-        axis %= x.ndim
+        axis = axes[1] % x.ndim
         expected = (*x.shape[:axis], *x.shape[axis + 1 :])
         if self.exchange or visible.shape != expected or visible.dtype != torch.bool:
             raise ValueError(
@@ -277,6 +265,11 @@ def two_streams(x: Tensor, module: BatchFormer, visible: Tensor | None = None) -
     >>> two_streams(torch.randn(5, 8), BatchFormer(8)).shape
     torch.Size([10, 8])
     """
+    if not isinstance(module, nn.Module) or not hasattr(module, "batch_axis"):
+        raise TypeError(
+            f"two_streams(): the second argument must be a BatchFormer, or a module with its "
+            f"batch_axis, not {type(module).__name__}. Write two_streams(x, BatchFormer(dim))."
+        )
     if not module.training:
         return x
     return torch.cat((x, call_encoder(module, x, visible)), dim=module.batch_axis)

@@ -13,12 +13,13 @@ import copy
 import dataclasses
 import functools
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, get_args
 
 import torch
 from torch import Tensor
 
+from batchformer.nn.arguments import choices, real_numbers
 from batchformer.nn.exchange import group_of, total_rows, world_size
 
 if TYPE_CHECKING:
@@ -137,13 +138,17 @@ def stream_loss(
     >>> bool(loss.isclose(torch.nn.functional.cross_entropy(logits, match(logits, y))))
     True
     """
-    if loss_scale not in ("mean", "sum", "official"):
-        raise ValueError(
-            f"stream_loss(): loss_scale={loss_scale!r}; use 'mean', 'sum', 'official'."
+    if isinstance(criterion, type) or not callable(criterion):
+        raise TypeError(
+            f"stream_loss(): the criterion is called with outputs and targets, such as "
+            f"F.cross_entropy or nn.CrossEntropyLoss(), which {criterion!r} cannot be."
         )
+    choices("stream_loss()", get_args(LossScale), loss_scale=loss_scale)
+    if not isinstance(mixed_weight, Tensor):  # whose value would have to be read from its device
+        real_numbers("stream_loss()", mixed_weight=mixed_weight)
+    group = None if isinstance(exchange, bool) else group_of(exchange)
     doubled = is_doubled(outputs, targets)
     share: tuple[int, int | Tensor] | None = None
-    group = None if isinstance(exchange, bool) else group_of(exchange)
     count = 1 if exchange is False else world_size(group)
     if count > 1 and torch.is_grad_enabled():
         rows = next(_row_counts(outputs))[1] // (2 if doubled else 1)
@@ -254,6 +259,8 @@ def _is_array(part: Any) -> bool:
     """
     if isinstance(part, Tensor):
         return True
+    if isinstance(part, (int, float, str)):  # a compiler cannot ask a number for its attributes
+        return False
     numpy: Any = sys.modules.get("numpy")  # code that has an array has imported it
     if numpy is not None and isinstance(part, numpy.ndarray):
         return True
@@ -263,6 +270,8 @@ def _is_array(part: Any) -> bool:
         raise TypeError(
             f"{type(part).__name__} cannot be doubled. Convert it with torch.as_tensor."
         )
+    if isinstance(part, Sequence) and not isinstance(part, (list, tuple, str, bytes)):
+        raise TypeError(f"{type(part).__name__} cannot be doubled. Convert it with list.")
     return False
 
 

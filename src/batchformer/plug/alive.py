@@ -17,10 +17,12 @@ from torch import Tensor, nn
 from batchformer.nn.module import BatchFormer, encoders_of
 from batchformer.plug.batches import few_samples
 from batchformer.plug.evidence import Evidence
+from batchformer.plug.example import Batch
 from batchformer.plug.findings import ALIVE, NEXT_TO_NOTHING, Finding
 from batchformer.plug.insertion import find_record, unwrap
 from batchformer.plug.noise import isolated, without_noise
 from batchformer.plug.observe import Experiment, Pass
+from batchformer.plug.preserve import preserve_state
 from batchformer.torch_private import gradients_of
 
 #: Relative to the size at initialisation. Below this (1/e), weight decay has shrunk a weight.
@@ -69,6 +71,16 @@ def influence(model: nn.Module, batch: Any) -> float:
     if measured is None:
         raise ValueError("influence(): the model gives neither N nor 2N rows for N samples.")
     return measured
+
+
+def influence_as_it_is(model: nn.Module, batch: Batch, encoders: list[BatchFormer]) -> float | None:
+    """:func:`influence` on a few samples, for ``check``; None if it cannot be measured."""
+    try:
+        with preserve_state(model), without_noise(model, batch):
+            seen = Experiment(model, batch, encoders).run()
+            return influence_of(seen, batch.rows) if seen.calls else None
+    except RuntimeError:  # a checkpoint through which no gradient can be taken
+        return None
 
 
 def influence_of(seen: Pass, samples: int) -> float | None:

@@ -16,6 +16,14 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
+from batchformer.nn.arguments import (
+    a_model,
+    an_optimizer,
+    choices,
+    real_numbers,
+    switches,
+    whole_numbers,
+)
 from batchformer.nn.attention import Attend
 from batchformer.nn.module import BatchFormer, encoders_of, parameter_count, parameter_ids
 from batchformer.plug.classifier import (
@@ -51,9 +59,6 @@ if TYPE_CHECKING:
 
 M = TypeVar("M", bound=nn.Module)
 T = TypeVar("T")
-
-#: The values of options that are chosen by name.
-CHOICES = {"streams": ("shared", "mixed_only"), "batch_norm": ("joint", "per_stream")}
 
 
 def attach(
@@ -118,7 +123,7 @@ def attach(
         optimizer: an existing optimizer, which gets the new parameters as a group of their own.
         lr_factor: the learning rate of that group, as a multiple of the first group's.
         example: one small batch as the model is called with it, if none can be guessed.
-        input_axis: the axis of the samples in the example; 1 for ``(L, N, ...)`` inputs.
+        input_axis: the axis of the samples in the inputs; 1 for ``(L, N, ...)``.
         verbose: print one line that says what was done and what to do next.
 
     Raises:
@@ -131,15 +136,19 @@ def attach(
     >>> model(torch.randn(6, 20)).shape, model.eval()(torch.randn(6, 20)).shape
     (torch.Size([12, 10]), torch.Size([6, 10]))
     """
+    where = "attach()"
+    a_model(where, model)
     _refuse_attached(model)
     _refuse_wrapped(model)
     _refuse_optimizer(optimizer)
-    for name, value in (("streams", streams), ("batch_norm", batch_norm)):
-        if value not in CHOICES[name]:
-            choices = " or ".join(map(repr, CHOICES[name]))
-            raise AttachError(f"attach(): {name}={value!r}; use {choices}.")
-    if input_axis < 0:
-        raise AttachError(f"attach(): input_axis={input_axis}; axes count from 0.")
+    choices(where, ("shared", "mixed_only"), streams=streams)
+    choices(where, ("joint", "per_stream"), batch_norm=batch_norm)
+    switches(where, share=share, verbose=verbose)
+    real_numbers(where, lr_factor=lr_factor)
+    whole_numbers(where, 1, dim=1 if dim is None else dim)
+    axes_given = [0 if axis is None else axis for axis in (batch_axis, channel_axis)]
+    whole_numbers(where, 0, input_axis=input_axis, batch_axis=axes_given[0])
+    whole_numbers(where, None, channel_axis=axes_given[1])
     tensors = (*model.named_parameters(), *model.named_buffers())
     lazy = [name for name, tensor in tensors if is_lazy(tensor)]
     if lazy and example is None:
@@ -245,6 +254,10 @@ def param_groups(
     >>> [(group["name"], group["lr"]) for group in param_groups(model, lr=0.5)]
     [('model', 0.5), ('batchformer', 0.05)]
     """
+    a_model("param_groups()", model)
+    decays = {"weight_decay": weight_decay, "module_weight_decay": module_weight_decay}
+    given = {name: value for name, value in decays.items() if value is not None}
+    real_numbers("param_groups()", lr=lr, lr_factor=lr_factor, **given)
     mine = parameter_ids(encoders_of(model))
     trainable = [p for p in model.parameters() if p.requires_grad]
     own_decay = weight_decay if module_weight_decay is None else module_weight_decay
@@ -366,11 +379,7 @@ def _refuse_inference_tensors(tensors: Iterable[tuple[str, Tensor]]) -> None:
 
 def _refuse_optimizer(optimizer: Optimizer | None) -> None:
     """Refuse what is no optimizer, and one with a scheduler, which would fail on a new group."""
-    if optimizer is not None and not hasattr(optimizer, "param_groups"):
-        raise AttachError(
-            f"attach(): optimizer= must be a torch optimizer, to which BatchFormer's parameters "
-            f"are added, not {type(optimizer).__name__}."
-        )
+    an_optimizer("attach()", optimizer)
     if optimizer is not None and hasattr(optimizer.step, SCHEDULED_STEP):
         raise AttachError(
             "attach(): this optimizer already has a learning-rate scheduler, which would not know "

@@ -14,10 +14,11 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from batchformer.nn.arguments import a_model, an_optimizer, switches, whole_numbers
 from batchformer.nn.encoder import bypassed
 from batchformer.nn.module import BatchFormer, encoders_of, parameter_ids
 from batchformer.plug import attention_tests, eval_tests, place_tests, stream_tests, weight_tests
-from batchformer.plug.alive import about_life, decay_warning, influence_of
+from batchformer.plug.alive import about_life, decay_warning, influence_as_it_is, influence_of
 from batchformer.plug.batches import few_samples, fill_up, replaced_index
 from batchformer.plug.classifier import find_and_trace
 from batchformer.plug.evidence import Evidence
@@ -37,7 +38,7 @@ from batchformer.plug.noise import (
     gates_open,
     isolated,
     without_noise,
-    zeros_filled,
+    zero_matrices,
 )
 from batchformer.plug.observe import Experiment, gradients, has_reentrant_checkpoint, reachable
 
@@ -80,6 +81,11 @@ def check(
     >>> check(model).passed
     True
     """
+    a_model("check()", model)
+    an_optimizer("check()", optimizer)
+    switches("check()", mixed_only=mixed_only)
+    if input_axis is not None:
+        whole_numbers("check()", 0, input_axis=input_axis)
     if isinstance(model, nn.DataParallel):
         raise ValueError(
             "check(): nn.DataParallel is not supported: its replicas share the encoder of one "
@@ -91,8 +97,6 @@ def check(
             "check(): the parameters are sharded (FSDP), and check needs whole ones. Check the "
             "model before it is sharded."
         )
-    if input_axis is not None and input_axis < 0:
-        raise ValueError(f"check(): input_axis={input_axis}; axes count from 0.")
     inner = unwrap(model)
     holder, record = find_record(inner)
     encoders = encoders_of(inner)
@@ -116,7 +120,9 @@ def check(
         for parameter in inner.parameters():  # a frozen model would have no graph to follow
             if parameter.is_floating_point():
                 parameter.requires_grad_(True)
-        with zeros_filled(inner) as zeros, without_noise(inner, few):
+        zeros = zero_matrices(inner)
+        as_it_is = influence_as_it_is(inner, few, encoders) if zeros else None
+        with gates_open(matrix for _, matrix in zeros), without_noise(inner, few):
             # The norms of an attached model now have the statistics of training in eval too, so one
             # pass shows both whether eval is plain, and whether it equals the plain rows of
             # training.
@@ -125,10 +131,13 @@ def check(
             seen = _with_gates_open(
                 gather_evidence(experiment, frozen, plain.attention), plain.attention, optimizer
             )
-            # A weight that no pass here uses, such as a token for masked patches, hides nothing.
-            acting = reachable(seen.base.outputs).keys()
-            zeros = [name for name in zeros if id(inner.get_parameter(name)) in acting]
-            seen.zeros = [f"{name} is zero" for name in zeros] + seen.zeros
+            if as_it_is:  # these zeros (a bias table, LoRA) do not hide one sample from another
+                seen.influence, seen.decayed = as_it_is, decay_warning(seen.used, as_it_is)
+            else:  # a weight that no pass here uses, such as a token for masked patches, hides none
+                acting = reachable(seen.base.outputs).keys()
+                # The classifier, which comes last and hides most, is named first.
+                names = [name for name, matrix in reversed(zeros) if id(matrix) in acting]
+                seen.zeros = [f"{name} is zero" for name in names] + seen.zeros
             if not seen.used and not seen.doubled and not seen.attending.any():
                 return CheckResult((_none_found(encoders),))
             findings = [_found(seen, record), *on, *_never_called(inner)]

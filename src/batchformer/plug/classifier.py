@@ -147,8 +147,8 @@ def find_and_trace(model: nn.Module, example: Any, axis: int) -> tuple[Batch, Tr
     with with_graph(model):
         # Prefer a batch that the model trains on. If none does, dry_run says why.
         with suppress(ValueError):
-            return guess(model, lambda batch: _traced_and_trained(model, batch))
-        return guess(model, lambda batch: _traced(model, batch))
+            return guess(model, lambda batch: _traced_and_trained(model, batch), axis)
+        return guess(model, lambda batch: _traced(model, batch), axis)
 
 
 def _traced_and_trained(model: nn.Module, batch: Batch) -> Trace:
@@ -243,6 +243,13 @@ def _nearest(node: Any, produced: dict[Any, str]) -> tuple[list[str], list[Tenso
     return list(nearest), weights
 
 
+NO_ROWS = (
+    "attach(): the model returns no floating-point tensor with rows, so nothing can show that they "
+    "double. Let it return its logits, beside the loss if it computes one, as a tensor or in a "
+    "tuple, dict or dataclass."
+)
+
+
 def find_classifiers(model: nn.Module, record: Trace) -> list[str]:
     """Names of the layers that compute the logits.
 
@@ -256,7 +263,15 @@ def find_classifiers(model: nn.Module, record: Trace) -> list[str]:
     declared = _declared_heads(model, record)
     if declared:
         return declared
-    if not record.producers or not all(record.producers):
+    if is_layer(model):
+        raise AttachError(
+            "attach(): the model is one layer, and BatchFormer stands before a submodule. Put it "
+            "into a model: model = attach(nn.Sequential(layer))."
+        )
+    if not record.producers:
+        at = "If it returns them in training, name its classifier with at=."
+        raise AttachError(f"{NO_ROWS} {at} {record.candidates()}")
+    if not all(record.producers):
         raise AttachError(
             f"attach(): found no layer of {type(model).__name__} that produces its outputs. Name "
             f"the classifier with at=. {record.candidates()}"
@@ -264,7 +279,8 @@ def find_classifiers(model: nn.Module, record: Trace) -> list[str]:
     if record.bare:
         raise AttachError(
             f"attach(): the outputs are computed with {', '.join(map(repr, record.bare))}, weights "
-            f"that belong to no layer, so the classifier is not a submodule. Move them into a "
+            f"that belong to no layer that is called, so the classifier is not a submodule. Call "
+            f"the module itself, head(x) rather than head.forward(x), move such weights into a "
             f"module of their own, or name a place with at=. {record.candidates()}"
         )
     groups = {frozenset(names): list(names) for names in record.producers}
@@ -430,10 +446,12 @@ def axes_of(call: Call, rows: int | None, width: int | None, record: Trace) -> t
             f"{OWN_FORWARD.format(channels=shape[channel_axis(call, record)])} "
             f"{record.candidates([call.name], lines=False)}"
         )
-    if width is not None and not -len(shape) <= width < len(shape):
+    ndim = len(shape)
+    if width is not None and not (-ndim <= width < ndim and (width - rows) % ndim):
         raise AttachError(
-            f"attach(): the input of {call.name!r} has shape {shape} and no axis {width}. Set "
-            f"channel_axis from {-len(shape)} to {len(shape) - 1}."
+            f"attach(): the input of {call.name!r} has shape {shape}, with samples on axis {rows}, "
+            f"and no channels on axis {width}. Set channel_axis to another axis, from {-ndim} to "
+            f"{ndim - 1}."
         )
     return rows, channel_axis(call, record) if width is None else width
 

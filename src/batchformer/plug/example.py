@@ -203,11 +203,14 @@ def find_batch(model: nn.Module, example: Any = None, axis: int = 0) -> Batch:
         return batch
     with preserve_state(model), torch.no_grad():
         model.eval()
-        return guess(model, lambda batch: batch.run(model))[0]
+        return guess(model, lambda batch: batch.run(model), axis)[0]
 
 
-def guess(model: nn.Module, run: Callable[[Batch], T]) -> tuple[Batch, T]:
+def guess(model: nn.Module, run: Callable[[Batch], T], axis: int = 0) -> tuple[Batch, T]:
     """The first guessed batch that the model accepts, and the result of ``run`` for it.
+
+    Args:
+        axis: the axis of the samples, if the user said that it is not the first.
 
     Raises:
         ValueError: no guess was accepted; the message asks for an example.
@@ -215,6 +218,9 @@ def guess(model: nn.Module, run: Callable[[Batch], T]) -> tuple[Batch, T]:
     failure: Exception | None = None
     for batch in _guesses(model):
         try:
+            if axis and axis != batch.axis:
+                turned = partial(torch.transpose, dim0=batch.axis, dim1=axis)
+                batch = batch.mapped(turned, list)._replace(rows=batch.rows, axis=axis)
             return batch, run_without_values(model, batch, run)
         except Exception as error:  # a guess may fail in any way the model can fail
             failure = failure or error

@@ -9,6 +9,7 @@ from typing import Any, TypeVar, overload
 import torch
 from torch import Tensor, nn
 
+from batchformer.nn.arguments import a_model
 from batchformer.nn.streams import leaves
 from batchformer.plug.classifier import CHILD, AttachError, output_tensors
 from batchformer.plug.example import Batch, find_batch, forget_example, remembered_example
@@ -26,6 +27,7 @@ def detach(model: M) -> M:
     >>> list(detach(model).state_dict())
     ['0.weight', '0.bias', '1.weight', '1.bias']
     """
+    a_model("detach()", model)
     _remove_all(unwrap(model), "detach")
     return model
 
@@ -72,6 +74,7 @@ def export(model: nn.Module | Mapping[str, Any], example: Any = None) -> Any:
                     f"{key!r}. Call export(checkpoint[{key!r}])."
                 )
         return plain_state_dict(model)
+    a_model("export()", model)
     inner = unwrap(model)
     with preserve_state(inner):
         inner.train()  # clears tensors that some modules cache in eval and that cannot be copied

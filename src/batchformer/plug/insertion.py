@@ -23,6 +23,7 @@ from batchformer.nn.module import (
 )
 from batchformer.plug.classifier import (
     CHILD,
+    NO_ROWS,
     OWN_FORWARD,
     AttachError,
     Call,
@@ -69,6 +70,11 @@ class ForwardMixin(nn.Module):
             mixins.append(cls._mixin)
             cls = cls._own_class  # type: ignore[assignment]
         return _blank, (tuple(mixins), cls), state
+
+    def __prepare_scriptable__(self) -> Any:  # torch.jit.script asks every module in a model
+        raise AttachError(
+            "A model with BatchFormer cannot be scripted. Script what export(model) returns."
+        )
 
 
 @functools.cache
@@ -451,11 +457,7 @@ def dry_run(
             for fit, t, shape in zip(fits, seen.outputs, record.shapes, strict=True)
         ]
     if not fits:
-        raise AttachError(
-            "attach(): in training the model returns no tensor with rows, so nothing can show that "
-            "they double. Let it return its logits, beside the loss if it computes one, as a "
-            "tensor or in a tuple, dict or dataclass."
-        )
+        raise AttachError(NO_ROWS)
     if not any(fits) or (strict and not all(fits)):
         lines = OWN_FORWARD.format(channels=_places(calls)[0].encoder.dim)
         at = repr(tried[0] if len(tried) == 1 else tried)

@@ -18,13 +18,17 @@ from batchformer.plug.example import Batch
 from batchformer.plug.preserve import preserve_state
 from batchformer.torch_private import BUFFERS, COMPILED_CALL, BatchNorm, Dropout
 
+#: The buffer by which torch's fake quantization says that each batch changes its range.
+OBSERVES = "observer_enabled"
+
 
 @contextmanager
 def without_noise(model: nn.Module, batch: Batch) -> Iterator[None]:
     """Keep the model's modes, but fix everything except attention that could move rows.
 
     Dropout and stochastic depth are off, unless they drop everything: that is no noise. BatchNorm
-    in training normalises by the statistics of one training pass over the unchanged batch. The
+    in training normalises by the statistics of one training pass over the unchanged batch, and fake
+    quantization keeps the range that it has after that pass. The
     caller restores buffers and modes (:func:`~batchformer.plug.preserve.preserve_state`); the rest
     is restored here.
     """
@@ -44,12 +48,15 @@ def without_noise(model: nn.Module, batch: Batch) -> Iterator[None]:
                 norm.training = False
             else:
                 undo.callback(_with_statistics(norm, next(model.parameters(), torch.empty(0))))
-        if any(norm.training for norm in norms):
+        observers = [m for m in model.modules() if OBSERVES in getattr(m, BUFFERS)]
+        if observers or any(norm.training for norm in norms):
             seed(0)
             with torch.no_grad():
                 batch.run(model)
         for norm in norms:
             norm.training = False
+        for observer in observers:
+            observer.get_buffer(OBSERVES).zero_()
         yield
 
 
@@ -201,22 +208,19 @@ def _inside_encoders(model: nn.Module) -> set[int]:
     return parameter_ids(m for m in model.modules() if isinstance(m, kinds))
 
 
-@contextmanager
-def zeros_filled(model: nn.Module) -> Iterator[list[str]]:
-    """Within the block, matrices that are all zeros have small random weights; yields their names.
+def zero_matrices(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    """Matrices that are all zeros, with their names, to be filled by :func:`gates_open`.
 
     A classifier that starts at zero gives the same outputs for all inputs. Encoders are left as
     they are: zeros in them are no initialisation but the end of training.
     """
     inside = _inside_encoders(model)
-    zeros = [
+    return [
         (name, parameter)
         for name, parameter in model.named_parameters()
         if parameter.ndim >= 2 and parameter.is_floating_point() and id(parameter) not in inside
         if parameter.numel() and not bool(parameter.detach().flatten()[0]) and not parameter.any()
     ]
-    with gates_open(parameter for _, parameter in zeros):
-        yield [name for name, _ in zeros]
 
 
 #: A weight that is nowhere larger is a gate that training opens: LayerScale starts at 1e-6 to 1e-3.

@@ -199,8 +199,9 @@ def padding_mask(call: Call, name: str) -> PaddingMask:
     own = getattr(call.module, "_own_class", type(call.module))
     parameters = inspect.signature(own.forward).parameters
     names = [p.name for p in parameters.values() if p.kind is not p.VAR_KEYWORD][2:]
-    if name not in names and name not in call.kwargs:
-        known = ", ".join(map(repr, dict.fromkeys((*names, *call.kwargs)))) or "no other arguments"
+    takes = [*dict.fromkeys((*names, *call.kwargs))]
+    if name not in takes:
+        known = ", ".join(map(repr, takes)) or "no other arguments"
         raise AttachError(
             f"attach(): mask={name!r} is no argument of {call.name!r}, which takes {known} beside "
             f"the features."

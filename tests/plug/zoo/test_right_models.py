@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 import torchvision.models as tv
 from torch import Tensor, nn
+from torch.ao.quantization import FakeQuantize
 from torch.optim.swa_utils import AveragedModel
 from torch.utils.checkpoint import checkpoint
 from torchvision.models.resnet import BasicBlock
@@ -815,6 +816,11 @@ attached(
     ),
     x,
 )
+attached(
+    "fake quantization, whose range is a batch statistic",
+    lambda: nn.Sequential(nn.Linear(8, C), FakeQuantize(), nn.ReLU(), nn.Linear(C, K)),
+    x,
+)
 
 
 @right
@@ -928,7 +934,7 @@ def test_sequence_first_inputs_are_asked_for() -> None:
     model, batch, _ = RIGHT["sequence first, last step"]()
     result = check(model, batch)
     assert result.failures and "input_axis=1" in str(result)
-    with pytest.raises(ValueError, match="axes count from 0"):
+    with pytest.raises(ValueError, match="at least 0"):
         check(model, batch, input_axis=-1)
 
 
