@@ -145,7 +145,7 @@ class JointLoss:
         device: Any,
         boxes: Tensor,
         config: Any,
-        *layers: Any,
+        *layers: Tensor,
     ) -> tuple[Tensor, dict[str, Tensor], None]:
         """Loss, parts of the last layer's loss, and None.
 
@@ -156,6 +156,7 @@ class JointLoss:
         classes, there, counts = match(logits, targets[:3])
         with torch.autocast(logits.device.type, enabled=False):
             doubled = Targets(classes, there.float(), counts, targets.mean)
-            parts = set_loss(*(of.float() for of in layers), doubled, self.focal)
+            every_logits, every_boxes = (of.float() for of in layers)
+            parts = set_loss(every_logits, every_boxes, doubled, self.focal)
             last = {name: part[-1] for name, part in parts._asdict().items()}
             return total(parts, self.focal), last, None
