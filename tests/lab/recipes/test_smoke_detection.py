@@ -160,6 +160,9 @@ def test_from_the_command_line(
     cli.main(["export", str(folder), "--to", str(tmp_path / "network.pt"), "--device", "cpu"])
     exported = torch.load(tmp_path / "network.pt", weights_only=True)
     assert "conv1.0.weight" in exported and not any("detector" in name for name in exported)
+    assert "The detector that was trained on this network is not in the file" in (
+        capsys.readouterr().out
+    )
 
 
 # DETR
