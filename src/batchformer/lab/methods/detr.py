@@ -73,6 +73,9 @@ class Detr(Method):
         """What transformers' detector gives for images (N, 3, H, W) and their masks (N, H, W)."""
         return self.detector(pixel_values=x, pixel_mask=mask, labels=labels)
 
+    def forward_inputs(self, batch: Batch) -> Any:
+        return padded(batch["x"])
+
     def step(self, batch: Batch) -> dict[str, Tensor]:
         """The loss over all decoder layers, and the parts of the last one's."""
         rows = batch["row"].tolist()  # of an accumulated part: only its own
