@@ -245,3 +245,23 @@ def test_weights_that_no_gradient_sets_apart_are_not_judged() -> None:
 
     result = check(Centred(), X, mixed_only=True)
     assert "the encoder's weights cannot be told from the others" in str(result)
+
+
+class OfLayout(nn.Linear):
+    """As with some kernels, last bits depend on the strides of the input."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * (1.0 if x.is_contiguous() else 1.0 + 2**-20)
+
+
+def test_eval_is_compared_on_inputs_of_the_same_strides() -> None:
+    model = Backbone()
+    model.body = nn.Sequential(nn.Linear(8, 32), nn.Unflatten(1, (2, 16)), First())
+    model.head = OfLayout(16, 3)
+    result = check(attach(model, verbose=False), X)
+    assert result, str(result)
+
+
+class First(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x[:, 0]

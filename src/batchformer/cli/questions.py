@@ -49,7 +49,7 @@ def check(arguments: list[str]) -> None:
     optimizer = method.optimizers(recipe.optim).get("main")  # a method may train nothing
     mixed_only = recipe.module.streams == "mixed_only"
     with explain_unfit_images():
-        result = look(method, batch["x"][:32], optimizer, mixed_only=mixed_only)
+        result = look(method, method.forward_inputs(batch), optimizer, mixed_only=mixed_only)
     print(result)
     if not result.passed:
         raise SystemExit(1)

@@ -194,8 +194,14 @@ def export(arguments: list[str]) -> None:
     write_atomically(options.to, written)
     # Without a model in the recipe, the method trains an embedding of features.
     name, method = config["trained"]["model"] or "the embedding", config["trained"]["method"]
-    head = f", with the classifier of {method}" if find_method(method).own_classifier else ""
+    entry = find_method(method)
+    head = f", with the classifier of {method}" if entry.own_classifier else ""
     print(f"{options.to}: the weights of {name}{head}, for load_state_dict(strict=True)")
+    if entry.tasks == ("detection",):
+        print(
+            "The detector that was trained on this network is not in the file: "
+            "batchformer.lab.runs.load_run.restore gives it, with predict(images)."
+        )
     if in_first:
         print(
             "Bottlenecks of this network stride in their first 1x1 convolution. timm and "

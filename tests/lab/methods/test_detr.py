@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.config.training import OptimConfig, TrainConfig
 from batchformer.lab.engine.optimizer_step import OptimizerStep
+from batchformer.lab.losses.set_prediction import Targets, set_loss, total
 from batchformer.lab.methods import build_method
 from batchformer.lab.methods.detr import Detr
 from batchformer.lab.models import detr
@@ -38,7 +39,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(detr, "SIZES", SMALL)
 
 
-def build(kind: detr.Kind = "detr", **module: Any) -> Detr:
+def build(kind: detr.Kind = "detr", hyper: dict[str, Any] | None = None, **module: Any) -> Detr:
     torch.manual_seed(0)
     made = build_method(
         "detr",
@@ -52,7 +53,7 @@ def build(kind: detr.Kind = "detr", **module: Any) -> Detr:
         classes=("ant", "bee", "cow"),
         module=ModuleConfig(**{"enabled": False, "at": (PLACE,), "dropout": 0.0, **module}),
         seed=0,
-        hyper=MethodConfig(detr=kind, queries=5),
+        hyper=MethodConfig(detr=kind, queries=5, **(hyper or {})),
         class_counts=torch.tensor([5, 3, 1]),
     )
     assert isinstance(made, Detr)
@@ -62,18 +63,12 @@ def build(kind: detr.Kind = "detr", **module: Any) -> Detr:
     return made
 
 
-def labels() -> list[dict[str, Tensor]]:
+def targets() -> Targets:
     """The boxes of `boxed` by hand: centre, width and height, over the sides of each image."""
-    return [
-        {
-            "class_labels": torch.tensor([0, 2]),
-            "boxes": torch.tensor([[20.0, 24.0, 32.0, 32.0], [51.0, 40.0, 22.0, 40.0]]) / 64,
-        },
-        {
-            "class_labels": torch.tensor([1]),
-            "boxes": torch.tensor([[34 / 48, 30 / 60, 28 / 48, 40 / 60]]),
-        },
-    ]
+    boxes = torch.zeros(2, 2, 4)
+    boxes[0] = torch.tensor([[20.0, 24.0, 32.0, 32.0], [51.0, 40.0, 22.0, 40.0]]) / 64
+    boxes[1, 0] = torch.tensor([34 / 48, 30 / 60, 28 / 48, 40 / 60])
+    return Targets(torch.tensor([[0, 2], [1, 0]]), boxes, [2, 1], 1.5)
 
 
 def test_images_are_normalised_and_padded_at_their_right_and_bottom(boxed: Any) -> None:
@@ -87,16 +82,53 @@ def test_images_are_normalised_and_padded_at_their_right_and_bottom(boxed: Any) 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_loss_is_transformers_own(boxed: Any, kind: detr.Kind) -> None:
+def test_a_step_is_the_loss_of_every_decoder_layer(boxed: Any, kind: detr.Kind) -> None:
     method = build(kind).train()
     found = method.step(boxed)
-    x, mask = detr.padded(boxed["x"])
+    seen: list[Tensor] = []
+    own = method.detector.loss_function
+
+    def function(*args: Any) -> Any:
+        seen.extend(args[5:])
+        return own(*args)
+
+    method.detector.loss_function = function
     with torch.no_grad():
-        expected = method.detector(pixel_values=x, pixel_mask=mask, labels=labels())
-    torch.testing.assert_close(found["loss"], expected.loss)
+        method(*detr.padded(boxed["x"]), targets())
+    logits, boxes = seen
+    assert logits.shape[:3] == boxes.shape[:3] == (2, 2, 5), "layers, images, queries"
+    parts = set_loss(logits, boxes, targets(), kind != "detr")
+    torch.testing.assert_close(found["loss"], total(parts, kind != "detr"))
     assert list(found) == ["loss", "classes", "boxes", "overlap"]
-    torch.testing.assert_close(found["overlap"], expected.loss_dict["loss_giou"])
-    assert len([k for k in expected.loss_dict if k.startswith("loss_ce")]) == 2, "of each layer"
+    torch.testing.assert_close(found["overlap"], parts.overlap[-1])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_initial_weights_are_the_authors(kind: detr.Kind) -> None:
+    method = build(kind)
+    model = method.detector.model
+    assert 0.8 < model.query_position_embeddings.weight.std() < 1.2
+    wide = model.encoder.layers[0].mlp.fc1.weight  # (16, 64)
+    assert wide.abs().max().item() == pytest.approx((6 / (16 + 64)) ** 0.5, rel=0.01)
+    image = torch.full((3, 64, 64), 100, dtype=torch.uint8)
+    with torch.no_grad():
+        out = method.eval()(*detr.padded([image]))
+    if kind == "detr":
+        return
+    assert out.logits.sigmoid().mean().item() == pytest.approx(0.01, rel=0.5)
+    centres, sizes = out.pred_boxes[0, :, :2], out.pred_boxes[0, :, 2:]
+    assert centres.std(0).min() > 0.05, "boxes begin all over the image"
+    expected = torch.tensor(-2.0 if kind == "deformable" else 0.0).sigmoid()
+    torch.testing.assert_close(sizes, expected.expand_as(sizes))
+
+
+def test_each_box_of_an_update_counts_the_same_in_every_part(boxed: Any) -> None:
+    method = build("deformable").train()
+    for row, count in enumerate((2, 1)):
+        part = method.step({**boxed, "row": torch.tensor([row])})
+        alone = {key: value[row : row + 1] for key, value in boxed.items()}
+        mean_of_own = method.step({**alone, "row": torch.tensor([0])})["boxes"]
+        torch.testing.assert_close(part["boxes"] * 1.5, mean_of_own * count)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -117,19 +149,35 @@ def test_detections_are_transformers_own(boxed: Any, kind: detr.Kind) -> None:
     assert len(found["scores"]) == (5 if kind == "detr" else 15)
 
 
-def test_the_stem_and_the_classifier_are_not_trained_and_the_rest_has_three_rates() -> None:
-    method = build()
+@pytest.mark.parametrize("kind", ["detr", "deformable"])
+def test_the_stem_and_the_classifier_are_not_trained_and_the_rest_has_its_rates(
+    kind: detr.Kind,
+) -> None:
+    method = build(kind)
     optim = OptimConfig(name="adamw", lr=0.1)
     groups = {group["name"]: group for group in method.parameter_groups(optim)}
     rates = {name: group["lr"] for name, group in groups.items()}
-    assert rates == pytest.approx({"backbone": 0.01, "model": 0.1})
+    points = {"points": 0.01} if kind == "deformable" else {}
+    assert rates == pytest.approx({"backbone": 0.01, "model": 0.1, **points})
     given = [id(p) for group in groups.values() for p in group["params"]]
     trained = {name: p for name, p in method.named_parameters() if p.requires_grad}
     assert sorted(given) == sorted(map(id, trained.values()))
     still = {name for name, _ in method.named_parameters()} - set(trained)
     assert {name.split(".")[1] for name in still} == {"conv1", "bn1", "layer1", "fc"}
-    pointers = [value.data_ptr() for value in method.state_dict().values()]
-    assert len(pointers) == len(set(pointers))
+    # Layers of Deformable DETR share their heads.
+    state = {k: v for k, v in method.state_dict().items() if "_embed.1." not in k}
+    assert len({value.data_ptr() for value in state.values()}) == len(state)
+    if points:
+        slow = {id(p) for p in groups["points"]["params"]}
+        names = {name.rsplit(".", 2)[1] for name, p in trained.items() if id(p) in slow}
+        assert names == {"reference_points", "sampling_offsets"}
+
+
+def test_frozen_normalisation_keeps_its_scale_and_shift() -> None:
+    method = build(hyper={"frozen_norm": True})
+    norms = [part for part in method.network.modules() if isinstance(part, nn.BatchNorm2d)]
+    assert norms and not any(p.requires_grad for norm in norms for p in norm.parameters())
+    assert method.network.get_submodule("layer2.0.conv1").weight.requires_grad
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
@@ -157,17 +205,17 @@ def test_a_step_is_the_mean_of_two_streams_written_out(boxed: Any, kind: detr.Ki
     x, mask = detr.padded(boxed["x"])
     x = x.double()
     both = method(x, mask)
-    of_plain = plain(x, mask, labels())
+    of_plain = plain(x, mask, targets())
     place = plain.detector.get_submodule(PLACE)
     # The stock layer's sequence is the first axis, that of the samples.
     handle = place.register_forward_pre_hook(lambda _, args: (layer(args[0]), *args[1:]))
-    of_mixed = plain(x, mask, labels())
+    of_mixed = plain(x, mask, targets())
     handle.remove()
     for name in ("logits", "pred_boxes"):
         expected = torch.cat((of_plain[name], of_mixed[name]))
         torch.testing.assert_close(both[name], expected, rtol=1e-10, atol=1e-10)
     # Losses are in single precision; each stream is matched on its own.
-    loss = method(x, mask, labels()).loss
+    loss = method(x, mask, targets()).loss
     torch.testing.assert_close(loss, (of_plain.loss + of_mixed.loss) / 2)
 
 

@@ -160,6 +160,9 @@ def test_from_the_command_line(
     cli.main(["export", str(folder), "--to", str(tmp_path / "network.pt"), "--device", "cpu"])
     exported = torch.load(tmp_path / "network.pt", weights_only=True)
     assert "conv1.0.weight" in exported and not any("detector" in name for name in exported)
+    assert "The detector that was trained on this network is not in the file" in (
+        capsys.readouterr().out
+    )
 
 
 # DETR
@@ -211,3 +214,13 @@ def test_arms_with_batchformer(arm: str, root: Path, tmp_path: Path) -> None:
     trained = [record for record in records_of(folder) if record["kind"] == "train"]
     assert trained and all(np.isfinite(record["loss"]) for record in trained)
     assert metrics_of(folder)["ap"] >= 0
+
+
+@pytest.mark.usefixtures("narrow")
+def test_check_says_whether_batchformer_acts_in_a_detector(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sides = [word for side in ("shorter", "shorter-at-test") for word in (f"--data.{side}", "48")]
+    small = ["--model", "resnet18", "--weights=", "--data.longest", "96", "--train.batch-size", "4"]
+    cli.main(["check", "my_boxes", "--data.root", str(root), *small, *sides, "--device", "cpu"])
+    assert "BatchFormer is acting" in capsys.readouterr().out

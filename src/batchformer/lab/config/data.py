@@ -289,7 +289,11 @@ class DetectionConfig(_Data):
             require(right, f"{name!r} is no list of images; write it as {example}")
         sides = (*self.shorter, self.shorter_at_test)
         require(bool(self.shorter) and min(sides) >= 1, "data.shorter has no length of a side")
-        require(self.longest >= max(sides), f"data.longest is {self.longest}, below data.shorter")
+        most = "shorter-at-test" if self.shorter_at_test == max(sides) else "shorter"
+        require(
+            self.longest >= max(sides),
+            f"data.longest is {self.longest}, below data.{most}, {max(sides)}",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

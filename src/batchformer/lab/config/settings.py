@@ -269,7 +269,7 @@ class Network:
     """Networks of timm's ResNet family: begin the last normalisation of each block at 0."""
     frozen_norm: bool = False
     """Batch normalisation by the statistics that come with the weights; scale and shift are
-    trained."""
+    trained, except by detr."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -341,7 +341,7 @@ class BackboneRate:
 
     backbone_lr_factor: float = at_least(0, 0.1)
     """mdd, cge, oltr, detr: learning rate of the backbone as a multiple of that of the layers
-    on it."""
+    on it; of the points that Deformable DETR samples too."""
 
 
 @dataclass(frozen=True, kw_only=True)

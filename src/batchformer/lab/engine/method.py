@@ -48,6 +48,10 @@ class Method(nn.Module):
         """Logits ``(N, K)`` of the plain network, as it will be deployed."""
         raise NotImplementedError(f"{type(self).__name__} does not implement predict()")
 
+    def forward_inputs(self, batch: Batch) -> Any:
+        """What :meth:`forward` is called with for some samples of a batch, by ``check``."""
+        return batch["x"][:32]
+
     def deployed(self) -> nn.Module:
         """The network that is exported: what predictions need, without BatchFormer."""
         network = getattr(self, "network", None)

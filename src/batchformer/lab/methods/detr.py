@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
 from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.config.training import OptimConfig
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optimizer_step import Batch
+from batchformer.lab.losses.set_prediction import Targets, set_loss, total
 from batchformer.lab.methods.classifier import JOINT_SCALES, head_of, insert_inside
-from batchformer.lab.models.detr import best_detections, detr, padded, to_pixels, to_shares
+from batchformer.lab.models.detr import Kind, best_detections, detr, padded, to_pixels, to_shares
 from batchformer.nn.randomness import drawing
 from batchformer.nn.streams import match
 from batchformer.plug.attach import param_groups
+from batchformer.torch_private import BatchNorm
 
-#: Names of the parts of the loss, by those of transformers.
-PARTS = {"loss_ce": "classes", "loss_bbox": "boxes", "loss_giou": "overlap"}
 #: Layers of a ResNet that are not trained, as in DETR.
 FROZEN = ("conv1", "bn1", "layer1")
+#: Parameters that say where Deformable DETR looks.
+POINTS = re.compile(r"\.(reference_points|sampling_offsets)\.")
 #: Side of the images by which places of BatchFormer are found.
 EXAMPLE = 64
 
@@ -55,34 +59,40 @@ class Detr(Method):
         with drawing(seed, "weights", 1):
             # It holds the network's layers without registering their parameters twice.
             self.detector = detr(network, len(classes), self.hyper.detr, self.hyper.queries)
-        self.detector.loss_function = JointLoss(self.detector.loss_function)
-        for part in (head_of(network), *(getattr(network, name) for name in FROZEN)):
+        self.detector.loss_function = JointLoss(self.hyper.detr)
+        frozen = [head_of(network), *(getattr(network, name) for name in FROZEN)]
+        if hyper.frozen_norm:  # its scale and shift too, as in DETR
+            frozen += [part for part in network.modules() if isinstance(part, BatchNorm)]
+        for part in frozen:
             part.requires_grad_(False)
         if module.enabled:
             example = padded([torch.zeros(3, EXAMPLE, EXAMPLE)] * 3)
             insert_inside(self, module, seed, below="detector.", example=example)
 
-    def forward(
-        self, x: Tensor, mask: Tensor, labels: list[dict[str, Tensor]] | None = None
-    ) -> Any:
+    def forward(self, x: Tensor, mask: Tensor, labels: Targets | None = None) -> Any:
         """What transformers' detector gives for images (N, 3, H, W) and their masks (N, H, W)."""
         return self.detector(pixel_values=x, pixel_mask=mask, labels=labels)
+
+    def forward_inputs(self, batch: Batch) -> Any:
+        return padded(batch["x"])
 
     def step(self, batch: Batch) -> dict[str, Tensor]:
         """The loss over all decoder layers, and the parts of the last one's."""
         rows = batch["row"].tolist()  # of an accumulated part: only its own
-        images = [batch["x"][row] for row in rows]
-        labels = [
-            {
-                "boxes": to_shares(batch["boxes"][row], *batch["x"][row].shape[1:]),
-                "class_labels": batch["labels"][row],
-            }
-            for row in rows
-        ]
-        found = self(*padded(images), labels)
+        images, boxes, labels = (
+            [batch[key][row] for row in rows] for key in ("x", "boxes", "labels")
+        )
+        sizes = [(image.shape[1], image.shape[2]) for image in images]
+        targets = Targets(
+            pad_sequence(labels, batch_first=True),
+            to_shares(pad_sequence(boxes, batch_first=True), sizes),
+            [len(each) for each in labels],
+            # Of all parts, so that each box of an update counts the same.
+            sum(map(len, batch["labels"])) / len(batch["labels"]),
+        )
+        found = self(*padded(images), targets)
         scale = JOINT_SCALES[self.config.loss_scale] if self._two_streams() else 1.0
-        parts = {name: found.loss_dict[key] for key, name in PARTS.items()}
-        return {"loss": found.loss * scale, **parts}
+        return {"loss": found.loss * scale, **found.loss_dict}
 
     def _two_streams(self) -> bool:
         return self.config.enabled and self.config.streams == "shared"
@@ -106,30 +116,50 @@ class Detr(Method):
         return found
 
     def parameter_groups(self, optim: OptimConfig) -> list[dict[str, Any]]:
-        """The network learns at ``hyper.backbone_lr_factor`` of the detector's rate."""
+        """The network and the sampled points learn at ``hyper.backbone_lr_factor`` of the rate.
+
+        The authors of Deformable DETR have a tenth for both, too.
+        """
+        slow = optim.lr * self.hyper.backbone_lr_factor
+        points = [p for name, p in self.detector.named_parameters() if POINTS.search(name)]
+        groups = param_groups(self.detector, optim.lr, self.module_lr_factor)
+        known = set(map(id, points))
+        groups[0]["params"] = [p for p in groups[0]["params"] if id(p) not in known]
         backbone = [p for p in self.network.parameters() if p.requires_grad]
-        rate = optim.lr * self.hyper.backbone_lr_factor
-        return [
-            {"params": backbone, "lr": rate, "name": "backbone"},
-            *param_groups(self.detector, optim.lr, self.module_lr_factor),
-        ]
+        for name, params in (("backbone", backbone), ("points", points)):
+            if params:
+                groups.append({"params": params, "lr": slow, "name": name})
+        return groups
 
     def why_eager(self) -> str | None:
         return "boxes are matched to predictions on the CPU"
 
 
 class JointLoss:
-    """A loss of transformers, in single precision, over the streams that there are.
+    """The loss in single precision over the streams that there are, called as transformers' is."""
 
-    Args:
-        loss: of logits (N, Q, K), N targets, the device, boxes (N, Q, 4), the configuration, and
-            logits and boxes of every decoder layer.
-    """
+    def __init__(self, kind: Kind) -> None:
+        self.focal = kind != "detr"
 
-    def __init__(self, loss: Any) -> None:
-        self.loss = loss
+    def __call__(
+        self,
+        logits: Tensor,
+        targets: Targets,
+        device: Any,
+        boxes: Tensor,
+        config: Any,
+        *layers: Tensor,
+    ) -> tuple[Tensor, dict[str, Tensor], None]:
+        """Loss, parts of the last layer's loss, and None.
 
-    def __call__(self, logits: Tensor, labels: list[Any], device: Any, *outputs: Any) -> Any:
-        logits, *others = (o.float() if isinstance(o, Tensor) else o for o in (logits, *outputs))
+        Args:
+            logits: (N, Q, K) of the last layer, or 2N rows of both streams; boxes likewise.
+            layers: logits (L, N, Q, K) and boxes (L, N, Q, 4) of every decoder layer.
+        """
+        classes, there, counts = match(logits, targets[:3])
         with torch.autocast(logits.device.type, enabled=False):
-            return self.loss(logits, match(logits, labels), device, *others)
+            doubled = Targets(classes, there.float(), counts, targets.mean)
+            every_logits, every_boxes = (of.float() for of in layers)
+            parts = set_loss(every_logits, every_boxes, doubled, self.focal)
+            last = {name: part[-1] for name, part in parts._asdict().items()}
+            return total(parts, self.focal), last, None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import log
 from typing import Any, Literal
 
 import torch
@@ -18,8 +19,14 @@ FAMILIES: dict[Kind, tuple[str, tuple[str, ...]]] = {
     "conditional": ("ConditionalDetr", STAGES[3:]),
     "deformable": ("DeformableDetr", STAGES[1:]),
 }
-#: Sizes that differ from the defaults of transformers, which are the authors'. Only tests set them.
+#: Sizes that differ from the defaults of transformers. Only tests set them.
 SIZES: dict[str, Any] = {}
+#: Layers of deformable attention that say where to sample, and how much of it to take.
+SAMPLING = ("sampling_offsets.weight", "attention_weights.weight")
+#: Initial probability of a class, for detectors with the focal loss.
+PRIOR = 0.01
+#: Initial logit of a box's width and height in Deformable DETR.
+SMALL_BOX = -2.0
 #: Most detections of an image, as COCO counts them.
 DETECTIONS = 100
 
@@ -29,7 +36,8 @@ def detr(network: nn.Module, classes: int, kind: Kind, queries: int) -> Any:
 
     As in :func:`~batchformer.lab.models.faster_rcnn.faster_rcnn`, the caller registers the network,
     and other networks are refused. There are as many predictions for an image as queries. Losses of
-    every decoder layer are trained on. All else has the defaults of transformers.
+    every decoder layer are trained on. Sizes are the defaults of transformers, which are the
+    authors'; initial weights are the authors' too.
     """
     try:
         import transformers
@@ -54,8 +62,37 @@ def detr(network: nn.Module, classes: int, kind: Kind, queries: int) -> Any:
         **SIZES,
     )
     model = getattr(transformers, f"{name}ForObjectDetection")(config)
+    initialise(model, kind)
     model.model.backbone = Maps(network, stages)
     return model
+
+
+def initialise(model: Any, kind: Kind) -> None:
+    """Draw the initial weights as the authors do.
+
+    Those of transformers are for models that then load trained weights: queries are so alike that
+    all reference points of Deformable DETR lie in the middle of the image, and every class begins
+    with a probability of a half.
+    """
+    transformer = model.model
+    for part in (transformer.encoder, transformer.decoder):
+        for name, weight in part.named_parameters():
+            # What deformable attention samples begins at fixed offsets, with zero weights.
+            if weight.ndim > 1 and not name.endswith(SAMPLING):
+                nn.init.xavier_uniform_(weight)
+    nn.init.normal_(transformer.query_position_embeddings.weight)
+    deformable = kind == "deformable"
+    # Deformable DETR lists its heads by layer: one that all share.
+    classes = model.class_embed[0] if deformable else model.class_labels_classifier
+    boxes = model.bbox_embed[0] if deformable else model.bbox_predictor
+    for layer in (classes, *boxes.layers):
+        layer.reset_parameters()
+    if kind != "detr":
+        nn.init.constant_(classes.bias, -log((1 - PRIOR) / PRIOR))
+        nn.init.zeros_(boxes.layers[-1].weight)
+        nn.init.zeros_(boxes.layers[-1].bias)
+    if deformable:
+        nn.init.constant_(boxes.layers[-1].bias[2:], SMALL_BOX)
 
 
 class Maps(Borrower):
@@ -82,9 +119,11 @@ def padded(images: list[Tensor]) -> tuple[Tensor, Tensor]:
     Images are (3, H, W) each, uint8 or in [0, 1].
     """
     height, width = (max(image.shape[axis] for image in images) for axis in (1, 2))
-    mean, std = (torch.tensor(v, device=images[0].device).view(3, 1, 1) for v in (MEAN, STD))
-    x = torch.zeros(len(images), 3, height, width, device=images[0].device)
-    mask = torch.zeros(len(images), height, width, dtype=torch.bool, device=images[0].device)
+    device = images[0].device
+    # Made on the device, a tensor of numbers would wait for all work before it.
+    mean, std = (torch.tensor(v).view(3, 1, 1).to(device, non_blocking=True) for v in (MEAN, STD))
+    x = torch.zeros(len(images), 3, height, width, device=device)
+    mask = torch.zeros(len(images), height, width, dtype=torch.bool, device=device)
     for row, image in enumerate(images):
         part = image if image.is_floating_point() else image / 255
         _, own_height, own_width = image.shape
@@ -93,19 +132,22 @@ def padded(images: list[Tensor]) -> tuple[Tensor, Tensor]:
     return x, mask
 
 
-def to_shares(boxes: Tensor, height: int, width: int) -> Tensor:
-    """Boxes (n, 4) in pixels as centre, width and height, in shares of the image.
+def to_shares(boxes: Tensor, sizes: list[tuple[int, int]]) -> Tensor:
+    """Boxes (N, n, 4) in pixels as centre, width and height, in shares of their image.
 
-    >>> to_shares(torch.tensor([[10.0, 0.0, 30.0, 20.0]]), height=40, width=100)
-    tensor([[0.2000, 0.2500, 0.2000, 0.5000]])
+    Sizes are heights and widths of the N images.
+
+    >>> to_shares(torch.tensor([[[10.0, 0.0, 30.0, 20.0]]]), [(40, 100)])
+    tensor([[[0.2000, 0.2500, 0.2000, 0.5000]]])
     """
-    left_top, right_bottom = boxes[:, :2], boxes[:, 2:]
-    shares = torch.cat(((left_top + right_bottom) / 2, right_bottom - left_top), dim=1)
-    return shares / boxes.new_tensor([width, height, width, height])
+    left_top, right_bottom = boxes[..., :2], boxes[..., 2:]
+    shares = torch.cat(((left_top + right_bottom) / 2, right_bottom - left_top), dim=-1)
+    whole = torch.tensor([[(width, height, width, height)] for height, width in sizes])
+    return shares / whole.to(boxes.device, non_blocking=True)
 
 
 def to_pixels(shares: Tensor, height: int, width: int) -> Tensor:
-    """The reverse of :func:`to_shares`."""
+    """The reverse of :func:`to_shares` for one image, (n, 4)."""
     centre, half = shares[..., :2], shares[..., 2:] / 2
     boxes = torch.cat((centre - half, centre + half), dim=-1)
     return boxes * boxes.new_tensor([width, height, width, height])

@@ -111,9 +111,9 @@ def _small(
 
 # Detection: after the first layer of the encoder
 #
-# Networks begin with weights of ImageNet: timm's, or those of a file by ``--weights``. Statistics
-# of batch normalisation stay those of the weights, and the stem and the first stage are not
-# trained, as in DETR. Images are mirrored and resized, but not cropped as in DETR.
+# Networks begin with weights of ImageNet: timm's, or those of a file by ``--weights``. Batch
+# normalisation stays that of the weights, and the stem and the first stage are not trained, as in
+# DETR. Images are mirrored and resized, but not cropped as in DETR.
 
 #: The authors' place; the module has the rate of the transformer, ten times the backbone's.
 AFTER_FIRST_LAYER = ModuleConfig(at=("model.encoder.layers.1",), lr_factor=1.0)
@@ -136,9 +136,10 @@ def _detr(
     The V2 paper has AP 34.8 (DETR), 40.9 (Conditional) and 43.8 (Deformable) on COCO, and 36.9,
     42.3 and 45.5 with its module, without seeds; on VOC it has none. There 2 or 3 images of a
     device attend to one another, which ``train.accumulate`` gives here. AdamW has a tenth of the
-    rate for the backbone, and gradients are clipped at 0.1. Our choice are 50 epochs with a drop
-    after 40, the batches of Conditional DETR, and all of VOC. Boxes are not refined from layer to
-    layer, and the sampled points of Deformable DETR have no lower rate. Ours: not measured yet.
+    rate for the backbone and for the sampled points of Deformable DETR, and gradients are clipped
+    at 0.1. Initial weights and weights of the loss are the authors'. Our choice are 50 epochs with
+    a drop after 40, the batches of Conditional DETR, and all of VOC. Boxes are not refined from
+    layer to layer. Ours: not measured yet.
     """
     where = "COCO" if data.name == "coco" else "VOC07+12"
     return Recipe(

@@ -60,6 +60,7 @@ class DetectionTask(FixedSplit):
 
     def facts(self) -> dict[str, Any]:
         data = self.data
+        remarks = {"remarks": list(data.remarks)} if data.remarks else {}
         return {
             "name": self.config.name,
             "split_sha256": data.split_sha256,
@@ -68,6 +69,7 @@ class DetectionTask(FixedSplit):
             "train_objects": int(data.train_counts.sum()),
             "test_objects": int(count_objects(data.test, self.num_classes).sum()),
             "classes": self.num_classes,
+            **remarks,
         }
 
     def feed(self, train: TrainConfig, seed: int) -> Batches:

@@ -38,7 +38,7 @@ def test_every_word_stays_in_a_seen_pair(pairs: list[Pair], seed: int, count: in
     try:
         unseen = draw_unseen(pairs, count, seed)
     except ValueError as error:
-        assert count > 0 and "ask for fewer" in str(error)
+        assert count > 0 and "ask for fewer (--unseen-val" in str(error)
         return
     assert len(unseen) == len({*unseen}) == count and {*unseen} <= {*pairs}
     assert min(left(pairs, unseen).values()) >= 1

@@ -11,7 +11,9 @@ import pytest
 import torch
 from PIL import Image
 
+from batchformer.lab.config.data import DetectionConfig
 from batchformer.lab.data.sets.voc import VOC_CLASSES, load_voc, read_annotation
+from batchformer.lab.tasks.detection import DetectionTask
 
 #: Name, box as VOC writes it, difficult.
 Written = tuple[str, tuple[float, float, float, float], int]
@@ -169,12 +171,25 @@ def test_images_of_other_formats(tmp_path: Path) -> None:
 
 def test_nothing_to_train_on_or_to_score(tmp_path: Path) -> None:
     for name, images, words in (
-        ("2007/trainval", {"a": []}, "has an object to train on"),
-        ("2007/test", {"b": [("dog", BOX, 1)], "c": []}, "has an object to score"),
+        ("2007/trainval", {"a": []}, "has an object to train on.*--data.trained-on"),
+        (
+            "2007/test",
+            {"b": [("dog", BOX, 1)], "c": []},
+            "has an object to score.*--data.scored-on",
+        ),
     ):
         root = tree(tmp_path / name, {**USUAL, name: images})
         with pytest.raises(ValueError, match=f"No image of {name} {words}"):
             load_voc(str(root), *LISTS)
+
+
+def test_training_images_without_an_object_are_left_out_and_counted(tmp_path: Path) -> None:
+    root = tree(tmp_path, {**USUAL, "2007/trainval": {"a": [("dog", BOX, 0)], "c": []}})
+    data = load_voc(str(root), *LISTS)
+    assert [image.path.stem for image in data.train] == ["a"]
+    assert data.remarks == ("1 of 2 training images have no object and are left out",)
+    facts = DetectionTask(data, DetectionConfig(), torch.device("cpu")).facts()
+    assert facts["remarks"] == [*data.remarks]
 
 
 def test_the_hash_tells_annotations_apart(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from batchformer.cli import main as cli
 from batchformer.insight.figures.canvas import INK
 from batchformer.lab.report.figures.catalogue import FIGURES
 from batchformer.lab.report.figures.show import PRINT_INK, in_ink, show, write_figure
-from helpers.run_folders import RunTree, change_arrays, write_insight
+from helpers.run_folders import RunTree, change_arrays, recipe_of, write_insight
 
 
 @pytest.fixture(scope="module")
@@ -152,6 +152,12 @@ def test_where_there_is_nothing_to_see_it_is_said(tree: RunTree) -> None:
     tree.write("baseline", 0)
     with pytest.raises(ValueError, match="does not exist for this recipe"):
         printed("cam", tree.root, compute=lambda folder: None)
+
+
+def test_no_computation_is_advised_for_a_detector(tree: RunTree) -> None:
+    tree.write("batchformer", 0, recipe=recipe_of(task="detection"))
+    with pytest.raises(ValueError, match="does not exist for this recipe"):
+        printed("influence", tree.root)
 
 
 def test_the_command_writes_and_computes(

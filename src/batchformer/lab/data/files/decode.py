@@ -82,8 +82,9 @@ def _upper_bits(image: Tensor) -> Tensor:
 
 def _damaged(path: str | os.PathLike[str], reason: str) -> DamagedImageError:
     return DamagedImageError(
-        f"{os.fspath(path)} cannot be decoded: {reason}. Replace the file, or leave it out of the "
-        "data set; training images are passed over with --train.damaged skip"
+        f"{os.fspath(path)} cannot be decoded: {reason}. Replace the file, and a stopped run "
+        "goes on; without it the data set is another, for new runs. Training images are passed "
+        "over with --train.damaged skip"
     )
 
 

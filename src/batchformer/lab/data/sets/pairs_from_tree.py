@@ -82,7 +82,8 @@ def draw_unseen(pairs: Sequence[Pair], count: int, seed: int) -> list[Pair]:
     if len(taken) < count:
         raise ValueError(
             f"{count} unseen pairs are wanted, and this seed finds {len(taken)} of {len(pairs)} "
-            "that leave every attribute and object in a seen pair: ask for fewer"
+            "that leave every attribute and object in a seen pair: ask for fewer "
+            "(--unseen-val and --unseen-test), or try another --seed"
         )
     return [taken[place] for place in torch.randperm(count, generator=draw).tolist()]
 

@@ -59,6 +59,7 @@ class BoxedImages:
     train: tuple[BoxedImage, ...]  # images with at least one object each
     test: tuple[BoxedImage, ...]  # every image of the lists, also those without an object
     split_sha256: str
+    remarks: tuple[str, ...] = ()  # what the user should know before
 
     @property
     def train_counts(self) -> Tensor:
@@ -150,13 +151,23 @@ def boxed_images(
 
     `folders` is how many levels above an image file its list's folder lies, whose name is hashed.
     """
-    train = [image for image in train if len(image.labels)]
+    listed, train = len(train), [image for image in train if len(image.labels)]
     if not train:
-        raise ValueError(f"No image of {', '.join(trained_on)} has an object to train on.")
+        raise ValueError(
+            f"No image of {', '.join(trained_on)} has an object to train on. Annotate some, or "
+            "name other lists by --data.trained-on."
+        )
     if all(image.difficult.all() for image in test):
-        raise ValueError(f"No image of {', '.join(scored_on)} has an object to score.")
+        raise ValueError(
+            f"No image of {', '.join(scored_on)} has an object to score. Annotate some, or name "
+            "other lists by --data.scored-on."
+        )
+    left_out = listed - len(train)
+    words = f"{left_out} of {listed} training images have no object and are left out"
     hashed = _split_hash(classes, (train, test), folders)
-    return BoxedImages(classes, tuple(train), tuple(test), hashed)
+    return BoxedImages(
+        classes, tuple(train), tuple(test), hashed, remarks=(words,) if left_out else ()
+    )
 
 
 def _files(root: str | None, name: str) -> list[tuple[Path, Path]]:

@@ -93,7 +93,9 @@ def missing(
     without = [run for run in group.runs if not len(run.insight)]
     if entry.needs != FILE:
         return f"{text}."
-    if len(without) == len(group.runs) and tried:
+    # Nothing of a detector is looked at: to load its runs would take minutes and give nothing.
+    never = all(run.recipe.get("task") == "detection" for run in group.runs)
+    if never or (len(without) == len(group.runs) and tried):
         return f"{text}. This figure does not exist for this recipe's method or images."
     if without and not tried:
         again = f"batchformer show {name} {' '.join(map(str, paths))} --compute"
