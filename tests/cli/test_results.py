@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -80,7 +81,15 @@ def test_a_report_of_nothing_yet(tmp_path: Path, capsys: pytest.CaptureFixture[s
     results.report([str(tmp_path), "--to", str(tmp_path / "page.html")])
     said = " ".join(capsys.readouterr().out.split())
     assert "no comparison" in said and "demo/baseline/seed0 (job 7) has not begun" in said
-    assert f"No run lies in {tmp_path}" in said
+
+
+def test_a_report_of_a_folder_without_runs_says_where_runs_lie(half: Path, tmp_path: Path) -> None:
+    """A page of nothing would replace one of something."""
+    shutil.copytree(half / "demo/baseline/seed0", tmp_path / "demo/baseline/first")
+    page = tmp_path / "page.html"
+    with pytest.raises(UserError, match=r"RECIPE/ARM/seedK; a folder with another name"):
+        results.report([str(tmp_path), "--to", str(page)])
+    assert not page.exists()
 
 
 def test_evaluate_scores_a_run_again(half: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,7 +15,9 @@ from torch import Tensor, nn
 
 import batchformer as bf
 from batchformer.adapters.transformers import scale_learning_rate
+from batchformer.insight import look_at, look_at_positions
 from batchformer.nn.encoder import EncoderWeights
+from batchformer.plug.alive import influence
 
 NAN, INF = math.nan, math.inf
 X = torch.randn(4, 16)
@@ -169,6 +171,13 @@ def test_numbers_of_other_libraries_are_numbers() -> None:
     made = groups(lr=torch.tensor(0.5), lr_factor=np.float64(0.5), weight_decay=0)
     assert [float(group["lr"]) for group in made] == [0.5, 0.25]
     assert attach(lr_factor=0, share=1, verbose=0) is not None
+
+
+@pytest.mark.parametrize("look", [influence, look_at, look_at_positions])
+def test_what_looks_into_a_model_needs_one(look: Callable[..., Any]) -> None:
+    for model in NO_MODEL:
+        with pytest.raises(TypeError, match=rf"{look.__name__}\(\): the model must be"):
+            look(model, X)
 
 
 def test_two_streams_need_a_module_with_samples_on_an_axis() -> None:

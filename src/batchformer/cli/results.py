@@ -61,8 +61,14 @@ def print_report(
     if is_follower():
         return  # rank 0 shows them
     from batchformer.lab.report.results.runs import find_runs
+    from batchformer.lab.runs.folder import not_begun
 
-    found = find_runs(folders)
+    found, waiting = find_runs(folders), [line for folder in folders for line in not_begun(folder)]
+    if folders and not found and not waiting:
+        raise UserError(
+            f"No run lies in {', '.join(map(str, folders))}, or up to four folders below. Runs lie "
+            "in runs/RECIPE/ARM/seedK; a folder with another name is not found."
+        )
     if against is not None:
         refuse_unknown_arms([against], (run.arm for run in found))
     from batchformer.lab.report.page.html import write_page
@@ -71,7 +77,6 @@ def print_report(
     from batchformer.lab.report.results.sweep_tables import print_sweep
     from batchformer.lab.report.results.sweeps import compare_sweep, split_sweeps
     from batchformer.lab.report.results.tables import print_pooled, print_table
-    from batchformer.lab.runs.folder import not_begun
 
     # The page is written first: printing may be cut short ("| head"). If it cannot be written, the
     # tables are printed before the error.
@@ -86,11 +91,8 @@ def print_report(
             print_table(comparison)
             if pooled:
                 print_pooled(pool_recipes(comparison, [one.name for one in sweeps]))
-        if not found:
-            print(f"No run lies in {', '.join(map(str, folders))}, or up to four folders below.")
-        for folder in folders:
-            for line in not_begun(folder):
-                print(f"Not included: {line} has not begun.")
+        for line in waiting:
+            print(f"Not included: {line} has not begun.")
     print(f"Page: {written}")
 
 

@@ -14,6 +14,7 @@ from batchformer.insight.files import write_atomically
 from batchformer.insight.images import stretched_thumbnails
 from batchformer.insight.page.explorer import data_uri, packed, page_file, policy_of
 from batchformer.insight.page.html import path_of_page, rendered
+from batchformer.nn.arguments import a_model
 from batchformer.nn.module import BatchFormer, without_exchange
 from batchformer.nn.streams import leaves
 from batchformer.plug.example import as_batch
@@ -127,6 +128,7 @@ def look_at_positions(model: nn.Module, batch: Any) -> list[PositionAttention]:
     Raises:
         ValueError: the model has no BatchFormer, or the batch has no images.
     """
+    a_model("look_at_positions()", model)
     inner, call = unwrap(model), as_batch(batch)
     named = [(name, m) for name, m in inner.named_modules() if isinstance(m, BatchFormer)]
     tensors = [t for _, t in leaves((call.args, call.kwargs)) if isinstance(t, Tensor)]

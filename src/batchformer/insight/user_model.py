@@ -18,6 +18,7 @@ from batchformer.insight.look import STEPS, look
 from batchformer.insight.record import FILE, InsightArrays, save
 from batchformer.insight.relations import Relations
 from batchformer.insight.samples import Captions, Inputs, Samples, call, collect
+from batchformer.nn.arguments import a_model
 from batchformer.plug.classifier import find_classifiers, output_tensors, trace
 from batchformer.plug.example import find_batch
 from batchformer.plug.insertion import RECORD, Attachment, WithBatchFormer, unwrap
@@ -95,6 +96,7 @@ def look_at(
             default it is the last layer with feature maps.
         seed: of the order of samples in batches.
     """
+    a_model("look_at()", model)
     inner = unwrap(model)
     samples = collect(loader, most, captions, columns)
     labels = samples.labels

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from batchformer.nn.arguments import a_model
 from batchformer.nn.module import BatchFormer, encoders_of
 from batchformer.plug.batches import few_samples
 from batchformer.plug.evidence import Evidence
@@ -54,6 +55,7 @@ def influence(model: nn.Module, batch: Any) -> float:
     Raises:
         ValueError: no BatchFormer is called in a training pass.
     """
+    a_model("influence()", model)
     inner = unwrap(model)
     encoders = encoders_of(inner)
     _, record = find_record(inner)
