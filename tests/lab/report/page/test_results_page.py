@@ -366,6 +366,10 @@ def test_the_chance_to_find_the_papers_effect_has_a_range(tmp_path: Path) -> Non
             "no record has the arm 'basline'; the arms are baseline",
         ),
         (
+            ["kind: arms", "records: my_folder/five", "metrics: all mnay"],
+            "no record has the metric 'mnay'; the metrics are all",
+        ),
+        (
             ["kind: arms", "records: my_folder/five", "contrasts: batchformer - baseline"],
             "no record has the arm 'batchformer'",
         ),

@@ -165,6 +165,10 @@ def _arms_table(lines: Lines, root: Path) -> list[list[str]]:
         if any(p_values):
             corrected = any(adjusted.get(test) is not None for test in own)
             rows.append([f"p ({how})" if corrected else "p", *p_values])
+    for metric, cells in zip(metrics, list(zip(*rows[1:], strict=True))[1:], strict=True):
+        if not any(cells):
+            known = ", ".join(sorted_metrics(found.metrics))
+            raise ValueError(f"no record has the metric {metric!r}; the metrics are {known}")
     return rows
 
 
