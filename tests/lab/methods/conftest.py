@@ -118,6 +118,7 @@ def boxed() -> dict[str, Any]:
         "y": torch.tensor([2, 1]),
         "index": torch.tensor([4, 2]),
         "row": torch.arange(2),
+        "objects_per_image": 1.5,
     }
 
 

@@ -87,8 +87,7 @@ class Detr(Method):
             pad_sequence(labels, batch_first=True),
             to_shares(pad_sequence(boxes, batch_first=True), sizes),
             [len(each) for each in labels],
-            # Of all parts, so that each box of an update counts the same.
-            sum(map(len, batch["labels"])) / len(batch["labels"]),
+            batch["objects_per_image"],  # so that each box of an update counts the same
         )
         found = self(*padded(images), targets)
         scale = JOINT_SCALES[self.config.loss_scale] if self._two_streams() else 1.0

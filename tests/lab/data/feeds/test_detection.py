@@ -117,7 +117,8 @@ def feed_of(images: Sequence[BoxedImage], **changes: Any) -> DetectionFeed:
 
 def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
     def tensors(batch: dict[str, Any]) -> list[Tensor]:
-        return [t for v in batch.values() for t in (v if isinstance(v, list) else [v])]
+        parts = [t for v in batch.values() for t in (v if isinstance(v, list) else [v])]
+        return [torch.as_tensor(part) for part in parts]
 
     pairs = zip(tensors(one), tensors(other), strict=True)
     return list(one) == list(other) and all(torch.equal(a, b) for a, b in pairs)
@@ -128,7 +129,8 @@ def test_a_batch_is_what_its_parts_make(images: list[BoxedImage]) -> None:
     assert feed.per_epoch == 2
     for step in (0, 3):
         batch, index = feed.batch(step), ORDER.index(step)
-        assert list(batch) == ["x", "boxes", "labels", "y", "index", "row"]
+        assert list(batch) == ["x", "boxes", "labels", "y", "index", "row", "objects_per_image"]
+        assert batch["objects_per_image"] == pytest.approx(float((index + 1).float().mean()))
         assert torch.equal(batch["index"], index) and batch["row"].tolist() == [0, 1, 2]
         assert torch.equal(batch["y"], index + 1), "objects of each image"
         u = torch.rand(3, 2, generator=generator(7, "augmentation", step), dtype=torch.float64)

@@ -138,8 +138,10 @@ def test_each_rank_reads_its_own_files(
 def test_features_and_boxes_are_sharded_too() -> None:
     features, labels = torch.eye(9), torch.arange(9)
     whole = FeatureFeed(features, labels, 5, 0, times=2).batch(3)["index"]
-    no_box = torch.zeros(0, 4), torch.zeros(0).long(), torch.zeros(0).bool()
-    boxed = [BoxedImage(Path(f"{n}.png"), *no_box) for n in range(9)]
+    boxed = [
+        BoxedImage(Path(f"{n}.png"), torch.ones(n, 4), torch.ones(n).long(), torch.ones(n).bool())
+        for n in range(9)
+    ]
     order = Steps(Shuffle(9, seed=0), 5, drop_last=True)
     found, read = [], []
     for rank in range(2):
@@ -153,3 +155,4 @@ def test_features_and_boxes_are_sharded_too() -> None:
     for name in ("samples", "paths", "shorter", "flip"):
         assert getattr(read[0], name) + getattr(read[1], name) == getattr(expected, name)
     assert len(expected.samples) == read[0].total == read[1].total == 5
+    assert sum(expected.samples) == read[0].objects == read[1].objects, "n objects in image n"

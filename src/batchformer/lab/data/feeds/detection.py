@@ -30,6 +30,7 @@ class DetectionRequest(NamedTuple):
     shorter: list[int]  # N lengths that the shorter side gets
     flip: list[bool]  # N times whether to mirror left to right
     total: int  # samples of the batch over all ranks
+    objects: int = 0  # of these samples
 
 
 class DetectionImages(NamedTuple):
@@ -158,6 +159,7 @@ class DetectionFeed(ReadAheadFeed[DetectionRequest, DetectionImages]):
                 [shorter[int(length * len(shorter))] for length in lengths],
                 [flip < 0.5 for flip in flips],
                 len(index),
+                sum(len(images[sample].labels) for sample in index.tolist()),
             )
 
         super().__init__(order, share, request, DetectionReader(longest), device, workers)
@@ -168,17 +170,20 @@ class DetectionFeed(ReadAheadFeed[DetectionRequest, DetectionImages]):
 
         ``x`` N tensors (3, H, W) uint8, ``boxes`` N tensors (n, 4), ``labels`` N tensors (n,);
         ``y`` (N,) the number n of objects of each image, ``index`` (N,) which images these are,
-        ``row`` (N,) their places in the lists, by which parts of a batch find what is theirs.
+        ``row`` (N,) their places in the lists, by which parts of a batch find what is theirs;
+        ``objects_per_image``, the mean over the images of all ranks.
         """
         inputs = detector_inputs(result, self.images, self.device)
+        request = result.request
         return {
             "x": [image.x for image in inputs],
             "boxes": [image.boxes for image in inputs],
             "labels": [image.labels for image in inputs],
             "y": torch.tensor([len(image.labels) for image in inputs]),
-            "index": torch.tensor(result.request.samples),
+            "index": torch.tensor(request.samples),
             "row": torch.arange(len(inputs)),
-            **self.share.parts(result.request.total),
+            "objects_per_image": request.objects / request.total,
+            **self.share.parts(request.total),
         }
 
 
