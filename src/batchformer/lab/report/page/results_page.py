@@ -165,8 +165,8 @@ def _arms_table(lines: Lines, root: Path) -> list[list[str]]:
         if any(p_values):
             corrected = any(adjusted.get(test) is not None for test in own)
             rows.append([f"p ({how})" if corrected else "p", *p_values])
-    for metric, cells in zip(metrics, list(zip(*rows[1:], strict=True))[1:], strict=True):
-        if not any(cells):
+    for column, metric in enumerate(metrics, 1):
+        if not any(row[column] for row in rows[1:]):
             known = ", ".join(sorted_metrics(found.metrics))
             raise ValueError(f"no record has the metric {metric!r}; the metrics are {known}")
     return rows
