@@ -100,7 +100,8 @@ def test_streams_and_weights_reach_the_loss() -> None:
 
 
 def test_channels_beside_the_mixed_ones_stay_with_their_sample() -> None:
-    encoder, rows = new_encoder(8, ON, seed=0), torch.randn(6, 11)
+    rows = torch.randn(6, 11)
+    encoder = new_encoder(rows[:, :8], ON, seed=0)
     assert encoder is not None
     encoder.eval().requires_grad_(False)
     assert torch.equal(mix_rows(encoder, rows, ON, 8), rows)
@@ -139,6 +140,9 @@ def test_batchformer_acts_in_the_classifier_alone(name: str) -> None:
     method, plain, x = made(name), made(name, enabled=False), features_of(name)
     result = check(method, x[::20])
     assert result, str(result)
+    with torch.no_grad():
+        sizes = [float(t.square().mean().sqrt()) for t in (method.encoder.mix(x), x)]
+    assert sizes[0] == pytest.approx(sizes[1], rel=0.05), "as the classifier's training begins"
     assert plain.encoder is None
     for key, value in plain.state_dict().items():
         assert torch.equal(value, method.state_dict()[key]), key

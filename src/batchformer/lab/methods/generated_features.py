@@ -217,12 +217,14 @@ def new_classifier(channels: int, num_classes: int, seed: int) -> nn.Linear:
         return with_small_weights(nn.Linear(channels, num_classes))
 
 
-def new_encoder(
-    channels: int, module: ModuleConfig, seed: int, scale: float = 1.0
-) -> BatchFormer | None:
-    """BatchFormer for the classifier's training, or None without it."""
+def new_encoder(rows: Tensor, module: ModuleConfig, seed: int) -> BatchFormer | None:
+    """BatchFormer for the classifier's training on rows (N, C), or None without it.
+
+    The rows are fixed, so mixed rows start with their size: one classifier fits both.
+    """
+    size = float(rows.square().mean().sqrt())
     # Every rank has all rows and trains the same classifier, so nothing is exchanged.
-    return make_encoder(channels, replace(module, exchange=False), seed, scale=scale)
+    return make_encoder(rows.shape[1], replace(module, exchange=False), seed, scale=size)
 
 
 def mix_rows(encoder: BatchFormer | None, rows: Tensor, module: ModuleConfig, mixed: int) -> Tensor:
@@ -267,8 +269,7 @@ def train_classifier(
     device = features.device
     mixed = features.shape[1] if mixed is None else mixed
     linear = new_classifier(features.shape[1], num_classes, seed).to(device)
-    # The features are fixed, so mixed rows start with their size: one classifier fits both.
-    encoder = new_encoder(mixed, module, seed, float(features[:, :mixed].square().mean().sqrt()))
+    encoder = new_encoder(features[:, :mixed], module, seed)
     trained = nn.ModuleList([linear] if encoder is None else [linear, encoder]).to(device).train()
     optimizer = build_optimizer(param_groups(trained, lr, module.lr_factor), replace(ADAM, lr=lr))
     shuffles = torch.Generator(device).manual_seed(seed_for(seed, "order", APART))

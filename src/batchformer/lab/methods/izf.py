@@ -59,7 +59,7 @@ class Izf(GeneratedFeatures):
             self.flow = Flow(dim, hyper.flow_hidden, hyper.flow_blocks)
         self.flow.standardise(features)
         self.add_classifier(dim)
-        self.encoder = new_encoder(dim, module, seed)
+        self.encoder = new_encoder(features, module, seed)
 
     def generate(self, noise: Tensor, y: Tensor) -> Tensor:
         return self.flow.inverse(torch.cat((self.attributes[y], noise), dim=1))

@@ -76,7 +76,7 @@ class TfVaegan(AdversarialFeatures):
         self.register_buffer("penalty_weight", torch.tensor(hyper.gradient_penalty))
         self.with_feedback = False
         self.add_classifier(dim + channels + hidden, mixed=dim)
-        self.encoder = new_encoder(dim, module, seed)
+        self.encoder = new_encoder(features, module, seed)
 
     def begin_epoch(self, epoch: int) -> None:
         self.with_feedback = epoch % 2 == 1
