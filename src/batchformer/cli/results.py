@@ -64,13 +64,13 @@ def print_report(
     from batchformer.lab.runs.folder import not_begun
 
     found, waiting = find_runs(folders), [line for folder in folders for line in not_begun(folder)]
+    if against is not None:
+        refuse_unknown_arms([against], (run.arm for run in found))
     if folders and not found and not waiting:
         raise UserError(
             f"No run lies in {', '.join(map(str, folders))}, or up to four folders below. Runs lie "
             "in runs/RECIPE/ARM/seedK; a folder with another name is not found."
         )
-    if against is not None:
-        refuse_unknown_arms([against], (run.arm for run in found))
     from batchformer.lab.report.page.html import write_page
     from batchformer.lab.report.results.comparison import compare_runs
     from batchformer.lab.report.results.pooling import pool_recipes
