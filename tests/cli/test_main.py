@@ -79,6 +79,21 @@ def test_mistakes_are_answered_at_once_with_what_to_do(answers: Any) -> None:
         assert not torch_is_loaded or arguments[0] == "report", arguments
 
 
+def test_ctrl_c_outside_of_training_is_a_line_and_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stopped(arguments: list[str]) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(cli.COMMANDS, "report", stopped)
+    with pytest.raises(SystemExit) as end:
+        cli.main(["report", "."])
+    assert end.value.code == 130 and "Stopped at once" in capsys.readouterr().err
+    monkeypatch.setenv("BATCHFORMER_TRACEBACK", "1")
+    with pytest.raises(KeyboardInterrupt):
+        cli.main(["report", "."])
+
+
 def test_without_the_extras_a_line_names_them(answers: Any) -> None:
     calls = [["--help"], ["list"], ["demo"], ["compare", "demo"], ["sweep"], ["report", "."]]
     (code, said, *_), *others = answers(calls, before=CORE_ALONE)

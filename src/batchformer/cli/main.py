@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import errno
 import os
+import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -79,6 +80,10 @@ def _run(name: str, arguments: list[str]) -> None:
         sys.stdout.flush()
     except Interrupted as stop:
         _fail(str(stop), stop.exit_code)
+    except KeyboardInterrupt:  # outside of training, which saves first
+        if os.environ.get("BATCHFORMER_TRACEBACK"):
+            raise
+        _fail("Stopped at once, with what was saved before.", 128 + signal.SIGINT)
     except ModuleNotFoundError as error:
         _fail(f"This needs {error.name}: pip install 'batchformer[lab,report]'", 1)
     except BrokenPipeError:

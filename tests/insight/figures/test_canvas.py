@@ -44,6 +44,19 @@ def test_a_legend_of_ten_marks_is_no_wider_than_the_figure(name: str) -> None:
     assert made.get_window_extent().width <= figure.bbox.width
 
 
+def test_panels_keep_their_heights_under_a_legend_of_many_arms() -> None:
+    heights = []
+    for arms in (2, 21):
+        figure, (axes,) = new_figure([2.0])
+        for i in range(arms):
+            axes.plot([0, 1], [0, i], label=f"a long name of an arm, {i}")
+        legend(figure, axes)
+        figure.draw_without_rendering()
+        assert figure.legends[0].get_window_extent().y0 >= axes.get_window_extent().y1
+        heights.append(axes.get_window_extent().height / figure.dpi)
+    assert heights[1] == pytest.approx(heights[0], rel=0.1)
+
+
 def drawn() -> Figure:
     figure, panels = new_figure([1.0, 2.0])
     panels[0].plot([1, 2, 3], [1, 5, 2], marker="o", color="#1f7ac4", label="a $b$ <c>")

@@ -182,6 +182,31 @@ def test_an_arm_that_is_not_possible_is_refused_before_another_trains(
     assert not list(tmp_path.iterdir()), "nothing was begun"
 
 
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [({"heads": 5}, "do not divide dim=64"), ({"at": ("nowhere",)}, "no submodule 'nowhere'")],
+)
+@pytest.mark.parametrize("recipe", ["demo", "rotated_digits_coral"])
+def test_an_arm_that_does_not_fit_the_network_is_refused_before_another_trains(
+    tmp_path: Path, recipe: str, module: dict[str, Any], words: str
+) -> None:
+    unfit = find_recipe(recipe).changed(module=module, method="cross_entropy")
+    options: dict[str, Any] = {"root": tmp_path, "device": CPU, "quiet": True}
+    with pytest.raises(ValueError, match=words):
+        next(compare(unfit, ("baseline", "batchformer"), (0, 1), **options))
+    assert not list(tmp_path.iterdir()), "a baseline would have been trained with these settings"
+
+
+def test_a_stopped_run_with_other_settings_is_named_before_another_trains(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"root": tmp_path, "device": CPU, "quiet": True}
+    run(short(), "batchformer", 1, **options)
+    (tmp_path / "demo/batchformer/seed1/result.json").unlink()
+    changed = short().changed(optim={"lr": 0.02})
+    with pytest.raises(ValueError, match=r"optim\.lr was 0\.05, is 0\.02"):
+        next(compare(changed, ("baseline", "batchformer"), (0, 1), **options))
+    assert [path.name for path in (tmp_path / "demo").iterdir()] == ["batchformer"]
+
+
 def begun(root: Path, arm: str, ratio: float, *remarks: str) -> Run:
     """A run whose folder says what was found of its data."""
     recipe = demo().changed(data={"ratio": ratio})

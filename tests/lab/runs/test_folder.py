@@ -196,6 +196,27 @@ def test_every_other_difference_is_named(tmp_path: Path) -> None:
     assert words.count(" was ") == 6 and str(tmp_path) in words and "--runs" in words
 
 
+@pytest.mark.parametrize(
+    ("there", "updates", "told"),
+    [("", 6, True), ("link", 6, True), ("folder", 6, False), ("", 7, False)],
+)
+def test_after_the_data_was_moved_a_link_at_its_old_place_is_advised(
+    tmp_path: Path, there: str, updates: int, told: bool
+) -> None:
+    old = tmp_path / "old"
+    before, other = configuration(updates=6), configuration(updates=updates)
+    before["trained"]["data"] |= {"root": str(old)}
+    other["trained"]["data"] |= {"root": str(tmp_path / "new")}
+    trained_with(tmp_path / "run", before)
+    if there == "folder":
+        old.mkdir()
+    if there == "link":
+        old.symlink_to(tmp_path / "new")
+    with pytest.raises(ValueError, match="with other settings") as refusal:
+        refuse_other_configuration(tmp_path / "run", other)
+    assert (f"name it: --data.root {old}" in str(refusal.value)) == told
+
+
 def test_files_are_read_without_torch() -> None:
     """Reports need no torch, and a job may be stopped before it is imported."""
     code = "import sys; from batchformer.lab.runs import cluster, folder, job, provenance\n"

@@ -50,6 +50,7 @@ DIVERGING, SEQUENTIAL = "RdBu_r", "Blues"  # colour maps that need no difference
 LONGEST_NAME = 16
 LEGEND_LETTERS, MARK_LETTERS = 52, 5
 """Letters of a legend's line, and those that a mark and the space around it take."""
+LEGEND_LINE = 0.2  # inches
 
 
 @dataclass(frozen=True)
@@ -151,6 +152,9 @@ def mark_legend(figure: Figure, marks: Sequence[Mark]) -> None:
 def _legend(
     figure: Figure, handles: Sequence[Any], names: Sequence[str], columns: int, **spaces: float
 ) -> None:
+    # Panels keep their heights, however many arms there are: all lines but one are added.
+    lines = -(-len(names) // max(columns, 1))
+    figure.set_figheight(figure.get_figheight() + max(lines - 1, 0) * LEGEND_LINE)
     style: Any = {"frameon": False, "fontsize": TEXT, "labelcolor": INK, "borderaxespad": 0}
     made = figure.legend(handles, names, loc="outside upper left", ncols=columns, **style, **spaces)
     for text in made.get_texts():

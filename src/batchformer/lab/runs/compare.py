@@ -116,7 +116,24 @@ def train_all(
     for one in runs:
         one.require_sources()
     with lock_runs(runs):
+        _refuse_unfit([one for one in runs if not one.finished])
         yield from _train_locked(runs, quiet, together, wandb)
+
+
+def _refuse_unfit(runs: Sequence[Run]) -> None:
+    """Look at the folder of every run, and build every arm once, before the first one trains.
+
+    What is wrong with a later arm alone would otherwise be found after hours. The arms before it
+    are then trained with the wrong settings, so their folders refuse the right ones.
+    """
+    for one in runs:
+        one.require_own_folder()
+    first: dict[tuple[str, str], Run] = {}
+    for one in runs:
+        first.setdefault((one.recipe.name, one.arm), one)
+    if len(first) > 1:  # a single arm is built at once
+        for one in first.values():
+            parts_of(one)[0].require_buildable()
 
 
 @contextmanager

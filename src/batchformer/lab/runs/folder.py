@@ -239,11 +239,19 @@ def refuse_other_configuration(folder: Path, config: dict[str, Any]) -> dict[str
         return None
     changed = effective_changes(before["trained"], config["trained"])
     if changed:
+        old, new = (one["trained"].get("data", {}).get("root") for one in (before, config))
+        moved = len(changed) == 1 and old and new and old != new and _may_have_moved(old, new)
+        hint = f" Was the data only moved? Put a link at {old}, and name it: --data.root {old}"
         raise ValueError(
             f"{folder} holds a run of this name with other settings: {'; '.join(changed)}. Give "
-            "--runs another folder, or remove that one."
+            f"--runs another folder, or remove that one.{hint if moved else ''}"
         )
     return before
+
+
+def _may_have_moved(old: str, new: str) -> bool:
+    """Whether nothing lies at the old path, or a link to the new one."""
+    return not Path(old).exists() or Path(old).resolve() == Path(new).resolve()
 
 
 def refuse_other_data(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:

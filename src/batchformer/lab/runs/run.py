@@ -31,6 +31,7 @@ from batchformer.lab.engine.state import Evaluation, Plan
 from batchformer.lab.models.weights import file_hash
 from batchformer.lab.runs.build import (
     TIMM,
+    RecordedSizes,
     build,
     build_untrained,
     given_stride,
@@ -137,6 +138,27 @@ class Run:
     def finished(self) -> bool:
         return on_rank_zero(lambda: has_result(self.folder))
 
+    def _config(self) -> dict[str, Any]:
+        return {
+            "format": FORMAT,
+            "recipe": recipe_to_json(self.recipe),
+            "arm": self.arm,
+            "seed": self.seed,
+            "trained": recipe_to_json(self.settled()),
+        }
+
+    def require_own_folder(self) -> None:
+        """Refuse a folder that holds something else; nothing is written."""
+        on_rank_zero(lambda: refuse_other_configuration(self.folder, self._config()))
+
+    def require_buildable(self) -> None:
+        """Build the method once, without data and trained weights, to refuse unfit settings."""
+        on_rank_zero(self._require_buildable)
+
+    def _require_buildable(self) -> None:
+        task = self.task
+        build(self.settled(), self.seed, RecordedSizes(task.num_classes, task.method_options))
+
     def begin(self) -> None:
         """Write what will be trained; refuse a folder that holds something else."""
         on_rank_zero(self._begin)
@@ -144,13 +166,7 @@ class Run:
     def _begin(self) -> None:
         if not self.finished:
             self.require_sources()
-        config = {
-            "format": FORMAT,
-            "recipe": recipe_to_json(self.recipe),
-            "arm": self.arm,
-            "seed": self.seed,
-            "trained": recipe_to_json(self.settled()),
-        }
+        config = self._config()
         before = refuse_other_configuration(self.folder, config) or {}
         sources = self.source_settings()
         refuse_other_sources(self.folder, before.get("sources", {}), sources)
