@@ -152,7 +152,7 @@ class Run:
         on_rank_zero(lambda: refuse_other_configuration(self.folder, self._config()))
 
     def require_buildable(self) -> None:
-        """Build the method once, without data and trained weights, to refuse unfit settings."""
+        """Build the method once, without trained weights, to refuse settings that do not fit it."""
         on_rank_zero(self._require_buildable)
 
     def _require_buildable(self) -> None:

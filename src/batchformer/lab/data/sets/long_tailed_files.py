@@ -268,8 +268,8 @@ def _with_classes(files: ImageFiles, classes: tuple[str, ...]) -> ImageFiles:
     unknown = [name for name in files.classes if name not in set(classes)]
     if unknown:
         raise ValueError(
-            f"{files.root}: {len(unknown)} folders are no classes of the training images: "
-            f"{shorten(unknown)}. Rename them like the folders of training images, or remove them"
+            f"{files.root} has folders that are no classes of the training images "
+            f"({len(unknown)}): {shorten(unknown)}. Rename them like the folders of training images, or remove them"
         )
     return files.with_classes(classes)
 

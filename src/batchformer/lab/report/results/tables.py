@@ -74,7 +74,8 @@ def print_table(comparison: Comparison, console: Console | None = None) -> None:
         for arm in recipe.others:
             caption = f"{arm} - {recipe.reference}"
             out.show(caption, DIFFERENCE_COLUMNS, difference_rows(recipe, arm))
-        out.say("\n" + "\n".join(_below(recipe)))
+        if below := _below(recipe):
+            out.say("\n" + "\n".join(below))
     out.say("\n" + "\n".join(_closing(comparison)))
 
 
