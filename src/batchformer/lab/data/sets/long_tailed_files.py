@@ -269,7 +269,8 @@ def _with_classes(files: ImageFiles, classes: tuple[str, ...]) -> ImageFiles:
     if unknown:
         raise ValueError(
             f"{files.root} has folders that are no classes of the training images "
-            f"({len(unknown)}): {shorten(unknown)}. Rename them like the folders of training images, or remove them"
+            f"({len(unknown)}): {shorten(unknown)}. Rename them like the folders of training "
+            "images, or remove them"
         )
     return files.with_classes(classes)
 
