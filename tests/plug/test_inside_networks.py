@@ -329,8 +329,9 @@ def test_the_models_own_loss_is_the_mean_over_both_streams(name: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Using a target size")
-def test_forgotten_targets_of_a_detector_are_told() -> None:
-    model = attach(built("DETR"), at="model.encoder.layers.1", verbose=False).train()
+@pytest.mark.parametrize("name", DETECTORS)
+def test_forgotten_targets_of_a_detector_are_told(name: str) -> None:
+    model = attach(built(name), at="model.encoder.layers.1", verbose=False).train()
     with pytest.raises(RuntimeError, match="8 rows for 4 samples"):
         model(**padded_images(), labels=boxes_of_each_image())
 
