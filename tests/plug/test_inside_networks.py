@@ -391,3 +391,10 @@ REFUSED: dict[str, tuple[Callable[[], Any], dict[str, Any], str]] = {
 def test_what_cannot_be_done_is_refused_and_leaves_no_trace(name: str) -> None:
     build, options, reason = REFUSED[name]
     refusal(build(), reason, **options)
+
+
+@pytest.mark.parametrize("branch", ["attn", "attn.qkv", "mlp.fc2"])
+def test_inside_a_residual_the_block_around_it_is_advised_and_works(branch: str) -> None:
+    told = refusal(built("timm ViT"), "a training pass fails", at=f"blocks.1.{branch}")
+    assert "Try the block around the place: 'blocks.1'. " in told
+    assert check(attach(built("timm ViT"), at="blocks.1", verbose=False))
