@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -112,6 +113,14 @@ def test_what_cannot_be_guessed_is_asked_for() -> None:
 def test_an_example_without_rows_is_refused(example: Any) -> None:
     with pytest.raises(TypeError, match="no tensor with rows"):
         as_batch(example)
+
+
+def test_an_object_that_hides_its_tensors_is_explained() -> None:
+    """As the NestedTensor of DETR's own code."""
+    images = SimpleNamespace(tensors=torch.randn(3, 3, 8, 8), mask=torch.zeros(3, 8, 8))
+    for example in (images, (images,), {"samples": images}):
+        with pytest.raises(TypeError, match=r"NestedTensor.*pass the tensors"):
+            as_batch(example)
 
 
 def test_a_dict_that_is_itself_the_argument_is_asked_for_in_a_tuple() -> None:

@@ -329,8 +329,9 @@ def test_the_models_own_loss_is_the_mean_over_both_streams(name: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Using a target size")
-def test_forgotten_targets_of_a_detector_are_told() -> None:
-    model = attach(built("DETR"), at="model.encoder.layers.1", verbose=False).train()
+@pytest.mark.parametrize("name", DETECTORS)
+def test_forgotten_targets_of_a_detector_are_told(name: str) -> None:
+    model = attach(built(name), at="model.encoder.layers.1", verbose=False).train()
     with pytest.raises(RuntimeError, match="8 rows for 4 samples"):
         model(**padded_images(), labels=boxes_of_each_image())
 
@@ -390,3 +391,10 @@ REFUSED: dict[str, tuple[Callable[[], Any], dict[str, Any], str]] = {
 def test_what_cannot_be_done_is_refused_and_leaves_no_trace(name: str) -> None:
     build, options, reason = REFUSED[name]
     refusal(build(), reason, **options)
+
+
+@pytest.mark.parametrize("branch", ["attn", "attn.qkv", "mlp.fc2"])
+def test_inside_a_residual_the_block_around_it_is_advised_and_works(branch: str) -> None:
+    told = refusal(built("timm ViT"), "a training pass fails", at=f"blocks.1.{branch}")
+    assert "Try the block around the place: 'blocks.1'. " in told
+    assert check(attach(built("timm ViT"), at="blocks.1", verbose=False))

@@ -292,7 +292,7 @@ def test_what_keeps_the_rows_keeps_the_memory() -> None:
     assert type(torch.cat([out, out], 1)) is type(F.relu(input=out)) is TwoStreamTensor
     assert {type(part) for part in (*out.split(2, 1), *out.chunk(2, 1))} == {TwoStreamTensor}
     assert {type(part) for part in (*out.split(4), *out.chunk(2), *out[:, :1].mT)} == {Tensor}
-    assert type(torch.stack((out, out))) is type(torch.cat([out, out])) is Tensor
+    assert type(torch.cat([out, out])) is Tensor
     loss = F.cross_entropy(out, torch.zeros(8, dtype=torch.long))
     assert type(loss) is Tensor
     assert type(out[:4]) is Tensor and type(split(out).plain) is Tensor
@@ -313,6 +313,18 @@ def test_only_what_awaits_a_gradient_is_marked() -> None:
     assert type(mark_two_streams(torch.zeros(4, 2))) is Tensor
     assert type(mark_two_streams(torch.zeros((), requires_grad=True) * 1)) is Tensor
     assert mark_two_streams((1, 2)) == (1, 2)
+
+
+def test_outputs_of_several_layers_are_stacked_and_taken_apart() -> None:
+    """As detectors do with those of their decoder's layers."""
+    stacked = torch.stack([logits(), logits(), logits()])
+    for outputs in (stacked[-1], stacked.mean(0)):
+        with pytest.raises(ValueError, match="8 rows for 4 samples"):
+            F.cross_entropy(outputs, Y)
+    assert type(stacked * torch.ones(5)) is type(stacked.flatten()) is Tensor
+    with pytest.raises(RuntimeError, match="size of tensor") as caught:
+        stacked + torch.ones(2)  # another mistake
+    assert "two streams" not in str(caught.value)
 
 
 @pytest.mark.skipif(not COMPILER_KNOWS_SUBCLASSES, reason="the compiler traces no subclass")

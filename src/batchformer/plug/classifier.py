@@ -94,6 +94,20 @@ class Trace:
     rows: int = 0
     shapes: list[torch.Size] = field(default_factory=list)
 
+    def around(self, tried: Sequence[str]) -> str:
+        """For error messages: the numbered block around each place, such as ``blocks.3``."""
+
+        def block(name: str) -> str:
+            while name := name.rpartition(".")[0]:
+                call = self.calls.get(name)
+                number = name.rpartition(".")[2].isdecimal()
+                if number and call is not None and call.reads_samples(self.rows):
+                    break
+            return name
+
+        blocks = " and ".join(repr(name) for name in dict.fromkeys(map(block, tried)) if name)
+        return f"Try the block around the place: {blocks}. " if blocks else ""
+
     def candidates(self, tried: Sequence[str] = (), lines: bool = True) -> str:
         """For error messages: the last six layers that read samples, except those tried.
 

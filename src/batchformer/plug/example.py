@@ -83,7 +83,9 @@ def _rows(tree: Any, axis: int) -> int:
             return int(leaf.shape[axis])
     raise TypeError(
         "The example batch contains no tensor with rows. Pass what the model is called with: a "
-        "tensor, a tuple of arguments, or a dict of keyword arguments."
+        "tensor, a tuple of arguments, or a dict of keyword arguments. An object of another kind, "
+        "such as the NestedTensor of DETR, is not looked into: pass the tensors that the model "
+        "takes in its place, images (N, 3, H, W)."
     )
 
 

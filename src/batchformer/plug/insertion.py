@@ -437,7 +437,7 @@ def dry_run(
             raise AttachError(
                 f"attach(): with BatchFormer at {names} a training pass fails: {reason}. The "
                 f"layers after the place do not accept 2N rows. {OTHER_ROWS * doubles_sides}"
-                f"{LABELS * several}{record.candidates(tried)}"
+                f"{LABELS * several}{record.around(tried)}{record.candidates(tried)}"
             ) from first
     for place in seen.later:  # a pass without values restores attributes, roles among them
         place.role = "mix_second_half"

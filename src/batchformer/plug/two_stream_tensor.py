@@ -92,6 +92,8 @@ class TwoStreamTensor(Tensor):
             if name in FLATTENINGS and _flattens(operands[0], result):
                 return result.as_subclass(_Flattened)
             rows_of_marked = _marked_rows(operands)
+            if name == "stack" and result.ndim > 1 and result.shape[1] in rows_of_marked:
+                return result.as_subclass(_RowsSecond)
             if name in SPLITS:
                 return tuple(_mark(part, rows_of_marked, turned=False) for part in result)
             return _mark(result, rows_of_marked, turned=name in TRANSPOSITIONS)
@@ -112,6 +114,12 @@ class _RowsLast(TwoStreamTensor):
     """The same after a transposition: ``(..., 2N)``."""
 
     _rows_axis = -1
+
+
+class _RowsSecond(TwoStreamTensor):
+    """The outputs of several layers, stacked: ``(layers, 2N, ...)``."""
+
+    _rows_axis = 1
 
 
 class _Flattened(TwoStreamTensor):
@@ -188,7 +196,8 @@ def _half_of_marked(operands: Any) -> int:
     for marked in tensors:
         if isinstance(marked, TwoStreamTensor):
             rows, axis = _rows_of(marked), marked._rows_axis
-            if any(2 * other.shape[axis] == rows for other in tensors):
+            others = [other for other in tensors if axis < other.ndim]
+            if any(2 * other.shape[axis] == rows for other in others):
                 return rows // 2
     return 0
 

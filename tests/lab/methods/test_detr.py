@@ -228,3 +228,10 @@ def test_eval_is_the_plain_detector(boxed: Any, module: dict[str, Any]) -> None:
     rates = {g["name"]: g["lr"] for g in method.parameter_groups(OptimConfig(lr=0.1))}
     assert ("batchformer" in rates) == (module.get("encoder") != "none")
     assert method.train()(*detr.padded(boxed["x"])).logits.shape[0] == 4
+
+
+def test_a_wrong_place_is_answered_with_names_that_can_be_given() -> None:
+    with pytest.raises(ValueError, match=r"Do you mean 'model\.encoder\.layers\.\d'") as told:
+        build(enabled=True, at=("model.encoder.layers.9",))
+    assert "no submodule 'model.encoder.layers.9'" in str(told.value)
+    assert "'detector." not in str(told.value)

@@ -21,6 +21,7 @@ from batchformer.nn.module import BatchFormer, two_streams
 from batchformer.nn.randomness import drawing
 from batchformer.nn.streams import stream_loss, weigh_streams
 from batchformer.plug.attach import MODULE, attach
+from batchformer.plug.classifier import AttachError
 from batchformer.plug.export import detach
 from batchformer.plug.insertion import WithBatchFormer
 
@@ -264,19 +265,22 @@ def insert_inside(
         example: a batch as the network is called with it, if none can be guessed.
     """
     with drawing(seed, "module weights"):
-        attach(
-            network,
-            at=[below + name for name in module.at],
-            heads=module.heads,
-            layers=module.layers,
-            dropout=module.dropout,
-            attend=module.attend,
-            exchange=module.exchange,
-            streams=module.streams,
-            share=module.share,
-            example=example,
-            verbose=False,
-        )
+        try:
+            attach(
+                network,
+                at=[below + name for name in module.at],
+                heads=module.heads,
+                layers=module.layers,
+                dropout=module.dropout,
+                attend=module.attend,
+                exchange=module.exchange,
+                streams=module.streams,
+                share=module.share,
+                example=example,
+                verbose=False,
+            )
+        except AttachError as error:  # names as --module.at takes them
+            raise AttachError(str(error).replace(f"'{below}", "'")) from error
     for part in list(network.modules()):
         if isinstance(part, WithBatchFormer):
             part._place.marks = False  # a reminder to double the targets, which the loss here does
