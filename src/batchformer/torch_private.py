@@ -74,6 +74,21 @@ def constant_when_compiled(function: F) -> F:
     return function
 
 
+@constant_when_compiled
+def let_compiled_code_take(*kinds: type[Tensor]) -> None:
+    """While torch compiles a function, let its first call be with these kinds of tensors.
+
+    Until torch 2.15 a check of that call refuses every subclass that it does not know, although
+    compiled code supports them (``_AnalyzeCustomOpInputOutputMode``).
+    """
+    from torch._functorch._aot_autograd import runtime_wrappers  # late: it imports the compiler
+
+    known = getattr(runtime_wrappers, "HANDLED_TYPES", None)
+    if known is not None:
+        new = (kind for kind in kinds if kind not in known)
+        runtime_wrappers.HANDLED_TYPES = (*known, *new)  # type: ignore[attr-defined]
+
+
 def gradients_of(loss: Tensor, inputs: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
     """The gradients of a number with respect to these tensors; the graph is kept.
 

@@ -14,11 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from batchformer import attach, match, split
-from batchformer.plug.two_stream_tensor import (
-    COMPILER_KNOWS_SUBCLASSES,
-    TwoStreamTensor,
-    mark_two_streams,
-)
+from batchformer.plug.two_stream_tensor import COMPILER_MARKS, TwoStreamTensor, mark_two_streams
 
 Y = torch.tensor([0, 1, 2, 3])
 SIGN = torch.tensor([1.0, -1.0, -1.0, 1.0])
@@ -244,7 +240,7 @@ def test_a_loop_over_one_sample_twice_is_left_alone() -> None:
     sum(F.cross_entropy(row, y) for y, row in zip(doubled, out, strict=True)).backward()
 
 
-@pytest.mark.skipif(not COMPILER_KNOWS_SUBCLASSES, reason="the compiler traces no subclass")
+@pytest.mark.skipif(not COMPILER_MARKS, reason="this compiler traces no subclass of ours")
 def test_outputs_of_a_compiled_model_are_marked_too() -> None:
     torch.compiler.reset()
     model = attach(nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 5)), dropout=0.0, verbose=False)
@@ -327,7 +323,10 @@ def test_outputs_of_several_layers_are_stacked_and_taken_apart() -> None:
     assert "two streams" not in str(caught.value)
 
 
-@pytest.mark.skipif(not COMPILER_KNOWS_SUBCLASSES, reason="the compiler traces no subclass")
+@pytest.mark.skipif(
+    tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13),
+    reason="this compiler breaks the graph at a loop over our rows",
+)
 def test_a_compiled_step_of_loops_and_reshapes_stays_whole() -> None:
     torch.compiler.reset()
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from batchformer.nn.streams import leaves
-from batchformer.torch_private import DisableTorchFunctionSubclass
+from batchformer.torch_private import DisableTorchFunctionSubclass, let_compiled_code_take
 
 REMEDY = (
     "These outputs hold two streams: {rows} rows for {half} samples, plain then mixed, because "
@@ -70,6 +70,7 @@ class TwoStreamTensor(Tensor):
         name = getattr(func, "__name__", "")
         with DisableTorchFunctionSubclass():
             if torch.compiler.is_compiling():
+                let_compiled_code_take(*KINDS)
                 return func(*args, **kwargs)
             rows = _silently_paired(name, args, kwargs)
             if rows:
@@ -130,6 +131,9 @@ class _AllPairs(TwoStreamTensor):
     """``(2N, N)``: (2N, 1) outputs broadcast against (N,) targets, each row with each target."""
 
 
+KINDS = (TwoStreamTensor, _RowsLast, _RowsSecond, _Flattened, _AllPairs)
+
+
 def mark_two_streams(outputs: Any) -> Any:
     """Mark doubled rows that await a loss; return anything else, and anything traced, as it is."""
     if not _has_rows(outputs) or not outputs.requires_grad or _unmarkable():
@@ -141,12 +145,12 @@ def _unmarkable() -> bool:
     """Whether a tracer is active that does not support tensor subclasses."""
     if torch.compiler.is_compiling():
         # Earlier compilers do not trace into tensor subclasses and would break the graph.
-        return not COMPILER_KNOWS_SUBCLASSES or torch.compiler.is_exporting()
+        return not COMPILER_MARKS or torch.compiler.is_exporting()
     return bool(torch.jit.is_tracing())  # type: ignore[attr-defined, no-untyped-call]
 
 
-#: Whether torch.compile supports subclasses such as ours.
-COMPILER_KNOWS_SUBCLASSES = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 8)
+#: Whether compiled code can mark its outputs.
+COMPILER_MARKS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 12)
 
 
 def _pairing_error(name: str, rows: int) -> RuntimeError:
