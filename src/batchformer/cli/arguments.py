@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import inspect
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -65,7 +66,7 @@ def with_recipe(kind: type[T], arguments: list[str], command: str) -> tuple[Reci
 
 def usage(kind: type, command: str, noun: str, names: Iterable[str], example: str) -> str:
     """How to call a command that begins with a name, and which names there are."""
-    about, listed = (kind.__doc__ or "").strip(), "\n  ".join(names)
+    about, listed = inspect.getdoc(kind), "\n  ".join(names)
     return (
         f"Usage: batchformer {command} {noun.upper()} [OPTIONS]\n\n{about}\n\n{noun}s:\n  {listed}"
         f"\n\nOptions: batchformer {command} {example} --help"

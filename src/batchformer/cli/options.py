@@ -253,8 +253,8 @@ class ListOptions:
 class DataOptions:
     """Which data sets are here, and where they are looked for.
 
-    ``data long-tail`` writes which images of CIFAR form the long tail. ``data pairs`` makes a table
-    of pairs of a tree DOMAIN/CLASS/IMAGE, ``data convert-pairs`` one of the metadata of a published
+    `data long-tail` writes which images of CIFAR form the long tail. `data pairs` makes a table
+    of pairs of a tree DOMAIN/CLASS/IMAGE, `data convert-pairs` one of the metadata of a published
     set.
     """
 
