@@ -452,6 +452,30 @@ def test_distributed_data_parallel_is_seen_through(tmp_path: Path) -> None:
         torch.distributed.destroy_process_group()
 
 
+class OwnLoss(transformers.Trainer):  # type: ignore[misc,name-defined]
+    """Takes the number of items in keywords, as the library's documentation writes it."""
+
+    def compute_loss(
+        self, model: Any, inputs: Any, return_outputs: bool = False, **kwargs: Any
+    ) -> Any:
+        outputs = model(**inputs)
+        loss = F.cross_entropy(outputs.logits, inputs["labels"])
+        return (loss, outputs) if return_outputs else loss
+
+
+class Mixed(BatchFormerMixin, OwnLoss):
+    pass
+
+
+def test_a_trainer_of_the_user_may_take_the_number_of_items_in_keywords(tmp_path: Path) -> None:
+    data = words(8)
+    trainer = Mixed(
+        model=attached(bert()), args=arguments(tmp_path), train_dataset=data, eval_dataset=data
+    )
+    trainer.train()
+    assert trainer.evaluate()["eval_loss"] > 0
+
+
 def test_missing_library_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
     source = sys.modules[BatchFormerMixin.__module__].__file__

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 
 import pytest
 import torch
@@ -40,6 +41,14 @@ def test_bits_are_those_of_exact_integers(
     for a, b, row, column in itertools.product(range(2), range(2), range(3), range(2)):
         expected = reference(seed, layer, place, first[0] + row, 2 * a + b, first[1] + column)
         assert int(found[a, b, row, column]) == expected
+
+
+@pytest.mark.slow  # the C++ compiler takes seconds
+@pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler")
+def test_compiled_bits_are_the_same() -> None:
+    seed, shape = torch.tensor(7), torch.Size((4, 3))
+    compiled = torch.compile(random_bits, dynamic=False)
+    assert torch.equal(compiled(seed, 0, 1, shape, (2, 0)), random_bits(seed, 0, 1, shape, (2, 0)))
 
 
 def kept(probability: float = 0.5, seed: int = 3, layer: int = 0, place: int = 0) -> Tensor:

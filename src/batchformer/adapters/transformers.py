@@ -61,8 +61,10 @@ class BatchFormerMixin:
             doubled = {key: duplicate(inputs[key]) for key in inputs if key in names}
             inputs = {**inputs, **doubled}
             num_items_in_batch = None if num_items_in_batch is None else 2 * num_items_in_batch
+        # By keyword, as Trainer does: a trainer of the user's may take it in ``**kwargs``.
+        options["num_items_in_batch"] = num_items_in_batch
         return super().compute_loss(  # type: ignore[misc]
-            model, inputs, return_outputs, num_items_in_batch, **options
+            model, inputs, return_outputs=return_outputs, **options
         )
 
     def log(self, logs: dict[str, float], *args: Any, **options: Any) -> None:

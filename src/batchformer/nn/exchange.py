@@ -357,7 +357,8 @@ def random_bits(
 
 def _next(state: Tensor, number: Tensor) -> Tensor:
     """The state after one more coordinate. Products wrap around, as intended."""
-    x = state + (number + 1) * WEYL
+    # ~number is -1 - number. Inductor computes (number + 1) * WEYL exactly, where it does not fit.
+    x = state + ~number * -WEYL
     x = torch.bitwise_xor(x, _shifted(x, 30)) * FIRST
     x = torch.bitwise_xor(x, _shifted(x, 27)) * SECOND
     return torch.bitwise_xor(x, _shifted(x, 31))
