@@ -74,8 +74,10 @@ def test_a_run_skips_corrupt_training_images_if_asked_and_no_others(
 ) -> None:
     damage(images / "train" / "ant" / "3.png")
     command = on_images(images, "--train.damaged", "skip")
-    with pytest.warns(RuntimeWarning, match=r"ant/3\.png cannot be decoded.*takes its place"):
+    with pytest.warns(RuntimeWarning, match="takes its place") as told:
         cli.main(command)
+    warning = str(told[0].message)
+    assert "ant/3.png cannot be decoded" in warning and "--train.damaged" not in warning
     shutil.rmtree(images.parent / "runs")
     damage(images / "test" / "bee" / "1.png")
     said = refused(*command)

@@ -213,7 +213,7 @@ class ImageReader:
             columns = torch.split(u, [geometry.draws for geometry in self.geometries])
             for view, geometry, own in zip(views, self.geometries, columns, strict=True):
                 view[row] = self._frame(geometry, request.paths[source], image, own)
-        replaced = [(request.paths[row], str(error)) for row, error in sorted(damaged.items())]
+        replaced = [(request.paths[row], _found(error)) for row, error in sorted(damaged.items())]
         return ImageBatch(views, samples, replaced, request.total)
 
     def _readable(
@@ -231,7 +231,7 @@ class ImageReader:
                     raise
                 damaged[other] = error
         raise DamagedImageError(
-            f"none of the {rows} images of a batch can be read; the first: {damaged[0]}"
+            f"none of the {rows} images of a batch can be read; the first: {_found(damaged[0])}"
         )
 
     def _frame(self, geometry: Geometry, path: str, image: Tensor, u: Tensor) -> Tensor:
@@ -247,3 +247,8 @@ class ImageReader:
                 f"(C, H, W) into a uint8 {shape}: {error}"
             ) from error
         return framed
+
+
+def _found(error: Exception) -> str:
+    """What is wrong with an image, without the advice to pass it over."""
+    return str(error.args[0] if isinstance(error, DamagedImageError) else error)

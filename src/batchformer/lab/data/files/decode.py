@@ -16,7 +16,10 @@ _PNG = b"\x89PNG\r\n\x1a\n"
 
 
 class DamagedImageError(ValueError):
-    """A file that is there but cannot be decoded; the message names it."""
+    """A file that is there but cannot be decoded: what was found, and what to do."""
+
+    def __str__(self) -> str:
+        return ". ".join(self.args)
 
 
 def decode(path: str | os.PathLike[str]) -> Tensor:
@@ -82,9 +85,9 @@ def _upper_bits(image: Tensor) -> Tensor:
 
 def _damaged(path: str | os.PathLike[str], reason: str) -> DamagedImageError:
     return DamagedImageError(
-        f"{os.fspath(path)} cannot be decoded: {reason}. Replace the file, and a stopped run "
-        "goes on; without it the data set is another, for new runs. Training images are passed "
-        "over with --train.damaged skip"
+        f"{os.fspath(path)} cannot be decoded: {reason}",
+        "Replace the file, and a stopped run goes on; without it the data set is another, for new "
+        "runs. Training images are passed over with --train.damaged skip",
     )
 
 
