@@ -80,11 +80,12 @@ def test_export_gives_a_plain_copy_and_leaves_training_alone(name: str) -> None:
 def test_torch_export_takes_the_plain_copy_at_any_batch_size() -> None:
     x = images("timm levit")
     plain = export(trained("timm levit"), example=x)
+    twin = copy.deepcopy(plain)  # torch 2.9 leaves tensors without values in LeViT's own cache
     batch = torch.export.Dim("batch", min=1, max=64)
     program = torch.export.export(plain, (x,), dynamic_shapes=({0: batch},))
     assert set(program.state_dict) == set(plain.state_dict())
     for n in (3, 1):
-        torch.testing.assert_close(program.module()(x[:n]), plain(x[:n]))
+        torch.testing.assert_close(program.module()(x[:n]), twin(x[:n]))
 
 
 @pytest.mark.parametrize(
