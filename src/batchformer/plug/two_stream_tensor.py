@@ -131,6 +131,7 @@ class _AllPairs(TwoStreamTensor):
     """``(2N, N)``: (2N, 1) outputs broadcast against (N,) targets, each row with each target."""
 
 
+#: All classes of marked tensors.
 KINDS = (TwoStreamTensor, _RowsLast, _RowsSecond, _Flattened, _AllPairs)
 
 

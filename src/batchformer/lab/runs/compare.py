@@ -123,8 +123,8 @@ def train_all(
 def _refuse_unfit(runs: Sequence[Run]) -> None:
     """Look at the folder of every run, and build every arm once, before the first one trains.
 
-    What is wrong with a later arm alone would otherwise be found after hours. The arms before it
-    are then trained with the wrong settings, so their folders refuse the right ones.
+    Otherwise a mistake that only a later arm notices is found after hours. The arms before it have
+    then been trained with the wrong settings, and their folders refuse the corrected ones.
     """
     for one in runs:
         one.require_own_folder()
