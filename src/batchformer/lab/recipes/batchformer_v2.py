@@ -69,7 +69,8 @@ def _long_tailed(name: str, method: MethodName, title: str) -> Recipe:
     """A small DeiT on CIFAR-100-LT, BatchFormer after every block; no row of the paper.
 
     As ``cifar100_deit``, without Mixup, CutMix and smoothed targets, which act on rare classes in
-    ways of their own. 6,300 updates of 256 images in bf16. Ours: not measured yet.
+    ways of their own. 6,300 updates of 256 images in bf16. Ours, with Balanced Softmax: row 7 of
+    docs/preregistered.md, with its tables in docs/results/batchformer_v2.md.
     """
     return _small(
         name,
@@ -175,8 +176,8 @@ def my_boxes() -> Recipe:
     VOC and a ResNet-50 of ImageNet. ``--data.name coco --data.trained-on train --data.scored-on
     val`` reads those of COCO. Lists are VOC2007's by default, and classes are those that the
     annotations name. ``--hyper.detr`` chooses another of the family, ``--module.at`` another place.
-    Lengths of the training and of the images' sides are ours, for a few hundred images. Ours: not
-    measured yet.
+    Lengths of the training and of the images' sides are ours, for a few hundred images. Ours:
+    row 8 of docs/preregistered.md, with its tables in docs/results/batchformer_v2.md.
     """
     base = _detr("my_boxes", "deformable", DetectionConfig(), 8, 1, 100)
     return base.changed(
