@@ -79,6 +79,10 @@ class OptimConfig:
 
     def __post_init__(self) -> None:
         require_limits(self, "optim")
+        require(
+            not (self.name == "sgd" and self.nesterov) or self.momentum > 0,
+            "optim.nesterov needs an optim.momentum above 0; set one, or optim.no-nesterov",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
