@@ -46,6 +46,7 @@ REFUSED: dict[float, tuple[str, ...]] = {
         *("margin", "reweight_epoch", "tau", "inner_lr", "mixup", "cutmix", "image_embedding"),
         *("feasibility_margin", "feasibility_epochs", "backbone_lr_factor"),
         *("contrast", "gradient_penalty", "experts", "alpha", "temperature_factor", "swad_ratio"),
+        *("penalty", "penalty_from"),
     ),
     0: (
         *("scale", "queue", "dim", "experts", "teacher_experts", "router_top", "router_width"),

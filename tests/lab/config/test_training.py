@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +17,13 @@ from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainCo
         (lambda: OptimConfig(lr=0), "optim.lr is 0"),
         (lambda: OptimConfig(momentum=1.0), "optim.momentum"),
         (lambda: OptimConfig(weight_decay=-1), "optim.weight-decay"),
+        (lambda: OptimConfig(momentum=0, nesterov=True), "set one, or optim.no-nesterov"),
         (lambda: ScheduleConfig(warmup=-1), "schedule.warmup"),
+        (lambda: ScheduleConfig(warmup_from=-0.5), "schedule.warmup-from is -0.5, below 0"),
+        (lambda: ScheduleConfig(warmup_from=math.nan), "schedule.warmup-from is nan"),
+        (lambda: ScheduleConfig(gamma=-1), "schedule.gamma"),
+        (lambda: ScheduleConfig(power=math.nan), "schedule.power"),
+        (lambda: ScheduleConfig(ahead=-1), "schedule.ahead"),
         (lambda: ScheduleConfig(milestones=(3, 1)), "must rise"),
         (lambda: TrainConfig(batch_size=-1), "train.batch-size"),
         (lambda: TrainConfig(updates=0), "train.updates"),
@@ -24,7 +31,10 @@ from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainCo
         (lambda: TrainConfig(eval_epochs=0), "train.eval-epochs"),
         (lambda: ScheduleConfig(restart=-1), "schedule.restart"),
         (lambda: ScheduleConfig(rate=-1), "schedule.rate"),
-        (lambda: TrainConfig(batch_size=4, accumulate=5), "train.accumulate"),
+        (lambda: TrainConfig(batch_size=4, accumulate=5), "train.accumulate exceeds the batch"),
+        (lambda: TrainConfig(accumulate=-1), "train.accumulate is -1, below 1"),
+        (lambda: TrainConfig(loss_multiplier=0), "train.loss-multiplier is 0 and must be above 0"),
+        (lambda: TrainConfig(loss_multiplier=math.nan), "train.loss-multiplier is nan"),
         (lambda: TrainConfig(ema=1.0), "train.ema"),
         (lambda: TrainConfig(workers=-1), "train.workers is -1"),
     ],

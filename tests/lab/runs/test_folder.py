@@ -175,6 +175,23 @@ def test_only_what_was_trained_is_kept_from_other_settings(tmp_path: Path, trace
     assert refuse_other_configuration(tmp_path, same) == same
 
 
+def test_a_baseline_does_not_read_the_settings_of_batchformer(tmp_path: Path) -> None:
+    def with_module(enabled: bool, **changes: Any) -> dict[str, Any]:
+        config = configuration()
+        config["trained"]["module"] |= {"enabled": enabled, **changes}
+        return config
+
+    trained_with(tmp_path / "baseline", with_module(enabled=False))
+    other = with_module(enabled=False, lr_factor=0.5)
+    other["trained"]["optim"]["module_weight_decay"] = 0.0
+    assert refuse_other_configuration(tmp_path / "baseline", other) is not None
+    with pytest.raises(ValueError, match=r"module\.enabled was False, is True"):
+        refuse_other_configuration(tmp_path / "baseline", with_module(enabled=True))
+    trained_with(tmp_path / "batchformer", with_module(enabled=True))
+    with pytest.raises(ValueError, match=r"module\.lr_factor was .*, is 0\.5"):
+        refuse_other_configuration(tmp_path / "batchformer", with_module(True, lr_factor=0.5))
+
+
 def test_every_other_difference_is_named(tmp_path: Path) -> None:
     trained_with(tmp_path, configuration(batch_size=36))
     other = configuration(batch_size=48, updates=7)

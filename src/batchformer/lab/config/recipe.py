@@ -133,6 +133,8 @@ NO_EFFECT = frozenset(
 #: Where runs are known to have the same data by its hash, the folder of the data does not matter
 #: either. A run folder refuses another data folder: nobody has hashed that data yet.
 NO_EFFECT_ON_SAME_DATA = NO_EFFECT | {"data.root"}
+#: Settings, or groups of them, that a training without BatchFormer does not read.
+OF_BATCHFORMER = frozenset({"module", "optim.module_weight_decay"})
 
 
 def flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -165,16 +167,28 @@ def changed_settings(
 def effective_changes(
     before: Recipe | Mapping[str, Any], after: Recipe | Mapping[str, Any]
 ) -> list[str]:
-    """In words, the settings with an effect in which two recipes differ.
+    """In words, the settings with an effect in which two trainings differ.
 
     >>> effective_changes({"train": {"updates": 6, "workers": 2}}, {"train": {"updates": 7}})
     ['train.updates was 6, is 7']
     """
+    idle = NO_EFFECT
+    if not (trains_batchformer(before) or trains_batchformer(after)):
+        idle |= OF_BATCHFORMER
     return [
         f"{key} was {old}, is {new}"
         for key, (old, new) in changed_settings(before, after).items()
-        if key not in NO_EFFECT
+        if not {key, key.partition(".")[0]} & idle
     ]
+
+
+def trains_batchformer(trained: Recipe | Mapping[str, Any]) -> bool:
+    """Whether BatchFormer takes part in a training, by the recipe as its arm trains it.
+
+    >>> trains_batchformer({"module": {"enabled": False}}), trains_batchformer({"module": {}})
+    (False, True)
+    """
+    return _settings(trained).get("module.enabled") is not False
 
 
 def _settings(recipe: Recipe | Mapping[str, Any]) -> dict[str, Any]:

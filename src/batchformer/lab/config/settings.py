@@ -287,7 +287,7 @@ class Features:
 class Penalty:
     """A penalty beside the cross-entropy."""
 
-    penalty: float = 1.0
+    penalty: float = at_least(0, 1.0)
     """coral, irm, vrex, mdd: weight of the penalty beside the cross-entropy; 3 for vrex."""
 
 
@@ -295,7 +295,7 @@ class Penalty:
 class LatePenalty:
     """When the penalty sets in."""
 
-    penalty_from: int = 0
+    penalty_from: int = at_least(0, 0)
     """irm, vrex: the epoch, from 0, at which the penalty's weight goes from 1 to hyper.penalty."""
 
 

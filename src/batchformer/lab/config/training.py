@@ -79,6 +79,10 @@ class OptimConfig:
 
     def __post_init__(self) -> None:
         require_limits(self, "optim")
+        require(
+            not (self.name == "sgd" and self.nesterov) or self.momentum > 0,
+            "optim.nesterov needs an optim.momentum above 0; set one, or optim.no-nesterov",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,20 +97,20 @@ class ScheduleConfig:
     """Whether time is counted in updates or in epochs (constant within an epoch)."""
     warmup: int = at_least(0, 0)
     """Units (updates or epochs) of linear warm-up."""
-    warmup_from: float = 0.0
+    warmup_from: float = at_least(0, 0.0)
     """Multiple at which the warm-up starts."""
     warmup_overshoot: int = at_least(0, 0)
     """Units for which the warm-up goes on rising past 1; 1 gives PaCo's released code on CIFAR,
     whose eleventh epoch has 1.1 times the rate."""
     milestones: tuple[int, ...] = ()
     """Units after which a multistep schedule drops."""
-    gamma: float = 0.1
+    gamma: float = at_least(0, 0.1)
     """Factor of each drop."""
     rate: float = at_least(0, 2e-4)
     """Of the power: how fast time runs."""
-    power: float = 0.75
+    power: float = at_least(0, 0.75)
     """Of the power: its exponent."""
-    ahead: int = 0
+    ahead: int = at_least(0, 0)
     """Units by which the schedule runs ahead; 1 gives schedulers stepped before the epoch."""
     restart: int = at_least(0, 0)
     """Update at which the optimizer forgets its moments and the schedule begins again, over the
@@ -152,13 +156,13 @@ class TrainConfig:
     products and convolutions to 10 bits; fp32 rounds none. fp64 has weights and images in double
     precision: slow, and for comparing whole trainings, in which other roundings grow to other
     results."""
-    accumulate: int = 1
+    accumulate: int = at_least(1, 1)
     """Parts a batch is split into. The parts do not attend to one another."""
     clip_norm: float = at_least(0, 0.0)
     """Largest gradient norm; 0 does not clip."""
     ema: float = below_one(0.0)
     """Decay of the weight average that is evaluated; 0 evaluates the weights themselves."""
-    loss_multiplier: float = 1.0
+    loss_multiplier: float = above_zero(1.0)
     """Factor on the loss, for the controls of the released code's loss scale."""
     compile: bool = False
     """Compile the step."""
@@ -186,7 +190,7 @@ class TrainConfig:
     def __post_init__(self) -> None:
         require_limits(self, "train")
         most = self.batch_size or self.accumulate
-        require(1 <= self.accumulate <= most, "train.accumulate exceeds the batch")
+        require(self.accumulate <= most, "train.accumulate exceeds the batch")
 
     def in_updates(self, per_epoch: int) -> TrainConfig:
         """The same length, counted in updates.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 from torch import Tensor
 
 from batchformer.lab.data.feeds.detection import (
@@ -144,6 +146,27 @@ def test_a_batch_is_what_its_parts_make(images: list[BoxedImage]) -> None:
             )
             assert torch.equal(batch["x"][row], x) and torch.equal(batch["boxes"][row], boxes)
             assert torch.equal(batch["labels"][row], labels)
+
+
+def test_boxes_outside_of_an_image_are_said_once_in_a_folder(tmp_path: Path) -> None:
+    """As where images were turned, or made smaller, after they were annotated."""
+    made = []
+    for i in range(3):
+        image = Image.new("RGB", (40, 20))
+        turned = image.getexif()
+        turned[274] = 6
+        image.save(tmp_path / f"{i}.jpg", exif=turned)
+        boxes = torch.tensor([[2.0, 2, 15, 15], [25.0, 2, 39, 15]])
+        made.append(BoxedImage(tmp_path / f"{i}.jpg", boxes, torch.tensor([0, 1]), boxes[:, 0] < 0))
+    with pytest.warns(RuntimeWarning, match="outside of the image") as told:
+        (seen, *_) = scored_images(made, 24, 80, workers=0)
+        feed = DetectionFeed(
+            made, LENGTHS, 80, Steps(Shuffle(3, seed=0), 3, drop_last=True), 0, workers=0
+        )
+        batch = feed.batch(0)
+    assert seen.labels.tolist() == [0] and [len(y) for y in batch["labels"]] == [1, 1, 1]
+    (words,) = (str(one.message) for one in told)
+    assert words.startswith(f"1 of 2 boxes of {made[0].path} lie outside") and "20 x 40" in words
 
 
 def test_scored_images_come_in_order_and_as_they_are(images: list[BoxedImage]) -> None:

@@ -205,6 +205,19 @@ def test_lists_and_tables(tmp_path: Path) -> None:
         LongTailedFiles(found.train, plain.test, found.classes, "mine")
 
 
+def test_images_that_a_list_names_several_times_are_said(tmp_path: Path) -> None:
+    touch(tmp_path, *(f"{i}.jpg" for i in range(5)))
+    lists = [tmp_path / "train.csv", tmp_path / "test.csv"]
+    lists[0].write_text("path,label\n0.jpg,ant\n1.jpg,ant\n1.jpg,ant\n2.jpg,bee\n2.jpg,ant\n")
+    lists[1].write_text("path,label\n3.jpg,ant\n4.jpg,bee\n")
+    listed = "2 of 3 training images are listed more than once, 1 of them with several labels"
+    assert own_files(None, *map(str, lists)).remarks == (f"{listed}: 1.jpg, 2.jpg",)
+    lists[0].write_text("path,label\n0.jpg,ant\n1.jpg,bee\n")
+    lists[1].write_text("path,label\n3.jpg,ant\n4.jpg,bee\n4.jpg,bee\n")
+    listed = "1 of 2 test images are listed more than once, 0 of them with several labels: 4.jpg"
+    assert own_files(None, *map(str, lists)).remarks == (listed,)
+
+
 def test_imagenet_is_scored_on_val(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = tmp_path / "imagenet"
     touch(place, "train/n1/a.JPEG", "train/n1/b.JPEG", "train/n2/a.JPEG", "val/n2/v.JPEG")

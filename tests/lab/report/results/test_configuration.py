@@ -63,16 +63,16 @@ def test_a_setting_changes_the_fingerprint(change: dict[str, Any]) -> None:
     assert fingerprint(recipe_of(**change)) != fingerprint(recipe_of())
 
 
-def test_what_an_arm_sets_is_not_shared() -> None:
-    arm = recipe_of(module=None, train__loss_multiplier=3.0)
+def test_settings_of_batchformer_are_not_shared() -> None:
+    arm = recipe_of(module=None, optim__module_weight_decay=0.0)
     assert fingerprint(arm) != fingerprint(recipe_of())
     assert fingerprint(arm, shared=True) == fingerprint(recipe_of(), shared=True)
 
 
 def test_arms_with_their_own_parts_are_one_group(tree: RunTree) -> None:
     tree.write("batchformer", 0)
-    tree.write("baseline", 0, recipe=recipe_of(module=None))
-    tree.write("baseline_loss3x", 0, recipe=recipe_of(module=None, train__loss_multiplier=3.0))
+    tree.write("baseline", 0)
+    tree.write("baseline_loss3x", 0)
     (group,) = comparable(tree.runs())
     assert (group.name, group.warnings) == ("tail", ())
     assert group.arms == ["baseline", "batchformer", "baseline_loss3x"]
@@ -116,7 +116,7 @@ def test_another_module_of_one_arm_is_compared_with_the_same_baseline(tree: RunT
     tree.write("batchformer", 0)
     tree.write("batchformer", 1, recipe=recipe_of(module__heads=8))
     tree.write("batchformer_self", 1, recipe=recipe_of(module__heads=8))
-    tree.write("baseline_loss3x", 0, recipe=recipe_of(module=None, train__loss_multiplier=3.0))
+    tree.write("baseline_loss3x", 0)
     four, eight = comparable(tree.runs())
     assert four.name == "tail (module.heads 4)"
     assert sorted((run.arm, run.seed) for run in four.runs) == [
@@ -138,9 +138,52 @@ def test_weight_decay_of_the_module_alone_leaves_the_baseline_shared(tree: RunTr
     tree.write("batchformer", 0)
     tree.write("batchformer", 1, recipe=recipe_of(optim__module_weight_decay=0.0))
     groups = comparable(tree.runs())
-    assert [[run.arm for run in group.runs] for group in groups] == [
-        ["baseline", "batchformer"]
-    ] * 2
+    assert [group.arms for group in groups] == [["baseline", "batchformer"]] * 2
+
+
+def test_arms_with_other_settings_of_batchformer_are_not_compared(tree: RunTree) -> None:
+    """Their difference would be that of the arms and that of the settings."""
+    tree.write_pairs(2)
+    for seed in (0, 1):
+        tree.write("batchformer_self", seed, recipe=recipe_of(module__lr_factor=0.1))
+    full, tenth = comparable(tree.runs())
+    assert full.arms == ["baseline", "batchformer"]
+    assert tenth.arms == ["baseline", "batchformer_self"]
+    assert tenth.name == "tail (module.lr_factor 0.1)"
+    assert settings(tenth)["module.lr_factor"] == "0.1", "the baseline does not read its own"
+
+
+def test_another_loss_of_one_arm_is_another_configuration(tree: RunTree) -> None:
+    tree.write("baseline", 0)
+    tree.write("batchformer", 0, recipe=recipe_of(train__loss_multiplier=3.0))
+    assert [group.arms for group in comparable(tree.runs())] == [["baseline"], ["batchformer"]]
+
+
+def test_a_baseline_is_of_every_group_whatever_settings_it_was_recorded_with(tree: RunTree) -> None:
+    """A further comparison in the same folder adds seeds of the baseline with its own settings."""
+    other = recipe_of(module__lr_factor=0.1)
+    tree.write_pairs(2)
+    tree.write("baseline", 2, recipe=other)
+    for seed in range(3):
+        tree.write("batchformer_self", seed, recipe=other)
+    full, tenth = comparable(tree.runs())
+    for group in (full, tenth):
+        assert [run.seed for run in group.of("baseline")] == [0, 1, 2]
+    (alone,) = comparable([run for run in tree.runs() if run.arm != "batchformer"])
+    assert alone.arms == ["baseline", "batchformer_self"] and not alone.warnings
+    assert [run.seed for run in alone.of("baseline")] == [0, 1, 2]
+
+
+def test_a_group_keeps_its_own_baseline_where_another_folder_has_the_same(tree: RunTree) -> None:
+    tree.write_pairs(1)
+    (tree.root / "tail").rename(tree.root / "moved")
+    for arm in ("baseline", "batchformer"):
+        tree.write(arm, 0, recipe=recipe_of(module__lr_factor=0.1))
+    groups = comparable(tree.runs())
+    assert len(groups) == 2
+    for group in groups:
+        assert len({run.folder.parents[1] for run in group.runs}) == 1
+        assert not any("found twice" in warning for warning in group.warnings)
 
 
 def test_of_two_equal_runs_the_later_is_used_and_said(tmp_path: Path, tree: RunTree) -> None:
@@ -198,8 +241,8 @@ def test_no_group_ever_mixes_configurations_of_an_arm(tree: RunTree) -> None:
         run.name for run in tree.runs()
     }, "no finished run is lost"
     for group in groups:
-        for arm in group.arms:
-            assert len({fingerprint(run.recipe) for run in group.of(arm)}) == 1
+        trained = {fingerprint(run.recipe) for run in group.runs if run.arm != "baseline"}
+        assert len(trained) == 1
         assert len({fingerprint(run.recipe, shared=True) for run in group.runs}) == 1
     assert len({group.name for group in groups}) == len(groups)
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +22,8 @@ from batchformer.lab.data.sets.voc import BoxedImage
 
 #: Images that a worker reads at a time for scoring.
 SCORED_AT_ONCE = 4
+#: Folders of images of which was said that boxes lie outside: a mistake there is in many images.
+_TOLD: set[Path] = set()
 
 
 class DetectionRequest(NamedTuple):
@@ -119,10 +123,27 @@ def detector_inputs(
     ):
         old, new = sizes[:2], sizes[2:]
         image = images[sample]
+        _warn_of_outside(image, *old)
         boxes, labels = resize_boxes(image.boxes, image.labels, old, new, flip)
         boxes, labels = (t.to(device, non_blocking=True) for t in (boxes, labels))
         made.append(DetectorInput(x.view(shape), boxes, labels, (new[1] / old[1], new[0] / old[0])))
     return made
+
+
+def _warn_of_outside(image: BoxedImage, height: int, width: int) -> None:
+    """Say of the first image of a folder that boxes lie outside of it."""
+    left, top, right, bottom = image.boxes.unbind(1)
+    outside = (left >= width) | (top >= height) | (right <= 0) | (bottom <= 0)
+    if outside.any() and image.path.parent not in _TOLD:
+        _TOLD.add(image.path.parent)
+        warnings.warn(
+            f"{int(outside.sum())} of {len(outside)} boxes of {image.path} lie outside of the "
+            f"image, which is {width} x {height} pixels. Such objects are not trained on, and "
+            "count as missed in a test. Was the image resized or turned after it was annotated? "
+            "Other images of its folder are not named",
+            RuntimeWarning,
+            stacklevel=2,
+        )
 
 
 class DetectionFeed(ReadAheadFeed[DetectionRequest, DetectionImages]):

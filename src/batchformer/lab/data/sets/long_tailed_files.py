@@ -71,6 +71,23 @@ class LongTailedFiles(LongTailedData[ImageFiles]):
                 f"{len(self.trained_on):,} of {len(self.test):,} test images are training images "
                 f"too, so that scores are not of new images: {shorten(self.trained_on)}"
             )
+        return (*lines, *self.repeats)
+
+    @cached_property
+    def repeats(self) -> tuple[str, ...]:
+        """What to know of images that a list names several times."""
+        lines = []
+        for kind, part in (("training", self.train), ("test", self.test)):
+            labels: dict[str, list[int]] = {}
+            for path, label in zip(part.paths, part.labels.tolist(), strict=True):
+                labels.setdefault(path, []).append(label)
+            again = {path: {*own} for path, own in labels.items() if len(own) > 1}
+            if again:
+                several = sum(len(own) > 1 for own in again.values())
+                lines.append(
+                    f"{len(again):,} of {len(labels):,} {kind} images are listed more than once, "
+                    f"{several:,} of them with several labels: {shorten([*again])}"
+                )
         return tuple(lines)
 
     def check_all(self) -> None:

@@ -11,7 +11,13 @@ from typing import Any, TypeVar
 
 from batchformer.lab.config.arms import BASELINE, MAIN
 from batchformer.lab.config.idle_settings import hidden_settings
-from batchformer.lab.config.recipe import DESCRIPTION, NO_EFFECT_ON_SAME_DATA, flatten
+from batchformer.lab.config.recipe import (
+    DESCRIPTION,
+    NO_EFFECT_ON_SAME_DATA,
+    OF_BATCHFORMER,
+    flatten,
+    trains_batchformer,
+)
 from batchformer.lab.report.results.names import arm_colours, sorted_arms
 from batchformer.lab.report.results.provenance import version_notes
 from batchformer.lab.report.results.runs import RecordedRun
@@ -21,8 +27,6 @@ K = TypeVar("K")
 
 #: Top-level keys that describe a recipe, or that tell its runs apart.
 LABELS = frozenset({*DESCRIPTION, "seed", "arm"})
-#: Keys, or first parts of them, that an arm sets: they may differ between arms, never within one.
-OF_THE_ARM = frozenset({"module", "optim.module_weight_decay", "train.loss_multiplier"})
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +76,7 @@ def comparable(runs: Iterable[RecordedRun], reference: str | None = None) -> lis
     groups: list[RunGroup] = []
     for name, members in sorted(by_name.items()):
         members = _with_one_hash_of_sizes(_with_one_file_of_weights(members))
-        sides = [side for same in _split(members, shared=True) for side in _by_arm(same)]
+        sides = [side for same in _split(members, shared=True) for side in _by_module(same)]
         conflicting = _conflicting(members) if len(sides) > 1 else {}
         groups += [_group(name, side, conflicting, reference) for side in sides]
     return groups
@@ -90,7 +94,7 @@ def one_group(runs: Iterable[RecordedRun], reference: str | None = None) -> RunG
 
 
 def fingerprint(recipe: Mapping[str, Any], *, shared: bool = False) -> str:
-    """Hash of what runs of one arm (``shared``: of all arms) must have in common.
+    """Hash of what runs must have in common (``shared``: also with arms without BatchFormer).
 
     >>> fingerprint({"name": "a", "train": {"updates": 10, "workers": 4}})
     '2d4ec438924e'
@@ -113,7 +117,12 @@ def settings(group: RunGroup) -> dict[str, str]:
 
     Settings without effect on this recipe, such as those of other methods, are left out.
     """
-    flats = [_flat(run.configuration, LABELS) for run in group.runs]
+    # Only runs with BatchFormer read its settings.
+    reading = {run for run in group.runs if trains_batchformer(run.trained)} or {*group.runs}
+    flats = [
+        _flat(run.configuration, LABELS if run in reading else LABELS | OF_BATCHFORMER)
+        for run in group.runs
+    ]
     found = {
         key: dict.fromkeys(flat[key] for flat in flats if key in flat)
         for key in dict.fromkeys(key for flat in flats for key in flat)
@@ -159,22 +168,24 @@ def _split(runs: Sequence[RecordedRun], *, shared: bool) -> list[list[RecordedRu
     return list(found.values())
 
 
-def _by_arm(runs: Sequence[RecordedRun]) -> list[list[RecordedRun]]:
-    """Groups with one configuration per arm, each with a baseline where there is one."""
-    variants = {
-        arm: _split([run for run in runs if run.arm == arm], shared=False)
-        for arm in sorted_arms(run.arm for run in runs)
-    }
-    further = {
-        fingerprint(part[0].configuration) for parts in variants.values() for part in parts[1:]
-    }
-    first = [run for run in runs if fingerprint(run.configuration) not in further]
-    rest = [run for run in runs if fingerprint(run.configuration) in further]
-    baseline = variants.get(BASELINE, [[]])[0]
+def _by_module(runs: Sequence[RecordedRun]) -> list[list[RecordedRun]]:
+    """Groups with one configuration of BatchFormer each, and the arms without it.
+
+    An arm without it is in the group that has its recorded settings, or in the first. Every group
+    also has the other groups' baselines of those seeds of which it has none.
+    """
+    groups = _split([run for run in runs if trains_batchformer(run.trained)], shared=False)
+    if len(groups) < 2:
+        return [list(runs)]
+    others = [run for run in runs if not trains_batchformer(run.trained)]
+    with_settings = {fingerprint(group[0].configuration): group for group in groups}
+    for run in others:
+        with_settings.get(fingerprint(run.configuration), groups[0]).append(run)
+    baselines = [run for run in others if run.arm == BASELINE]
+    own = [{run.seed for run in group if run.arm == BASELINE} for group in groups]
     return [
-        ([] if any(run.arm == BASELINE for run in part) else baseline) + part
-        for part in [first, *_split(rest, shared=False)]
-        if part
+        group + [run for run in baselines if run.seed not in seeds]
+        for group, seeds in zip(groups, own, strict=True)
     ]
 
 
@@ -224,17 +235,17 @@ def _default_reference(runs: Sequence[RecordedRun]) -> str:
 
 def _conflicting(runs: Sequence[RecordedRun]) -> dict[str, dict[RecordedRun, str]]:
     """Keys in which these runs differ but should not, with the value of each run."""
-    whole = {run: _flat(run.configuration, _left_out(shared=False)) for run in runs}
     shared = {run: _flat(run.configuration, _left_out(shared=True)) for run in runs}
-    sets = [shared] + [
-        {run: whole[run] for run in runs if run.arm == arm}
-        for arm in sorted_arms(run.arm for run in runs)
-    ]
-    found: dict[str, dict[RecordedRun, str]] = {}
-    for flats in sets:
-        for key, values in sorted(_values_that_differ(flats).items()):
-            found[key] = found.get(key, {}) | values
-    return found
+    whole = {
+        run: _flat(run.configuration, _left_out(shared=False))
+        for run in runs
+        if trains_batchformer(run.trained)
+    }
+    differ = [_values_that_differ(flats) for flats in (shared, whole)]
+    return {
+        key: {run: value for found in differ for run, value in found.get(key, {}).items()}
+        for key in sorted({*differ[0], *differ[1]})
+    }
 
 
 def _values_that_differ(flats: Mapping[K, Mapping[str, str]]) -> dict[str, dict[K, str]]:
@@ -249,7 +260,7 @@ def _either(values: Iterable[str]) -> str:
 
 
 def _left_out(shared: bool) -> frozenset[str]:
-    return LABELS | NO_EFFECT_ON_SAME_DATA | (OF_THE_ARM if shared else frozenset())
+    return LABELS | NO_EFFECT_ON_SAME_DATA | (OF_BATCHFORMER if shared else frozenset())
 
 
 def _flat(recipe: Mapping[str, Any], left_out: frozenset[str]) -> dict[str, str]:
