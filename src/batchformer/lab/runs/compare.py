@@ -68,27 +68,6 @@ def runs_of_comparison(
     return [Run.below(root, recipe, arm, seed, device) for seed in seeds for arm in arms]
 
 
-def compare(
-    recipe: Recipe,
-    arms: Sequence[str],
-    seeds: Sequence[int],
-    *,
-    root: Path,
-    device: torch.device,
-    quiet: bool = False,
-    together: int = 1,
-) -> Iterator[Path]:
-    """Train every arm with every seed.
-
-    A run that diverges is reported; the others continue.
-
-    Yields:
-        The folder of each run that finished.
-    """
-    runs = runs_of_comparison(recipe, arms, seeds, root, device)
-    yield from folders_of(train_all(runs, quiet, together))
-
-
 def folders_of(ended: Iterator[Ended]) -> Iterator[Path]:
     """Folders of the runs that finished; stderr says why others did not."""
     for one, error in ended:
