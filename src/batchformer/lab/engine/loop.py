@@ -119,16 +119,12 @@ def _prepare_ranks(method: Method, plan: Plan) -> None:
 
 @dataclass(frozen=True)
 class Job:
-    """One run to train.
-
-    Args:
-        start: begins the training; the request asks it to save and stop.
-        feed: where its batches come from, if other runs share it.
-    """
+    """One run to train."""
 
     name: str
+    # Begins the training; the request asks it to save and stop
     start: Callable[[StopRequest], Training]
-    feed: Batches | None = None
+    feed: Batches | None = None  # where its batches come from, if other runs share it
 
 
 @dataclass(eq=False)

@@ -254,14 +254,11 @@ class MeanWeights:
 
     The weights of a ResNet-50 take 0.1 GB, and up to `tolerance` segments wait at a time. They are
     needed only at evaluations, so they do not take the device's memory from training.
-
-    Args:
-        last: the number of the last update, from 1.
     """
 
     weights: list[Tensor]
     updates: int
-    last: int
+    last: int  # the number of the last update, from 1
 
 
 class WeightSums(nn.Module):
