@@ -26,11 +26,6 @@ from batchformer.nn.exchange import is_rank_zero, world_size
 Training = Generator[int, None, Evaluation]
 
 
-def own_stream(device: torch.device) -> AbstractContextManager[Any]:
-    """Enter a new stream, since a CUDA graph cannot be captured on the default one."""
-    return new_stream(device)()
-
-
 def training(
     method: Method,
     batches: Batches,
