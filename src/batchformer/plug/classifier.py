@@ -402,9 +402,6 @@ def usable(call: Call, record: Trace, named: bool = False) -> Call:
 
     Args:
         named: the user chose the module. It may then read other samples beside the features.
-
-    Raises:
-        AttachError: it cannot; the message says why.
     """
     if call.times > 1:
         raise AttachError(

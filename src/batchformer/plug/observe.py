@@ -128,11 +128,7 @@ class Experiment:
         return found
 
     def find_rows(self, seen: Pass, samples: int) -> None:
-        """Find the rows of a pass over ``samples`` samples.
-
-        Raises:
-            TypeError: no output has rows.
-        """
+        """Find the rows of a pass over ``samples`` samples."""
         named = list(zip(seen.names, seen.outputs, strict=True))
         found = find_rows(named, samples, self.layout)
         if not found:

@@ -183,11 +183,7 @@ class PaddingMask:
 
 
 def padding_mask(call: Call, name: str) -> PaddingMask:
-    """The argument of this name.
-
-    Raises:
-        AttachError: the module has none.
-    """
+    """The argument of this name."""
     own = getattr(call.module, "_own_class", type(call.module))
     parameters = inspect.signature(own.forward).parameters
     names = [p.name for p in parameters.values() if p.kind is not p.VAR_KEYWORD][2:]

@@ -80,11 +80,7 @@ def folders_of(ended: Iterator[Ended]) -> Iterator[Path]:
 def train_all(
     runs: Sequence[Run], quiet: bool, together: int = 1, wandb: str | None = None
 ) -> Iterator[Ended]:
-    """Train all unfinished runs; a run with parts ends with the last of them.
-
-    Raises:
-        LockHeldError: another process trains one of them; nothing was changed.
-    """
+    """Train all unfinished runs; a run with parts ends with the last of them."""
     if together > 1 and world_size() > 1:
         raise ValueError(
             f"--together {together} trains several runs on one device, and {world_size()} ranks "
