@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from subprocess import PIPE, Popen
@@ -30,6 +30,7 @@ from batchformer.lab.methods import build_method
 from batchformer.lab.models.build import build_model
 from batchformer.lab.recipes import RECIPES, find_recipe
 from batchformer.lab.recipes.small import demo
+from batchformer.lab.runs.compare import folders_of, runs_of_comparison, train_all
 from batchformer.lab.runs.folder import recipe_to_json, write_json
 from batchformer.nn.randomness import drawing
 
@@ -48,6 +49,20 @@ def short(recipe: Recipe | None = None, **train: Any) -> Recipe:
     recipe = recipe or demo()
     options = {"updates": 6, "eval_every": 3, "log_every": 5, "figures": False, **train}
     return recipe.changed(train=options)
+
+
+def compare(
+    recipe: Recipe,
+    arms: Sequence[str],
+    seeds: Sequence[int],
+    root: Path,
+    device: torch.device,
+    quiet: bool = True,
+    together: int = 1,
+) -> Iterator[Path]:
+    """Train every arm with every seed, as ``batchformer compare`` does."""
+    runs = runs_of_comparison(recipe, arms, seeds, root, device)
+    return folders_of(train_all(runs, quiet, together))
 
 
 def quiet_plan(

@@ -7,7 +7,6 @@ import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +39,8 @@ from batchformer.lab.runs.cluster import JobConfig, ensure_launcher
 from batchformer.lab.runs.listing import ensure_data, print_sweeps
 
 if TYPE_CHECKING:
+    import torch
+
     from batchformer.lab.runs.run import Run
 
 
@@ -126,17 +127,24 @@ def _compare(
 ) -> None:
     ensure_data(recipe)
     seeds = seeds_of(options.seeds)
-    from batchformer.lab.runs.compare import compare as train_arms
-    from batchformer.lab.runs.compare import runs_of_comparison
+    from batchformer.lab.runs.compare import folders_of, runs_of_comparison, train_all
 
     def report(begun: list[Path]) -> None:
         page = options.page or options.runs / recipe.name / "report.html"
         print_report(begun, page, recipe.name, options.arms[0])
         _say_others(options.runs / recipe.name, begun, page, options.arms[0])
 
-    runs = runs_of_comparison(recipe, options.arms, seeds, options.runs)
-    train_here = partial(train_arms, recipe, options.arms, seeds)
-    _train_and_report(runs, recipe.name, options, train_here, report, ended)
+    device = _device_here(options)
+    runs = runs_of_comparison(recipe, options.arms, seeds, options.runs, device)
+    trained = folders_of(train_all(runs, options.quiet, options.together))
+    _train_and_report(runs, recipe.name, options, trained, report, ended)
+
+
+def _device_here(options: ManyRuns) -> torch.device:
+    """The device that this process trains on; jobs pick their own, where they run."""
+    from batchformer.lab.runs.build import pick_device
+
+    return pick_device(options.device if options.launcher == "none" else "cpu")
 
 
 def _say_others(folder: Path, shown: Iterable[Path], page: Path, against: str) -> None:
@@ -158,26 +166,21 @@ def _train_and_report(
     runs: Sequence[Run],
     name: str,
     options: ManyRuns,
-    train_here: Callable[..., Iterable[Path]],
+    trained: Iterable[Path],
     report: Callable[[list[Path]], None],
     ended: Callable[[Path], None] = lambda _: None,
 ) -> None:
     """Train runs in this process, or as jobs, and report them; diverged ones end with an error.
 
     Args:
-        train_here: trains them in this process and yields the folder of each that has ended.
+        trained: trains them in this process as it is iterated; the folder of each that finished.
         report: takes the folders of all runs that have begun.
-        ended: called with each folder of ``train_here``.
+        ended: called with each folder of ``trained``.
     """
     if options.launcher != "none":
         _launch(runs, name, options, report)
         return
-    from batchformer.lab.runs.build import pick_device
-
-    device, together = pick_device(options.device), options.together
-    for folder in train_here(
-        root=options.runs, device=device, quiet=options.quiet, together=together
-    ):
+    for folder in trained:
         ended(folder)
     report(_begun(runs))
     # They are the unfinished ones: whatever else stops a run has ended the command by now.
@@ -254,11 +257,12 @@ def sweep(arguments: list[str]) -> None:
     seeds = seeds_of(options.seeds)
     from batchformer.lab.runs.sweep import describe, run_sweep, runs_of_sweep
 
-    runs = runs_of_sweep(plan, base, options.arms, levels, seeds, options.runs)
+    device = _device_here(options)
+    runs = runs_of_sweep(plan, base, options.arms, levels, seeds, options.runs, device)
     if options.launcher != "none":
         describe(plan, base, options.runs)
-    train_here = partial(run_sweep, plan, base, options.arms, levels, seeds)
-    _train_and_report(runs, plan.name, options, train_here, report)
+    trained = run_sweep(plan, base, runs, options.runs, options.quiet, options.together)
+    _train_and_report(runs, plan.name, options, trained, report)
 
 
 def train(arguments: list[str]) -> None:

@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from batchformer.plug.preserve import temporary_hooks
+
 Classify = Callable[[Tensor], Tensor]
 #: A name for the layer of the paper's code: the last stage of ResNet-32, but the third of four in
 #: the networks for ImageNet.
@@ -152,9 +154,6 @@ def _recorded_calls(modules: dict[str, nn.Module]) -> Iterator[list[tuple[str, A
 
         return hook
 
-    handles = [module.register_forward_hook(recorder(name)) for name, module in modules.items()]
-    try:
+    hooks = (module.register_forward_hook(recorder(name)) for name, module in modules.items())
+    with temporary_hooks(hooks):
         yield calls
-    finally:
-        for handle in handles:
-            handle.remove()

@@ -33,7 +33,6 @@ def summary(values: Sequence[float], within: tuple[float, float] | None = None) 
     One seed has no spread and no interval; two have a spread and no interval.
 
     Args:
-        values: one per seed.
         within: the least and the greatest value that are possible. The interval is cut off there,
             since the true mean cannot lie beyond.
 
@@ -62,11 +61,7 @@ def summary_of_known(values: Sequence[float], within: tuple[float, float]) -> Su
 
 
 def finite_values(values: Sequence[float], name: str) -> tuple[float, ...]:
-    """The values of seeds as a tuple.
-
-    Raises:
-        ValueError: there is none, or one is NaN or infinite.
-    """
+    """The values of seeds as a tuple."""
     kept = tuple(map(float, values))
     if not kept:
         raise ValueError(f"{name} is empty: give one value per seed")

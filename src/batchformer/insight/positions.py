@@ -19,7 +19,7 @@ from batchformer.nn.module import BatchFormer, without_exchange
 from batchformer.nn.streams import leaves
 from batchformer.plug.example import as_batch
 from batchformer.plug.insertion import RECORD, Attachment, unwrap
-from batchformer.plug.preserve import preserve_state
+from batchformer.plug.preserve import preserve_state, temporary_hooks
 
 SHOWN, SIDE = 5, 96  # images in the figure, in each direction, and pixels of one
 ON_PAGE = 24  # images on a page
@@ -150,15 +150,9 @@ def look_at_positions(model: nn.Module, batch: Any) -> list[PositionAttention]:
         inner.eval()
         for _, encoder in named:
             encoder.training, encoder.dropout = True, 0.0
-        handles = [
-            encoder.register_forward_pre_hook(note(name), with_kwargs=True)
-            for name, encoder in named
-        ]
-        try:
+        hooks = (m.register_forward_pre_hook(note(name), with_kwargs=True) for name, m in named)
+        with temporary_hooks(hooks):
             call.run(inner)
-        finally:
-            for handle in handles:
-                handle.remove()
         record: Attachment | None = inner.__dict__.get(RECORD)
         places = [name.removesuffix(".batchformer") for name, *_ in calls]
         if record is not None and len(record.places) == len(calls):

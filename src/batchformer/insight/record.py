@@ -62,11 +62,7 @@ InsightArrays = Mapping[str, NDArray[Any]]
 
 
 def save(path: Path, insight: InsightArrays) -> None:
-    """Write the arrays; the file is complete or not there.
-
-    Raises:
-        ValueError: it is larger than a run's folder should hold.
-    """
+    """Write the arrays; the file is complete or not there."""
     buffer = io.BytesIO()
     arrays: dict[str, Any] = dict(insight)
     np.savez_compressed(buffer, **arrays)

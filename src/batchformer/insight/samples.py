@@ -51,12 +51,7 @@ def collect(
     captions: Captions | None = None,
     columns: Sequence[str] | None = None,
 ) -> Samples:
-    """The first samples of a loader, at most ``most``, with their captions.
-
-    Raises:
-        TypeError: batches are neither (inputs, labels) nor a dict with labels.
-        ValueError: there are fewer than two samples, or captions or lengths do not fit.
-    """
+    """The first samples of a loader, at most ``most``, with their captions."""
     inputs: list[Inputs] = []
     labels: list[Tensor] = []
     texts: list[str] = []

@@ -259,11 +259,9 @@ class SampleAttention(torch.autograd.Function):
 
 
 def attend(qkv: Tensor, heads: int, dropout: float, seeds: Tensor) -> tuple[Tensor, ...]:
-    """The forward pass.
+    """The forward pass: mixed values ``(N, C)`` and log2 of the sums of exp ``(heads, N)``.
 
-    Returns:
-        The mixed values ``(N, C)`` and log2 of the sums of exp ``(heads, N)``. If they are kept,
-        also the weights before dropout ``(heads, N, N)``, and with dropout those after it.
+    If they are kept, also the weights before dropout ``(heads, N, N)``, and those after it.
     """
     q, k, v = _split(qkv, heads)
     n, width = q.shape[1:]

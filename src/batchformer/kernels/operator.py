@@ -25,9 +25,8 @@ Results = tuple[Tensor, Tensor, Tensor, Tensor]
 def sample_attention(qkv: Tensor, seeds: Tensor, heads: int, dropout: float) -> Results:
     """What :class:`~batchformer.kernels.attention.SampleAttention` computes.
 
-    Returns:
-        The mixed values ``(N, C)`` and what the backward pass needs: the sums ``(heads, N)``, and
-        the weights before and after dropout, each empty if it is not kept.
+    The mixed values ``(N, C)`` and what the backward pass needs: the sums ``(heads, N)``, and the
+    weights before and after dropout, each empty if it is not kept.
     """
     out, log_sum, *kept = attend(qkv.contiguous(), heads, dropout, seeds)
     nothing = (qkv.new_empty(0) for _ in range(2 - len(kept)))

@@ -225,19 +225,12 @@ def _summed_own_rows(x: Tensor, counts: Sequence[int], group: Any = None) -> Ten
 
 
 class AllRows(NamedTuple):
-    """The rows of all ranks in one step.
+    """The rows of all ranks in one step."""
 
-    Attributes:
-        counts: the number of rows on each rank.
-        own: this rank's rows among them.
-        seed: of the step's dropout, the same on every rank: int64, 0-d, on the device.
-        group: the process group of these ranks; None for all ranks.
-    """
-
-    counts: list[int]
-    own: slice
-    seed: Tensor
-    group: Any = None
+    counts: list[int]  # the number of rows on each rank
+    own: slice  # this rank's rows among them
+    seed: Tensor  # of the step's dropout, the same on every rank: int64, 0-d, on the device
+    group: Any = None  # the process group of these ranks; None for all ranks
 
     @property
     def total(self) -> int:
@@ -296,19 +289,12 @@ FIRST, SECOND = 0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64
 
 @dataclass(frozen=True)
 class KeyedDropout:
-    """Dropout of one layer, for a block of the rows of all ranks.
+    """Dropout of one layer, for a block of the rows of all ranks."""
 
-    Attributes:
-        probability: of dropping an element. The others are scaled up, so the mean stays.
-        seed: of the step, int64, 0-d.
-        layer: number of the layer.
-        first_row: number of the first row among the rows of all ranks.
-    """
-
-    probability: float
-    seed: Tensor
-    layer: int = 0
-    first_row: int = 0
+    probability: float  # of dropping an element; the others are scaled up, so the mean stays
+    seed: Tensor  # of the step, int64, 0-d
+    layer: int = 0  # number of the layer
+    first_row: int = 0  # number of the first row among the rows of all ranks
 
     def __call__(
         self, x: Tensor, *, place: int, first_row: int = 0, first_column: int = 0

@@ -78,20 +78,16 @@ class Call:
 
 @dataclass
 class Trace:
-    """One forward pass of the model in eval, before anything is attached.
+    """One forward pass of the model in eval, before anything is attached."""
 
-    Attributes:
-        calls: every module that was called, by name, in the order of first calls.
-        producers: for each output tensor, the last layers before it.
-        bare: names of weight matrices between those layers and the outputs that are in no layer.
-        rows: the number of samples in the pass.
-        shapes: the shapes of the output tensors, without auxiliary ones.
-    """
-
+    # Every module that was called, by name, in the order of first calls
     calls: dict[str, Call] = field(default_factory=dict)
+    # For each output tensor, the last layers before it
     producers: list[list[str]] = field(default_factory=list)
+    # Names of weight matrices between those layers and the outputs that are in no layer
     bare: list[str] = field(default_factory=list)
-    rows: int = 0
+    rows: int = 0  # the number of samples in the pass
+    # The shapes of the output tensors, without auxiliary ones
     shapes: list[torch.Size] = field(default_factory=list)
 
     def around(self, tried: Sequence[str]) -> str:
@@ -406,9 +402,6 @@ def usable(call: Call, record: Trace, named: bool = False) -> Call:
 
     Args:
         named: the user chose the module. It may then read other samples beside the features.
-
-    Raises:
-        AttachError: it cannot; the message says why.
     """
     if call.times > 1:
         raise AttachError(

@@ -33,20 +33,13 @@ DEPENDS_ON_ENCODER = Finding(
 
 
 class EvalPass(NamedTuple):
-    """What passes in eval showed.
+    """What passes in eval showed."""
 
-    Attributes:
-        finding: whether eval is the plain model.
-        layout: where the outputs have their rows.
-        shapes: of the outputs, by name.
-        attention: what attends in eval.
-        outputs: those of the batch, if norms had the statistics of the training passes.
-    """
-
-    finding: Finding
-    layout: Layout
-    shapes: dict[str, InEval]
-    attention: AttentionRecord
+    finding: Finding  # whether eval is the plain model
+    layout: Layout  # where the outputs have their rows
+    shapes: dict[str, InEval]  # of the outputs, by name
+    attention: AttentionRecord  # what attends in eval
+    # Those of the batch, if norms had the statistics of the training passes
     outputs: list[Tensor] | None = None
 
 

@@ -191,11 +191,7 @@ def _to_meta(_: str, part: Any) -> Any:
 
 
 def find_batch(model: nn.Module, example: Any = None, axis: int = 0) -> Batch:
-    """A batch that the model accepts: the example if given, else a guessed one.
-
-    Raises:
-        ValueError: no guess was accepted; the message asks for an example.
-    """
+    """A batch that the model accepts: the example if given, else a guessed one."""
     if example is not None:
         if any(isinstance(leaf, Tensor) and leaf.is_inference() for _, leaf in leaves(example)):
             example = copy.deepcopy(example)  # ordinary tensors, through which gradients pass

@@ -382,22 +382,19 @@ LABELS = "If the example contains labels, leave them out: they would need 2N row
 
 @dataclass
 class TrainingPass:
-    """What happened in one training pass.
+    """What happened in one training pass."""
 
-    Attributes:
-        outputs: tensors that a loss would use, without auxiliary ones.
-        inputs: each place that was run, with the features it read.
-        encoded: the encoders, once for each time they ran.
-        norms: BatchNorm modules that saw twice the rows they see in eval.
-        later: places that read rows which an earlier place had doubled.
-        sides: modules that need their side inputs doubled.
-    """
-
+    # Tensors that a loss would use, without auxiliary ones
     outputs: list[Tensor] = field(default_factory=list)
+    # Each place that was run, with the features it read
     inputs: list[tuple[Place, Tensor]] = field(default_factory=list)
+    # The encoders, once for each time they ran
     encoded: list[nn.Module] = field(default_factory=list)
+    # BatchNorm modules that saw twice the rows they see in eval
     norms: list[nn.Module] = field(default_factory=list)
+    # Places that read rows which an earlier place had doubled
     later: list[Place] = field(default_factory=list)
+    # Modules that need their side inputs doubled
     sides: dict[nn.Module, SideInputs] = field(default_factory=dict)
 
 
@@ -567,20 +564,15 @@ RECORD = "_batchformer_attachment"
 
 @dataclass(frozen=True)
 class Attachment:
-    """What ``attach`` did to a model, stored as its attribute ``RECORD``.
+    """What ``attach`` did to a model, stored as its attribute ``RECORD``."""
 
-    Attributes:
-        places: names of the modules that BatchFormer stands before, in the order of their calls.
-        changed: names of the modules that must keep their changed class: the places, norms per
-            stream, and modules that double their side inputs.
-        streams: ``"shared"`` or ``"mixed_only"``.
-        input_axis: the axis of the samples in the model's inputs.
-    """
-
+    # Names of the modules that BatchFormer stands before, in the order of their calls
     places: tuple[str, ...]
+    # Names of the modules that must keep their changed class: the places, norms per stream, and
+    # modules that double their side inputs
     changed: tuple[str, ...]
     streams: Literal["shared", "mixed_only"]
-    input_axis: int = 0
+    input_axis: int = 0  # the axis of the samples in the model's inputs
 
 
 def find_record(model: nn.Module) -> tuple[nn.Module, Attachment | None]:

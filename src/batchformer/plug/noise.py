@@ -28,9 +28,8 @@ def without_noise(model: nn.Module, batch: Batch) -> Iterator[None]:
 
     Dropout and stochastic depth are off, unless they drop everything: that is no noise. BatchNorm
     in training normalises by the statistics of one training pass over the unchanged batch, and fake
-    quantization keeps the range that it has after that pass. The
-    caller restores buffers and modes (:func:`~batchformer.plug.preserve.preserve_state`); the rest
-    is restored here.
+    quantization keeps the range that it has after that pass. The caller restores buffers and modes
+    (:func:`~batchformer.plug.preserve.preserve_state`); the rest is restored here.
     """
     with ExitStack() as undo:
         undo.enter_context(NoDropout())

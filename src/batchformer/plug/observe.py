@@ -32,25 +32,18 @@ SEEDS = 4
 
 @dataclass(eq=False, repr=False)  # methods that are not generated take no time at import
 class Pass:
-    """One training pass.
+    """One training pass."""
 
-    Attributes:
-        names: the paths of the outputs.
-        outputs: the tensors that a loss would use.
-        calls: encoders that were called, with their inputs and outputs.
-        noisy: whether it drew random numbers.
-        states: the random states at its end, equal in passes that drew equally much.
-        rows: the outputs that have rows, as (rows, features) each.
-        row_names: the paths of these.
-    """
-
-    names: list[str]
-    outputs: list[Tensor]
+    names: list[str]  # the paths of the outputs
+    outputs: list[Tensor]  # the tensors that a loss would use
+    # Encoders that were called, with their inputs and outputs
     calls: list[tuple[BatchFormer, Tensor, Tensor]]
-    noisy: bool = False
+    noisy: bool = False  # whether it drew random numbers
+    # The random states at its end, equal in passes that drew equally much
     states: tuple[Any, ...] = ()
+    # The outputs that have rows, as (rows, features) each
     rows: list[Tensor] = field(default_factory=list)
-    row_names: list[str] = field(default_factory=list)
+    row_names: list[str] = field(default_factory=list)  # the paths of these
 
     def count(self, samples: int) -> int:
         """Rows of the output that has twice as many as samples, or else of the first output."""
@@ -64,19 +57,15 @@ class Experiment:
 
     Every pass starts with the buffers and attributes that the model has now, and with the same
     random numbers.
-
-    Attributes:
-        layout: where the outputs have their rows, as far as known.
-        in_eval: the outputs in eval by name.
-        replay: what the backbone computed in earlier passes.
     """
 
     model: nn.Module
     batch: Batch
     encoders: list[BatchFormer]
+    # Where the outputs have their rows, as far as known
     layout: Layout = field(default_factory=list)
-    in_eval: dict[str, InEval] = field(default_factory=dict)
-    replay: Replay | None = None
+    in_eval: dict[str, InEval] = field(default_factory=dict)  # the outputs in eval by name
+    replay: Replay | None = None  # what the backbone computed in earlier passes
 
     def __post_init__(self) -> None:
         self.state, self.generators = PassState(self.model), own_generators(self.model)
@@ -139,11 +128,7 @@ class Experiment:
         return found
 
     def find_rows(self, seen: Pass, samples: int) -> None:
-        """Find the rows of a pass over ``samples`` samples.
-
-        Raises:
-            TypeError: no output has rows.
-        """
+        """Find the rows of a pass over ``samples`` samples."""
         named = list(zip(seen.names, seen.outputs, strict=True))
         found = find_rows(named, samples, self.layout)
         if not found:

@@ -33,17 +33,11 @@ def named_outputs(outputs: Any) -> list[tuple[str, Tensor]]:
 
 
 class RowAxis(NamedTuple):
-    """Where an output has its rows.
+    """Where an output has its rows."""
 
-    Attributes:
-        axis: the axis that grows with the batch.
-        each: rows of one sample in a stream, if positions were flattened into the rows.
-        streams: the axis of the two streams, in outputs like (2, N, K).
-    """
-
-    axis: int
-    each: int = 1
-    streams: int | None = None
+    axis: int  # the axis that grows with the batch
+    each: int = 1  # rows of one sample in a stream, if positions were flattened into the rows
+    streams: int | None = None  # the axis of the two streams, in outputs like (2, N, K)
 
 
 #: Of each output; None if its rows are not those of samples.

@@ -51,15 +51,11 @@ class AttentionCall(NamedTuple):
 
 @dataclass(eq=False, repr=False)
 class AttentionRecord:
-    """What attends in a pass.
+    """What attends in a pass."""
 
-    Attributes:
-        calls: of the modules of :data:`KINDS` that are not inside another one.
-        alone: softmaxes over an axis of length one.
-    """
-
+    # Of the modules of :data:`KINDS` that are not inside another one
     calls: list[AttentionCall] = field(default_factory=list)
-    alone: int = 0
+    alone: int = 0  # softmaxes over an axis of length one
 
 
 class _CountAlone(TorchFunctionMode):

@@ -44,17 +44,13 @@ UNSEEN = (
 
 @dataclass
 class SideInputs:
-    """Which arguments of one module are doubled.
+    """Which arguments of one module are doubled."""
 
-    Attributes:
-        anchor: path and axis of an argument whose number of rows says how many samples there are.
-        streams: in the anchor: 2 after a place, 1 at the place, which doubles its features later.
-        axes: as in :data:`RowAxes`. A tensor that the traced passes did not have, such as a mask of
-            images that need padding, counts as one with its samples on the first axis.
-    """
-
+    # Path and axis of an argument whose number of rows says how many samples there are
     anchor: tuple[str, int]
-    streams: int
+    streams: int  # in the anchor: 2 after a place, 1 at the place, which doubles its features later
+    # As in :data:`RowAxes`. A tensor that the traced passes did not have, such as a mask of images
+    # that need padding, counts as one with its samples on the first axis.
     axes: dict[str, int | None] = field(default_factory=dict)
 
     def double(
@@ -153,16 +149,12 @@ def find_side_inputs(
 
 @dataclass
 class PaddingMask:
-    """An argument of the module at a place.
+    """An argument of the module at a place."""
 
-    Attributes:
-        name: of the argument. If it contains "padding", True means padding, as in torch; otherwise
-            True or 1 means a real position, as in Hugging Face.
-        index: its place among the positional arguments after the features, if it has one.
-    """
-
+    # If the name contains "padding", True means padding, as in torch; otherwise True or 1 means a
+    # real position, as in Hugging Face.
     name: str
-    index: int | None
+    index: int | None  # its place among the positional arguments after the features, if it has one
 
     def visible(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], samples: int, batch_axis: int
@@ -191,11 +183,7 @@ class PaddingMask:
 
 
 def padding_mask(call: Call, name: str) -> PaddingMask:
-    """The argument of this name.
-
-    Raises:
-        AttachError: the module has none.
-    """
+    """The argument of this name."""
     own = getattr(call.module, "_own_class", type(call.module))
     parameters = inspect.signature(own.forward).parameters
     names = [p.name for p in parameters.values() if p.kind is not p.VAR_KEYWORD][2:]

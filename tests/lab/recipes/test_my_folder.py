@@ -21,10 +21,10 @@ from batchformer.lab.report.results.notes import data_notes
 from batchformer.lab.report.results.runs import find_runs
 from batchformer.lab.runs import run as runs
 from batchformer.lab.runs.build import load_task
-from batchformer.lab.runs.compare import compare, run
+from batchformer.lab.runs.compare import run
 from batchformer.lab.runs.folder import CHANGED, write_json
 from batchformer.lab.runs.load_run import restore
-from helpers.lab_runs import StopsAt, config_of, metrics_of, records_of, short
+from helpers.lab_runs import StopsAt, compare, config_of, metrics_of, records_of, short
 
 pytestmark = pytest.mark.usefixtures("one_block")
 CPU = torch.device("cpu")

@@ -20,10 +20,9 @@ from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.models.build import build_model
 from batchformer.lab.recipes import find_recipe
 from batchformer.lab.runs.build import load_task
-from batchformer.lab.runs.compare import compare
 from batchformer.lab.runs.folder import recipe_from_json
 from batchformer.lab.runs.load_run import restore
-from helpers.lab_runs import metrics_of, result_of
+from helpers.lab_runs import compare, metrics_of, result_of
 
 CPU = torch.device("cpu")
 RECIPE, ARMS = "my_pairs_cge", ("baseline", "batchformer")

@@ -21,10 +21,9 @@ from batchformer.lab.recipes import find_recipe
 from batchformer.lab.report.results.notes import left_out
 from batchformer.lab.report.results.runs import find_runs
 from batchformer.lab.runs.build import load_task
-from batchformer.lab.runs.compare import compare
 from batchformer.lab.runs.folder import recipe_from_json
 from batchformer.lab.runs.load_run import restore
-from helpers.lab_runs import result_of
+from helpers.lab_runs import compare, result_of
 
 CPU = torch.device("cpu")
 RECIPE = "my_features_ce_gzsl"

@@ -19,7 +19,6 @@ from batchformer.lab.runs import compare as compare_module
 from batchformer.lab.runs.build import load_task
 from batchformer.lab.runs.compare import (
     DataSummary,
-    compare,
     folders_of,
     run,
     side_by_side,
@@ -27,7 +26,7 @@ from batchformer.lab.runs.compare import (
 )
 from batchformer.lab.runs.folder import write_json
 from batchformer.lab.runs.run import Run
-from helpers.lab_runs import config_of, metrics_of, short
+from helpers.lab_runs import compare, config_of, metrics_of, short
 
 CPU = torch.device("cpu")
 

@@ -16,10 +16,10 @@ from batchformer.lab.engine.log import read_records
 from batchformer.lab.recipes import find_recipe
 from batchformer.lab.report.results.runs import find_runs
 from batchformer.lab.runs import run as runs
-from batchformer.lab.runs.compare import compare, run
+from batchformer.lab.runs.compare import run
 from batchformer.lab.runs.run import Run
 from helpers import lab_runs
-from helpers.lab_runs import StopsAt, config_of, metrics_of, records_of, result_of
+from helpers.lab_runs import StopsAt, compare, config_of, metrics_of, records_of, result_of
 
 pytestmark = pytest.mark.usefixtures("three_angles")
 

@@ -14,11 +14,12 @@ from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.models.networks import digits_net
 from batchformer.lab.recipes.small import demo
-from batchformer.lab.runs.compare import compare, run
+from batchformer.lab.runs.compare import run
 from batchformer.lab.runs.folder import write_json
 from batchformer.lab.runs.load_run import restore, restore_deployed
 from batchformer.lab.runs.run import Run
 from batchformer.lab.runs.source_runs import require_finished, trained_network, training_hash
+from helpers.lab_runs import compare
 
 CPU = torch.device("cpu")
 OPTIONS: dict[str, Any] = {"device": CPU, "quiet": True}

@@ -15,20 +15,21 @@ from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.models.build import build_model
 from batchformer.lab.recipes.sweeps import SWEEPS, Level, Sweep
 from batchformer.lab.runs import sweep as sweep_run
-from batchformer.lab.runs.compare import compare, run
+from batchformer.lab.runs.compare import run
 from batchformer.lab.runs.folder import RECORD
 from batchformer.lab.runs.run import Run
-from batchformer.lab.runs.sweep import run_sweep
-from helpers.lab_runs import config_of, metrics_of, short
+from batchformer.lab.runs.sweep import run_sweep, runs_of_sweep
+from helpers.lab_runs import compare, config_of, metrics_of, short
 
 CPU = torch.device("cpu")
 DEPTH = SWEEPS["demo_layers"]
 
 
 def train(root: Path, base: Recipe | None = None, sweep: Sweep = DEPTH, **options: Any) -> set[str]:
-    settings = {"arms": ["batchformer"], "levels": sweep.level_names[:2], "seeds": [0, 1]}
-    settings |= {"root": root, "device": CPU, "quiet": True} | options
-    folders = run_sweep(sweep, base or short(), **settings)  # type: ignore[arg-type]
+    chosen: dict[str, Any] = {"levels": sweep.level_names[:2], "seeds": [0, 1], **options}
+    together, base = chosen.pop("together", 1), base or short()
+    runs = runs_of_sweep(sweep, base, root=root, **{"arms": ["batchformer"], **chosen})
+    folders = run_sweep(sweep, base, runs, root, quiet=True, together=together)
     return {folder.relative_to(root).as_posix() for folder in folders}
 
 

@@ -26,9 +26,6 @@ def insight_page(insight: InsightArrays, title: str = TITLE) -> str:
     """The page of one network's figures.
 
     Arrays go by the names of ``batchformer.insight.record``; a figure that lacks one is left out.
-
-    Raises:
-        ValueError: there is nothing to draw.
     """
     group = SingleNetwork(insight)
     made = (one for name in NETWORK_FIGURES for one in network_sections(name, group, "network"))

@@ -24,8 +24,7 @@ from batchformer.lab.bench.table import Spread, Table
 from batchformer.lab.config.methods import ModuleConfig
 from batchformer.lab.config.training import OptimConfig, TrainConfig
 from batchformer.lab.data.transforms import IMAGENET, cifar_test
-from batchformer.lab.engine.cuda_graph import WARM_UP, Captured, Eager
-from batchformer.lab.engine.loop import own_stream
+from batchformer.lab.engine.cuda_graph import WARM_UP, Captured, Eager, new_stream
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.methods import build_method
@@ -139,7 +138,7 @@ def measure(settings: BenchSettings, chosen: Sequence[Case] | None = None) -> Ta
             f"bf16 steps have channels-last images; convolutions in fp32 {allowed} use TF32"
         )
     for network, size, modes in chosen or cases(settings.on_gpu, settings.full):
-        with table.attempt(f"{network.title} at {size}"), own_stream(settings.device):
+        with table.attempt(f"{network.title} at {size}"), new_stream(settings.device)():
             _measure_case(table, settings, network, size, modes)
         release_memory(settings.device)
     return table

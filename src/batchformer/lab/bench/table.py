@@ -186,11 +186,7 @@ def first_line(error: BaseException) -> str:
 
 
 def read_tables(path: Path) -> list[Table]:
-    """The tables of a ``bench.json``.
-
-    Raises:
-        ValueError: the file is something else.
-    """
+    """The tables of a ``bench.json``."""
     try:
         return [Table.from_json(found) for found in json.loads(path.read_bytes())["tables"]]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

@@ -109,21 +109,14 @@ def _with_mates(arm: str, enabled: bool) -> Change:
 
 @dataclass(frozen=True)
 class Arm:
-    """One side of a comparison.
+    """One side of a comparison."""
 
-    Args:
-        change: makes the recipe that this arm trains.
-        purpose: what it is for, in a line.
-        colour: in figures and pages; at least 3:1 against the light and against the dark page.
-        fits: whether it means something for a method.
-        why_not: why it means nothing for others; ``{method}`` stands for their name.
-    """
-
-    change: Change
-    purpose: str
-    colour: str
+    change: Change  # makes the recipe that this arm trains
+    purpose: str  # what it is for, in a line
+    colour: str  # in figures and pages; at least 3:1 against the light and against the dark page
+    # Whether it means something for a method
     fits: Callable[[MethodEntry], bool] = lambda entry: True
-    why_not: str = ""
+    why_not: str = ""  # why it means nothing for others; ``{method}`` stands for their name
 
 
 def _reads(settings: type[Any], why_not: str) -> dict[str, Any]:

@@ -108,11 +108,7 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def read(content: bytes, path: Path) -> dict[str, Any]:
-    """The state in the bytes of a checkpoint; only tensors and plain values are read.
-
-    Raises:
-        RefusedCheckpoint: this version does not read it.
-    """
+    """The state in the bytes of a checkpoint; only tensors and plain values are read."""
     try:
         state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:

@@ -50,11 +50,7 @@ def why_eager(train: TrainConfig, device: torch.device, method: Method) -> str |
 
 
 class Eager:
-    """Runs every update eagerly.
-
-    Args:
-        device: whose default generator dropout draws from.
-    """
+    """Runs every update eagerly."""
 
     def __init__(self, work: Work, device: torch.device) -> None:
         self.work, self.device = work, device

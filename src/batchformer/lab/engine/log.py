@@ -32,9 +32,6 @@ class LossWindow:
     """Losses, learning rates and samples of the updates since the last record.
 
     Losses stay on the device until they are needed.
-
-    Args:
-        update: index of the first update.
     """
 
     def __init__(self, update: int = 0) -> None:

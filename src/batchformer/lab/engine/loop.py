@@ -26,11 +26,6 @@ from batchformer.nn.exchange import is_rank_zero, world_size
 Training = Generator[int, None, Evaluation]
 
 
-def own_stream(device: torch.device) -> AbstractContextManager[Any]:
-    """Enter a new stream, since a CUDA graph cannot be captured on the default one."""
-    return new_stream(device)()
-
-
 def training(
     method: Method,
     batches: Batches,
@@ -119,16 +114,12 @@ def _prepare_ranks(method: Method, plan: Plan) -> None:
 
 @dataclass(frozen=True)
 class Job:
-    """One run to train.
-
-    Args:
-        start: begins the training; the request asks it to save and stop.
-        feed: where its batches come from, if other runs share it.
-    """
+    """One run to train."""
 
     name: str
+    # Begins the training; the request asks it to save and stop
     start: Callable[[StopRequest], Training]
-    feed: Batches | None = None
+    feed: Batches | None = None  # where its batches come from, if other runs share it
 
 
 @dataclass(eq=False)

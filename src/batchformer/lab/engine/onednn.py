@@ -39,9 +39,6 @@ def limit_if_products_die(product: Callable[[], object] = bf16_product) -> str |
 
     Call it before oneDNN is first used. A variable that the user has set is not changed.
 
-    Args:
-        product: what the child process tries.
-
     Returns:
         A line that says what was limited and why; None if nothing was.
     """

@@ -144,9 +144,6 @@ def is_better(metrics: Mapping[str, float], best: Mapping[str, float], select_on
         best: those of the best evaluation before; empty at the first.
         select_on: ``val`` compares validation scores, anything else the headline.
 
-    Raises:
-        ValueError: `select_on` is ``val``, and the validation score is missing or NaN.
-
     >>> is_better({"all": 60.0}, {"all": 50.0}, "last")
     True
     """
@@ -173,11 +170,7 @@ def _decisive(metrics: Mapping[str, float], select_on: str) -> str:
 
 
 class TrainingState:
-    """The state of a training, and what changes it.
-
-    Args:
-        found: a checkpoint to resume from.
-    """
+    """The state of a training, and what changes it."""
 
     def __init__(
         self,
@@ -232,12 +225,7 @@ class TrainingState:
         return time.perf_counter() - self.began
 
     def train(self, request: StopRequest) -> Generator[int, None, Evaluation]:
-        """Train to the end; however it ends, the device has finished its work.
-
-        Raises:
-            Interrupted: a signal came; the state is saved.
-            DivergedError: a loss became NaN or infinite, or a score NaN; checkpoints are kept.
-        """
+        """Train to the end; however it ends, the device has finished its work."""
         try:
             evaluation = yield from self._train(request)
         except BaseException:

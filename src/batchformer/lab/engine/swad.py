@@ -31,9 +31,6 @@ class Swad(nn.Module):
 
     The method trains as it would alone. Its weights are summed after every update, and the
     validation loss decides which segments join the mean, which is scored at the end of training.
-
-    Args:
-        settings: of :class:`LossValley`.
     """
 
     def __init__(self, method: Method, settings: SwadSettings) -> None:
@@ -254,23 +251,17 @@ class MeanWeights:
 
     The weights of a ResNet-50 take 0.1 GB, and up to `tolerance` segments wait at a time. They are
     needed only at evaluations, so they do not take the device's memory from training.
-
-    Args:
-        last: the number of the last update, from 1.
     """
 
     weights: list[Tensor]
     updates: int
-    last: int
+    last: int  # the number of the last update, from 1
 
 
 class WeightSums(nn.Module):
     """Sums of weights over updates and the number of updates, in buffers.
 
     An update captured in a CUDA graph adds to the same buffers when it is replayed.
-
-    Args:
-        weights: give the shapes.
     """
 
     updates: Tensor

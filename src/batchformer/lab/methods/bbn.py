@@ -71,7 +71,7 @@ class Bbn(Method):
         encoders = [made for each in seeds if (made := make_encoder(width, module, each))]
         self.encoder = nn.ModuleList(encoders) if encoders else None
         self.dropout = nn.Dropout(self.hyper.feature_dropout)
-        # A tensor, which a captured update reads anew.
+        # A tensor: a captured update reads its value each time.
         self.register_buffer("alpha", torch.ones(()), persistent=False)
 
     def branch_features(self, x: Tensor, branch: Branch) -> Tensor:

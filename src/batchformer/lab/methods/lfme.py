@@ -37,7 +37,6 @@ class Lfme(Classifier):
 
     Args:
         teacher: the experts, of the largest classes first.
-        bank: the training images.
 
     Attributes:
         first: (M,) weights of the training images at the beginning.

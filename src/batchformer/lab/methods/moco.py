@@ -167,9 +167,8 @@ def by_stream(rows: Tensor, n: int) -> dict[str, Tensor]:
 def collapse_metrics(query: Tensor, key: Tensor) -> dict[str, Tensor]:
     """What distinguishes learning from collapse, of unit rows ``(N, D)`` of the same samples.
 
-    Returns:
-        ``positive``, the mean cosine of the pairs; ``spread``, the mean over channels of the
-        standard deviation of queries, ``1 / sqrt(D)`` at best, 0 if all queries are equal.
+    ``positive`` is the mean cosine of the pairs; ``spread`` the mean over channels of the standard
+    deviation of queries, ``1 / sqrt(D)`` at best, 0 if all queries are equal.
     """
     return {
         "positive": (query * key).sum(1).mean(),

@@ -47,7 +47,6 @@ class RideMethod(Method):
     """E diverse experts with margins, re-weighted late; one BatchFormer mixes each one's features.
 
     Args:
-        network: experts with a classifier each.
         module: BatchFormer's settings; the paper uses ``streams="mixed_only"`` on ImageNet-LT and
             iNaturalist, while CIFAR needs the shared classifier.
         teacher: a trained network that the experts' mean is distilled from, or None.

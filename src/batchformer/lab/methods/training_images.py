@@ -37,18 +37,14 @@ class Bank:
     image of a small class is in it many times, and votes as often: the smallest class of
     CIFAR-100-LT has five images and each class 108 draws, so each of the five is in it about 21
     times, and 200 neighbours are some ten different images there.
-
-    Args:
-        labels: (M,) classes of the training images.
-        seed: of the draw.
-        batches: gives all training images in order, normalised and on the device, and their labels;
-            with several ranks, the images that this rank scores.
-        validation: the images of a third list, for methods that choose something by them.
     """
 
-    labels: Tensor
-    seed: int
+    labels: Tensor  # (M,) classes of the training images
+    seed: int  # of the draw
+    # Gives all training images in order, normalised and on the device, and their labels; with
+    # several ranks, the images that this rank scores
     batches: Callable[[], Iterable[tuple[Tensor, Tensor]]]
+    # The images of a third list, for methods that choose something by them
     validation: Bank | None = None
 
     @property

@@ -117,9 +117,8 @@ def voc_average_precision(
 def _matched(pairs: Sequence[tuple[Boxes, Boxes]], label: int) -> tuple[Tensor, Tensor, Tensor]:
     """All detections of a class by falling score, with the object that each overlaps with most.
 
-    Returns:
-        The overlap (D,), which is -1 if there is no object; the number of the object (D,),
-        counted over all images; and whether it is difficult (D,).
+    The overlap (D,) is -1 if there is no object; then follow the number of the object (D,), counted
+    over all images, and whether it is difficult (D,).
     """
     from torchvision.ops import box_iou
 

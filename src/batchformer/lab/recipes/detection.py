@@ -5,7 +5,7 @@ detector on them. All arms are trained alike, without BatchFormer, and an arm na
 they begin with; ``random_weights`` begins with none.
 
 The protocol is MoCo's, for detectron2: R50-C4, all normalisation trained over the whole batch, 24k
-updates of 16 images, statistics of normalisation measured anew before it is scored
+updates of 16 images, statistics of normalisation measured again before it is scored
 (``data.precise_norm``; an exported network has those of the training). Ours differs in what
 `lab/models/faster_rcnn.py` and `lab/metrics/detection.py` say of losses and of average
 precision, and biases are not decayed either. According to MoCo's authors, who recommend five

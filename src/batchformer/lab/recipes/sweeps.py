@@ -27,39 +27,25 @@ UNCHANGED = with_settings()
 
 @dataclass(frozen=True, kw_only=True)
 class Level:
-    """One value of what a sweep varies.
+    """One value of what a sweep varies."""
 
-    Args:
-        name: in tables, and of the folder.
-        change: makes the level's recipe of the base; by default it is the base itself.
-        row: whose numbers of the paper it has, where another recipe has them as well.
-    """
-
-    name: str
+    name: str  # in tables, and of the folder
+    # Makes the level's recipe of the base; by default it is the base itself
     change: Change = UNCHANGED
-    row: str = ""
+    row: str = ""  # whose numbers of the paper it has, where another recipe has them as well
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """A base recipe and the levels of one factor.
+    """A base recipe and the levels of one factor."""
 
-    Args:
-        name: what the command line calls it.
-        base: name of the recipe that is varied.
-        factor: what is varied, in words.
-        levels: in the order they are shown.
-        reference: the level that the others are compared with.
-        table: of the paper.
-        baseline: ``"once"`` where the level changes nothing without BatchFormer, else ``"each"``.
-    """
-
-    name: str
-    base: str
-    factor: str
-    levels: tuple[Level, ...]
-    reference: str
+    name: str  # what the command line calls it
+    base: str  # name of the recipe that is varied
+    factor: str  # what is varied, in words
+    levels: tuple[Level, ...]  # in the order they are shown
+    reference: str  # the level that the others are compared with
     table: str = NOT_IN_THE_PAPER
+    # ``"once"`` where the level changes nothing without BatchFormer, else ``"each"``
     baseline: Literal["once", "each"] = field(default="once", kw_only=True)
 
     def __post_init__(self) -> None:

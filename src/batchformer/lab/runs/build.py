@@ -58,8 +58,6 @@ def build_network(recipe: Recipe, num_classes: int, experts: int | None = None) 
     """The recipe's network with random weights.
 
     Args:
-        recipe: names the network and its options.
-        num_classes: K.
         experts: number of experts, where the network has some; None for the recipe's number.
     """
     options: dict[str, Any] = {}
@@ -86,11 +84,7 @@ def build_network(recipe: Recipe, num_classes: int, experts: int | None = None) 
 
 
 def take_weights(network: nn.Module, weights: Weights, source: str) -> None:
-    """Load the weights of another run, or say how its network differs.
-
-    Raises:
-        ValueError: they do not fit.
-    """
+    """Load the weights of another run, or say how its network differs."""
     try:
         network.load_state_dict(dict(weights))
     except RuntimeError as error:
@@ -147,11 +141,7 @@ def given_stride(recipe: Recipe) -> dict[str, Place]:
 
 
 def settle_stride(recipe: Recipe, said: Mapping[str, Place]) -> Recipe:
-    """The recipe with the stride that the sources of its initial weights state.
-
-    Raises:
-        ValueError: the recipe and the weights, or two sources of weights, disagree.
-    """
+    """The recipe with the stride that the sources of its initial weights state."""
     places: dict[str, Place] = dict(said)
     if recipe.stride != "auto":
         places["the recipe"] = recipe.stride
@@ -167,11 +157,7 @@ def settle_stride(recipe: Recipe, said: Mapping[str, Place]) -> Recipe:
 
 
 def take_given_weights(network: nn.Module, recipe: Recipe, say: Callable[[str], None]) -> None:
-    """Load the recipe's weights, if it names any, and give the network their stride.
-
-    Raises:
-        ValueError: they belong to another network, or stride elsewhere than the recipe says.
-    """
+    """Load the recipe's weights, if it names any, and give the network their stride."""
     if not recipe.weights:
         return
     file = given_weights(recipe)
@@ -309,9 +295,6 @@ def build(
     """The method of a recipe with the initial weights of a seed.
 
     Args:
-        recipe: what to build.
-        seed: of the weights.
-        task: has the classes.
         start: the network's weights, from the run that this one starts from.
         teachers: weights of its teachers; without them they are random until a checkpoint is
             loaded.

@@ -85,12 +85,7 @@ def slurm_parameters(config: JobConfig, name: str) -> dict[str, Any]:
 
 
 def ensure_launcher(launcher: Launcher) -> None:
-    """Refuse to begin where jobs cannot be submitted.
-
-    Raises:
-        ImportError: submitit is not installed.
-        ValueError: Slurm's programs are missing.
-    """
+    """Refuse to begin where jobs cannot be submitted."""
     try:
         import submitit  # noqa: F401
     except ModuleNotFoundError as error:
@@ -106,12 +101,7 @@ def ensure_launcher(launcher: Launcher) -> None:
 
 
 def executor_of(launcher: Launcher, config: JobConfig, folder: Path, name: str) -> Any:
-    """Submitit's executor of jobs.
-
-    Raises:
-        ImportError: submitit is not installed.
-        ValueError: Slurm's programs are missing, or other users may write to the folder.
-    """
+    """Submitit's executor of jobs."""
     ensure_launcher(launcher)
     import submitit
 
@@ -125,11 +115,7 @@ def executor_of(launcher: Launcher, config: JobConfig, folder: Path, name: str) 
 
 
 def make_private_folder(folder: Path) -> None:
-    """Make a folder that only this user may write to, since a job runs the programs in it.
-
-    Raises:
-        ValueError: the folder exists, and other users may write to it.
-    """
+    """Make a folder that only this user may write to, since a job runs the programs in it."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     folder.mkdir(mode=0o700, exist_ok=True)
     state = folder.stat()

@@ -68,27 +68,6 @@ def runs_of_comparison(
     return [Run.below(root, recipe, arm, seed, device) for seed in seeds for arm in arms]
 
 
-def compare(
-    recipe: Recipe,
-    arms: Sequence[str],
-    seeds: Sequence[int],
-    *,
-    root: Path,
-    device: torch.device,
-    quiet: bool = False,
-    together: int = 1,
-) -> Iterator[Path]:
-    """Train every arm with every seed.
-
-    A run that diverges is reported; the others continue.
-
-    Yields:
-        The folder of each run that finished.
-    """
-    runs = runs_of_comparison(recipe, arms, seeds, root, device)
-    yield from folders_of(train_all(runs, quiet, together))
-
-
 def folders_of(ended: Iterator[Ended]) -> Iterator[Path]:
     """Folders of the runs that finished; stderr says why others did not."""
     for one, error in ended:
@@ -101,11 +80,7 @@ def folders_of(ended: Iterator[Ended]) -> Iterator[Path]:
 def train_all(
     runs: Sequence[Run], quiet: bool, together: int = 1, wandb: str | None = None
 ) -> Iterator[Ended]:
-    """Train all unfinished runs; a run with parts ends with the last of them.
-
-    Raises:
-        LockHeldError: another process trains one of them; nothing was changed.
-    """
+    """Train all unfinished runs; a run with parts ends with the last of them."""
     if together > 1 and world_size() > 1:
         raise ValueError(
             f"--together {together} trains several runs on one device, and {world_size()} ranks "

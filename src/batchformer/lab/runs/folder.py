@@ -106,7 +106,6 @@ def read_json(path: Path, needed: str, advice: str = ADVICE) -> dict[str, Any]:
     """The object in a JSON file of a run folder.
 
     Args:
-        path: the file.
         needed: name of an object that must be in it.
         advice: what to do if it is damaged.
 
@@ -135,11 +134,7 @@ def write_figures(path: Path, figures: Mapping[str, Any]) -> None:
 
 
 def read_config(folder: Path) -> dict[str, Any] | None:
-    """The configuration of the run in a folder; None if there is no run.
-
-    Raises:
-        ValueError: it cannot be read, or a newer version wrote it.
-    """
+    """The configuration of the run in a folder; None if there is no run."""
     path = folder / "config.json"
     if not path.exists():
         return None
@@ -167,11 +162,7 @@ def has_result(folder: Path) -> bool:
 
 
 def read_result(folder: Path) -> dict[str, Any]:
-    """What a finished run measured. A score that could not be measured is NaN.
-
-    Raises:
-        ValueError: the file is damaged.
-    """
+    """What a finished run measured. A score that could not be measured is NaN."""
     result = read_json(folder / "result.json", "metrics")
     metrics = {name: math.nan if v is None else v for name, v in result["metrics"].items()}
     return {**result, "metrics": metrics}
@@ -230,9 +221,6 @@ def refuse_other_configuration(folder: Path, config: dict[str, Any]) -> dict[str
 
     Returns:
         The configuration in the folder; None where nothing was trained yet.
-
-    Raises:
-        ValueError: the folder holds a run with other settings.
     """
     before = read_config(folder)
     if before is None or not anything_trained(folder):
@@ -259,9 +247,6 @@ def refuse_other_data(folder: Path, before: Mapping[str, Any], now: Mapping[str,
 
     What only one of the two configurations says is not compared: another version wrote it. Neither
     are sizes of files, as a damaged image may be replaced: :func:`with_changes_noted`.
-
-    Raises:
-        ValueError: they differ; the facts are named.
     """
     facts = ("data", "draws", "weights")
     old, new = (flatten({key: one[key] for key in facts if key in one}) for one in (before, now))
@@ -294,12 +279,8 @@ def refuse_other_sources(folder: Path, before: Mapping[str, Any], now: Mapping[s
     """Refuse a run whose start or teacher was trained again, with other settings, since it began.
 
     Args:
-        folder: of the run.
         before: settings of its sources when it began, by role.
         now: settings of those that are still there.
-
-    Raises:
-        ValueError: a source has other settings now.
     """
     for role in before.keys() & now.keys():
         if changed := effective_changes(before[role], now[role]):

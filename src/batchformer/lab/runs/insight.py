@@ -44,9 +44,6 @@ def insight_of(folder: Path, device: torch.device, root: str | None = None) -> P
 
     Returns:
         The file. None if there is nothing to measure, or if that failed, which stderr explains.
-
-    Raises:
-        FileNotFoundError: it is not a run, or it has no checkpoint.
     """
     from batchformer.lab.runs.load_run import restore  # late: a run that ends has its method
 
@@ -65,12 +62,7 @@ def insight_of(folder: Path, device: torch.device, root: str | None = None) -> P
 
 
 def cam_of(folder: Path, device: torch.device, layer: str, root: str | None = None) -> Arrays:
-    """Grad-CAM of a run's trained network at a layer; nothing is written.
-
-    Raises:
-        FileNotFoundError: it is not a run, or it has no checkpoint.
-        ValueError: the network has no such layer, or this method has no Grad-CAM.
-    """
+    """Grad-CAM of a run's trained network at a layer; nothing is written."""
     from batchformer.lab.runs.load_run import restore
 
     method, task, config = restore(folder, device, root)
@@ -100,11 +92,7 @@ def insight_arrays(
     """The arrays of a method for figures; None if it has none.
 
     Args:
-        method: as it is scored.
-        images: of the test set.
-        seed: of the run.
         untrained: builds the same method with random weights, a control for what BatchFormer does.
-        tell: as for :func:`batchformer.insight.look.look`.
     """
     relations = method.relations()
     if relations is None:
@@ -147,9 +135,6 @@ def look_untrained(
 
     Args:
         relations: of the network with random weights, and an encoder; it is changed.
-        images: of the test set.
-        seed: of the order in batches, that of the trained network.
-        tell: as for :func:`batchformer.insight.look.look`.
 
     Returns:
         The arrays with "untrained" in their names of :mod:`batchformer.insight.record`.

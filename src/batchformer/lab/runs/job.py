@@ -31,26 +31,16 @@ class RunJob:
     """The job of one run, in plain values, as it is pickled for submitit.
 
     A stopped job continues where it was stopped, and no run is trained twice.
-
-    Args:
-        recipe: as JSON holds it.
-        arm: of the recipe.
-        seed: of the run.
-        root: folder of all runs.
-        device: name of the device to train on, on the machine of the job.
-        quiet: no progress in the log.
-        command: arguments that the person gave, for the run's provenance.
-        visible: value of CUDA_VISIBLE_DEVICES, where the cluster does not set it.
     """
 
-    recipe: Mapping[str, Any]
+    recipe: Mapping[str, Any]  # as JSON holds it
     arm: str
     seed: int
-    root: str
-    device: str
-    quiet: bool = False
-    command: tuple[str, ...] = ()
-    visible: str | None = None
+    root: str  # folder of all runs
+    device: str  # name of the device to train on, on the machine of the job
+    quiet: bool = False  # no progress in the log
+    command: tuple[str, ...] = ()  # arguments that the person gave, for the run's provenance
+    visible: str | None = None  # value of CUDA_VISIBLE_DEVICES, where the cluster does not set it
 
     def __call__(self) -> None:
         """Train to the end, or continue a stopped run; a finished run ends at once."""

@@ -45,11 +45,7 @@ def print_listing(console: Console | None = None) -> None:
 
 
 def print_matching(words: Sequence[str], console: Console | None = None) -> None:
-    """Print the recipes that have all these words, or parts of words, in their lines of the list.
-
-    Raises:
-        ValueError: there is none; it names the nearest recipes.
-    """
+    """Print the recipes whose lines in the list have all these words, or parts of words."""
     recipes = [make() for make in RECIPES.values()]
     found = [
         recipe

@@ -61,11 +61,7 @@ def restore_deployed(
 
 
 def _require_same_draw(folder: Path, facts: Mapping[str, Any], task: Task) -> None:
-    """Refuse data whose test images were drawn in another way than in training.
-
-    Raises:
-        ValueError: images that would be scored may have been trained on.
-    """
+    """Refuse data whose test images were drawn in another way than in training."""
     if "split_seed" not in facts:
         return
     before, now = facts["split_sha256"], task.facts()["split_sha256"]
@@ -79,11 +75,7 @@ def _require_same_draw(folder: Path, facts: Mapping[str, Any], task: Task) -> No
 
 
 def _require_same_classes(folder: Path, task: Task) -> None:
-    """Refuse data whose classes have other names or another order than in training.
-
-    Raises:
-        ValueError: a label would mean another class than the one that was learnt.
-    """
+    """Refuse data whose classes have other names or another order than in training."""
     now, path = getattr(getattr(task, "data", None), "classes", None), folder / "figures.npz"
     if now is None or not path.exists():
         return
@@ -125,11 +117,7 @@ def _open(folder: Path) -> tuple[dict[str, Any], Recipe, int, Weights]:
 
 
 def _read(folder: Path, config: Mapping[str, Any]) -> tuple[Recipe, int]:
-    """The recipe and the seed in a run's configuration.
-
-    Raises:
-        ValueError: this version has no such recipe.
-    """
+    """The recipe and the seed in a run's configuration."""
     seed = config.get("seed")
     try:
         if type(seed) is not int:

@@ -73,23 +73,14 @@ from batchformer.nn import exchange as group
 
 @dataclass(frozen=True)
 class Run:
-    """One arm of a recipe with one seed, and its folder.
+    """One arm of a recipe with one seed, and its folder."""
 
-    Args:
-        recipe: with the changes of the command line.
-        arm: of the comparison.
-        seed: pairs runs of several arms.
-        folder: ``RUNS/RECIPE/ARM/seedN``, or one part of it.
-        device: to train on.
-        part: name of this training, where a run consists of several.
-    """
-
-    recipe: Recipe
+    recipe: Recipe  # with the changes of the command line
     arm: str
-    seed: int
-    folder: Path
+    seed: int  # pairs runs of several arms
+    folder: Path  # ``RUNS/RECIPE/ARM/seedN``, or one part of it
     device: torch.device
-    part: str = ""
+    part: str = ""  # name of this training, where a run consists of several
 
     def __post_init__(self) -> None:
         # The recorded recipe has to lead to its data from any working directory.

@@ -63,13 +63,8 @@ def require_finished(folder: Path, split: str | None, part: str = "") -> None:
     """Refuse a source that is missing, not finished, or was trained on another training set.
 
     Args:
-        folder: ``RUNS/RECIPE/ARM/seedN``, or ``RUNS/RECIPE/ARM/seedN/PART``.
         split: hash of what this run trains on; None if the source may have other data.
         part: name of one training of a run with parts.
-
-    Raises:
-        FileNotFoundError: no finished run is there; names the command that trains it.
-        ValueError: the training sets differ.
     """
     whole = folder.parent if part else folder
     root, (recipe, arm, seed) = whole.parents[2], whole.parts[-3:]

@@ -48,11 +48,7 @@ def parts_of(run: Run) -> tuple[Run, ...]:
 
 
 def combine(run: Run) -> bool:
-    """Write the result of a run with parts, if it has some and all of them have finished.
-
-    Returns:
-        Whether it was written.
-    """
+    """Write the result of a run with parts if all of them have finished; whether it was written."""
     kind = run.trained.data.parts
     if not kind:
         return False

@@ -64,24 +64,16 @@ def runs_of_sweep(
 def run_sweep(
     sweep: Sweep,
     base: Recipe,
-    arms: Sequence[str],
-    levels: Sequence[str],
-    seeds: Sequence[int],
-    *,
+    runs: Sequence[Run],
     root: Path,
-    device: torch.device,
     quiet: bool = False,
     together: int = 1,
 ) -> Iterator[Path]:
-    """Train every level with every seed, seed by seed; unfinished runs continue.
+    """Train the runs of a sweep and yield the folder of each that finished.
 
     A run that has not begun is reused where the same was trained under another name. A run that
     diverges is reported; the others continue.
-
-    Yields:
-        The folder of each run that finished.
     """
-    runs = runs_of_sweep(sweep, base, arms, levels, seeds, root, device)
     for one in runs:
         one.require_sources()
     with lock_runs(runs):

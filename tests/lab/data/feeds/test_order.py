@@ -151,8 +151,6 @@ def test_a_distant_step_is_near(monkeypatch: pytest.MonkeyPatch) -> None:
         ((4, 4), 3, {"each": 1}, "3 domains cannot be made from 2: take 1 to 2"),
         ((4, 0, 4), 2, {"each": 1}, "domain 1 of 3 has none"),
         ((0,), 1, {"each": 1}, "there is none"),
-        ((4, 4), 2, {"each": 0}, "take 1 or more"),
-        ((4, 4), 2, {"each": 1, "per_epoch": 0}, "take 1 or more"),
     ],
 )
 def test_batches_that_cannot_be_had(

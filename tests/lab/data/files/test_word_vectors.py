@@ -168,8 +168,6 @@ def test_names_without_any_vector() -> None:
     assert "--data.replacements" in words and "--data.missing-words random" in words
     with pytest.raises(ValueError, match="none of the words has a vector"):
         embed(["burnt"], vectors({}), missing="random")
-    with pytest.raises(ValueError, match="'raise' or 'random', got 'zero'"):
-        embed(["burnt"], vectors(), missing="zero")  # type: ignore[arg-type]
 
 
 def test_random_vectors_have_the_mean_length() -> None:

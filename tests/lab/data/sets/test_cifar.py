@@ -7,12 +7,14 @@ import hashlib
 import pickle
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 from torchvision.datasets import CIFAR10, CIFAR100
 
 from batchformer.cli import questions
+from batchformer.lab.data.sets import cifar
 from batchformer.lab.data.sets.cifar import cifar_lt, read_long_tail
 from batchformer.lab.data.sets.image_layouts import CIFAR_SETS
 from batchformer.lab.data.sets.images import (
@@ -71,19 +73,19 @@ def _check_official(data: LongTailedData, source: CIFAR10 | CIFAR100, counts: li
 
 def test_official_cifar100(official: Callable[[str], Path]) -> None:
     root = official("cifar100")
-    data = cifar_lt("cifar100", ratio=3, root=root, download=False)
+    data = cifar_lt("cifar100", ratio=3, root=root)
     _check_official(data, CIFAR100(str(root)), class_counts(PER_CLASS, 100, 3))
     assert data.test.x.shape == (100 * PER_CLASS, 3, 32, 32)
     assert data.name == "cifar100_lt_exponential_3"
     inside = root / "cifar-100-python"
-    other = cifar_lt(ratio=3, root=inside, seed=1, download=False)
+    other = cifar_lt(ratio=3, root=inside, seed=1)
     assert data.train_counts.tolist() == other.train_counts.tolist()
     assert data.split_sha256 != other.split_sha256
 
 
 def test_official_cifar10_with_steps(official: Callable[[str], Path]) -> None:
     root = official("cifar10")
-    data = cifar_lt("cifar10", ratio=5, profile="step", root=root, download=False)
+    data = cifar_lt("cifar10", ratio=5, profile="step", root=root)
     _check_official(data, CIFAR10(str(root)), [5 * PER_CLASS] * 5 + [PER_CLASS] * 5)
 
 
@@ -100,18 +102,21 @@ def test_file_with_another_checksum_is_never_unpickled(
     damaged = root / "cifar-100-python" / file
     damaged.write_bytes(pickle.dumps({"data": Bomb()}))
     with pytest.raises(RuntimeError, match=f"cifar-100-python .*release: {file} fail the MD5"):
-        cifar_lt(ratio=3, root=root, download=False)
+        cifar_lt(ratio=3, root=root)
     assert not (root / "exploded").exists()
     with damaged.open("rb") as stream:
         pickle.load(stream)
     assert (root / "exploded").exists(), "the bomb of this test is live"
 
 
-def test_absent_data_says_where_what_and_how(tmp_path: Path) -> None:
+def test_absent_data_says_where_what_and_how(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     files = "cifar-10-batches-py/ with .*test_batch, .*cifar10_lt.npz"
-    words = rf"{tmp_path}, .*download=False.*\n.*{files}.*\n.*cifar-10-python\.tar\.gz"
+    words = rf"{tmp_path}, .*no network.*\n.*{files}.*\n.*cifar-10-python\.tar\.gz"
+    monkeypatch.setattr(cifar, "_download", Mock(side_effect=OSError("no network")))
     with pytest.raises(FileNotFoundError, match=words):
-        cifar_lt("cifar10", root=tmp_path, download=False)
+        cifar_lt("cifar10", root=tmp_path)
     with pytest.raises(FileNotFoundError, match=r"other\.npz, and the file does not exist"):
         cifar_lt(root=tmp_path / "other.npz")
 
@@ -156,7 +161,7 @@ def test_the_tail_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     layout = dataclasses.replace(CIFAR_SETS["cifar100"], num_classes=K)
     monkeypatch.setitem(CIFAR_SETS, "cifar100", layout)
     for root in (tmp_path / "cifar100_lt.npz", tmp_path):
-        found = cifar_lt(ratio=RATIO, root=root, download=False)
+        found = cifar_lt(ratio=RATIO, root=root)
         assert found.split_sha256 == data.split_sha256
 
 

@@ -135,5 +135,3 @@ def test_a_tree_of_ones_own(tmp_path: Path) -> None:
             load_domains("tree", place)
     with pytest.raises(ValueError, match="lists are for the known sets"):
         load_domains("tree", tmp_path / "mine", lists=True)
-    with pytest.raises(ValueError, match=r"unknown set of domains 'pax'; choose one of pacs"):
-        ensure_present("pax")

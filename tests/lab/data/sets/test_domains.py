@@ -275,11 +275,6 @@ def test_the_hash_is_that_of_every_row() -> None:
 
 
 def test_domains_that_cannot_be_split() -> None:
-    for fraction in (-0.1, 1.0, 20):
-        with pytest.raises(ValueError, match="at least 0 and less than 1"):
-            split_domain(10, fraction, 0, 0)
-    with pytest.raises(ValueError, match="no domain foto; choose of photo, art, sketch"):
-        DomainSplit(SIZES, ("foto",), "art", seed=0)
     for sources in ((), ("art", "photo"), ("photo", "photo")):
         with pytest.raises(ValueError, match="each once, and not the target"):
             DomainSplit(SIZES, sources, "art", seed=0)

@@ -9,7 +9,6 @@ import pytest
 from batchformer.lab.data.files.location import looked_in, match_name, names_in, not_found
 from batchformer.lab.data.sets.image_layouts import (
     ANNOTATED,
-    cifar_layout,
     ensure_imagenet,
     ensure_lists,
     ensure_voc,
@@ -62,8 +61,6 @@ def test_official_files_of_cifar_must_be_complete_and_come_before_an_npz(tmp_pat
     touch(folder, "meta")
     assert find_cifar("cifar100", tmp_path) == folder == find_cifar("cifar100", folder)
     assert find_cifar("cifar10", tmp_path) is None
-    with pytest.raises(ValueError, match="'cifar1000'; choose one of cifar10, cifar100"):
-        cifar_layout("cifar1000")
 
 
 def test_what_is_known_of_the_listed_sets() -> None:

@@ -163,8 +163,6 @@ def test_what_is_missing_is_described(tmp_path: Path) -> None:
     words = rf"UT-Zappos not found: looked in {place}, and there is {said}.*\n.*folder ut-zap50k"
     with pytest.raises(FileNotFoundError, match=words):
         ensure_present("ut_zappos", tmp_path)
-    with pytest.raises(ValueError, match="unknown set of pairs 'mit'; choose one of mit_states"):
-        ensure_present("mit")
 
 
 def test_other_pairs_are_refused(tmp_path: Path) -> None:

@@ -123,10 +123,6 @@ class DomainSteps:
                 f"a batch of {groups} domains cannot be made from {len(sizes)}: take 1 to "
                 f"{len(sizes)}"
             )
-        if each < 1 or (per_epoch is not None and per_epoch < 1):
-            raise ValueError(
-                f"{each} samples of each domain, and {per_epoch} steps an epoch: take 1 or more"
-            )
         self.groups, self.each, self.seed = groups, each, seed
         self.per_epoch = max(max(sizes) // each, 1) if per_epoch is None else per_epoch
         self._members = [(domain == number).nonzero()[:, 0] for number in range(len(sizes))]

@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, Literal, NamedTuple, TypeVar, get_args
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -195,11 +195,6 @@ class ImageReader:
     root: Path
     geometries: tuple[Geometry, ...]
     on_damaged: OnDamaged = "raise"
-
-    def __post_init__(self) -> None:
-        if self.on_damaged not in get_args(OnDamaged):
-            choices = " or ".join(map(repr, get_args(OnDamaged)))
-            raise ValueError(f"on_damaged must be {choices}, got {self.on_damaged!r}")
 
     def __call__(self, request: ImageRequest) -> ImageBatch:
         sides = [geometry.size for geometry in self.geometries]

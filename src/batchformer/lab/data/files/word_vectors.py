@@ -110,8 +110,6 @@ def embed(
             names them all, or draw a `random` vector from a normal distribution, with the mean
             length of the vectors; its direction depends on the name alone.
     """
-    if missing not in ("raise", "random"):
-        raise ValueError(f"missing must be 'raise' or 'random', got {missing!r}")
     found: dict[str, Tensor] = {}
     composed: dict[str, tuple[str, ...]] = {}
     left_out: dict[str, tuple[str, ...]] = {}

@@ -70,11 +70,12 @@ def files_of(name: str, root: str | Path | None = None) -> AttributeFiles | None
     `root` is an ``.npz`` or a folder. The two ``.mat`` files are looked for first in a subfolder of
     the set's name, then in the folder itself; ``NAME_gzsl.npz`` is looked for last.
     """
-    known, place = _known(name), looked_in(root)
+    place = looked_in(root)
     if place.suffix == ".npz":
         return AttributeFiles(place) if place.is_file() else None
-    if known is None:
+    if name == OWN:
         return None
+    known = ATTRIBUTE_SETS[name]
     for folder in (folder_named(root, [known.title]), place):
         there = [folder / file for file in known.splits if (folder / file).is_file()]
         if there and (folder / FEATURES).is_file():
@@ -85,16 +86,16 @@ def files_of(name: str, root: str | Path | None = None) -> AttributeFiles | None
 
 def ensure_present(name: str, root: str | Path | None = None) -> AttributeFiles:
     """The files of a set; if there are none, a FileNotFoundError says what to do."""
-    known, found = _known(name), files_of(name, root)
+    found, place = files_of(name, root), looked_in(root)
     if found is not None:
         return found
-    place = looked_in(root)
-    if known is None:
+    if name == OWN:
         raise FileNotFoundError(
             f"There is no file of features {place}. Name your own .npz by --data.root; it holds "
             "features (N, D), labels (N,), att (K, A), and the rows trainval_loc, test_seen_loc "
             "and test_unseen_loc, all counted from 0."
         )
+    known = ATTRIBUTE_SETS[name]
     title = known.title
     raise not_found(
         f"{title} not found: looked in {place} and in a folder {title} there",
@@ -102,13 +103,3 @@ def ensure_present(name: str, root: str | Path | None = None) -> AttributeFiles:
         known.source,
         "folder, or an .npz,",
     )
-
-
-def _known(name: str) -> AttributeSet | None:
-    """The known set of this name; None for the user's own."""
-    if name != OWN and name not in ATTRIBUTE_SETS:
-        raise ValueError(
-            f"unknown set of features {name!r}; choose one of {', '.join(ATTRIBUTE_SETS)}, or "
-            f"{OWN} for your own"
-        )
-    return ATTRIBUTE_SETS.get(name)

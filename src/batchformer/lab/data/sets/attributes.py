@@ -99,8 +99,6 @@ class AttributeFeatures:
                 f"{self.name} names no classes of validation to choose settings by; give "
                 "val_classes, or train on all seen classes at once: --data.no-choose"
             )
-        if not 0 < fraction < 1:
-            raise ValueError(f"fraction must be between 0 and 1, got {fraction}")
         labels = self.labels[self.trainval]
         chosen = torch.isin(labels, self.val_classes)
         held = torch.zeros_like(chosen)

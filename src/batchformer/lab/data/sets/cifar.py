@@ -14,9 +14,9 @@ from batchformer.insight.optional import extra
 from batchformer.lab.data.files.location import looked_in
 from batchformer.lab.data.files.lock import locked
 from batchformer.lab.data.sets.image_layouts import (
+    CIFAR_SETS,
     CifarLayout,
     Name,
-    cifar_layout,
     cifar_not_found,
     find_cifar,
 )
@@ -39,7 +39,6 @@ def cifar_lt(
     profile: Profile = "exponential",
     root: Path | None = None,
     seed: int = 0,
-    download: bool = True,
 ) -> LongTailedData[ImageSplit]:
     """CIFAR with a long-tailed training part and the complete balanced test part.
 
@@ -47,13 +46,13 @@ def cifar_lt(
     `<name>_lt.npz` in that folder; a download of the official files into it. `ratio` is images of
     the largest class over those of the smallest. Seed 0 of the draw gives the widely used list.
     """
-    layout = cifar_layout(name)
+    layout = CIFAR_SETS[name]
     root = looked_in(root)
     source = find_cifar(name, root)
     title = f"{name}_lt_{profile}_{ratio:g}"
     if source is not None and source.suffix == ".npz":
         return read_long_tail(source, layout.num_classes, ratio, profile, seed, title)
-    folder = _download_or_raise(name, root, download) if source is None else source.parent
+    folder = _download_or_raise(name, root) if source is None else source.parent
     train = _read_official(folder, layout, train=True)
     test = _read_official(folder, layout, train=False)
     labels = np.asarray(train.targets, dtype=np.int64)
@@ -72,9 +71,9 @@ def official_labels(name: Name, root: Path | None = None) -> npt.NDArray[np.int6
     if source is None or source.suffix == ".npz":
         raise FileNotFoundError(
             f"the official files of {name} are not in {root}; give --root the folder that holds "
-            f"{cifar_layout(name).folder}/"
+            f"{CIFAR_SETS[name].folder}/"
         )
-    train = _read_official(source.parent, cifar_layout(name), train=True)
+    train = _read_official(source.parent, CIFAR_SETS[name], train=True)
     return np.asarray(train.targets, dtype=np.int64)
 
 
@@ -105,24 +104,21 @@ def _damaged(folder: Path, reader: Any) -> list[str]:
     return [file for file, md5 in expected if not check_integrity(str(base / file), md5)]
 
 
-def _download_or_raise(name: Name, root: Path, download: bool) -> Path:
+def _download_or_raise(name: Name, root: Path) -> Path:
     """Download into `root` and return it; raises FileNotFoundError if that is not possible."""
-    layout = cifar_layout(name)
-    reason = "downloading is off (download=False)"
+    layout = CIFAR_SETS[name]
     if root.suffix == ".npz":
-        reason = "the file does not exist"
-    elif download:
-        reader = getattr(_torchvision_datasets(), layout.reader)
-        lock = root / f".{layout.folder}.lock"
-        waiting = f"{layout.reader}: waiting for another process that downloads it into {root}."
-        try:
-            with locked(lock, waiting=waiting) as taken:
-                if find_cifar(name, root) != root / layout.folder:
-                    _download(reader, layout, root, taken)
-            return root
-        except (OSError, RuntimeError) as error:
-            reason = f"the download failed ({error})"
-    raise cifar_not_found(name, root, reason)
+        raise cifar_not_found(name, root, "the file does not exist")
+    reader = getattr(_torchvision_datasets(), layout.reader)
+    lock = root / f".{layout.folder}.lock"
+    waiting = f"{layout.reader}: waiting for another process that downloads it into {root}."
+    try:
+        with locked(lock, waiting=waiting) as taken:
+            if find_cifar(name, root) != root / layout.folder:
+                _download(reader, layout, root, taken)
+        return root
+    except (OSError, RuntimeError) as error:
+        raise cifar_not_found(name, root, f"the download failed ({error})") from error
 
 
 def _download(reader: Any, layout: CifarLayout, root: Path, has_lock: bool) -> None:

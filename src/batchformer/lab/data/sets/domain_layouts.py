@@ -123,9 +123,8 @@ def load_domains(name: str, root: str | Path | None = None, lists: bool = False)
 
 def place_of(name: str, root: str | Path | None = None) -> Path:
     """The folder of the domains: one of the set's usual names in `root`, or `root` itself."""
-    known = _known(name)
-    if known is not None:
-        return folder_named(root, known.folders)
+    if name != TREE:
+        return folder_named(root, DOMAIN_SETS[name].folders)
     if root is None:
         raise FileNotFoundError(
             "Whose images? Name a folder with <domain>/<class>/<image> by --data.root."
@@ -135,8 +134,8 @@ def place_of(name: str, root: str | Path | None = None) -> Path:
 
 def ensure_present(name: str, root: str | Path | None = None, lists: bool = False) -> None:
     """Raise an error that says what to do unless each domain has its folder, or its list."""
-    known, place = _known(name), place_of(name, root)
-    if known is None:
+    place = place_of(name, root)
+    if name == TREE:
         if lists:
             raise ValueError(f"{TREE}: lists are for the known sets; leave them out")
         if not place.is_dir():
@@ -144,6 +143,7 @@ def ensure_present(name: str, root: str | Path | None = None, lists: bool = Fals
                 f"{place} is not a folder. Expected: {place}/<domain>/<class>/<image>"
             )
         return
+    known = DOMAIN_SETS[name]
     found: Mapping[str, object]
     kind, found = ("list", _lists(known, place)) if lists else ("folder", _folders(known, place))
     missing = [f"{kind} of {domain}" for domain in known.domains if domain not in found]
@@ -156,16 +156,6 @@ def ensure_present(name: str, root: str | Path | None = None, lists: bool = Fals
             known.source,
             usual=known.folders[0],
         )
-
-
-def _known(name: str) -> DomainLayout | None:
-    """The layout of a set; None for the user's own."""
-    if name != TREE and name not in DOMAIN_SETS:
-        raise ValueError(
-            f"unknown set of domains {name!r}; choose one of {', '.join(DOMAIN_SETS)}, or {TREE} "
-            "for your own"
-        )
-    return DOMAIN_SETS.get(name)
 
 
 def _folders(known: DomainLayout, place: Path) -> dict[str, str]:

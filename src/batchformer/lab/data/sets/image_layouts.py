@@ -45,19 +45,12 @@ CIFAR_SETS: dict[str, CifarLayout] = {
 }
 
 
-def cifar_layout(name: str) -> CifarLayout:
-    """The layout of `cifar10` or `cifar100`."""
-    if name not in CIFAR_SETS:
-        raise ValueError(f"unknown data set {name!r}; choose one of {', '.join(CIFAR_SETS)}")
-    return CIFAR_SETS[name]
-
-
 def find_cifar(name: str, root: str | Path | None = None) -> Path | None:
     """The `.npz` file or official folder that `cifar_lt` would read, or None if there is none.
 
     Looks at file names only: nothing is opened, and torchvision is not imported.
     """
-    layout, root = cifar_layout(name), looked_in(root)
+    layout, root = CIFAR_SETS[name], looked_in(root)
     if root.suffix == ".npz":
         return root if root.is_file() else None
     for folder in (root / layout.folder, root):
@@ -84,7 +77,7 @@ def ensure_cifar(name: str, root: str | Path | None = None) -> None:
 
 def cifar_not_found(name: str, root: Path, reason: str) -> FileNotFoundError:
     """The error for CIFAR data that is not there."""
-    layout = cifar_layout(name)
+    layout = CIFAR_SETS[name]
     return not_found(
         f"{layout.reader} not found: looked in {root}, and {reason}",
         f"the folder {layout.folder}/ with {', '.join(layout.files)}, or the file {name}_lt.npz",

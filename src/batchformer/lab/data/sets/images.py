@@ -188,7 +188,7 @@ Data = TypeVar("Data", bound=LongTailedData[Any])
 
 
 def only_classes(data: Data, least: int, most: int) -> Data:
-    """The images of classes of some size, numbered anew in their order; 0 and 0: all of them."""
+    """The images of classes of some size, which are renumbered in order; 0 and 0: all of them."""
     if not (least or most):
         return data
     kept = classes_of_size(data.train_counts, least, most)

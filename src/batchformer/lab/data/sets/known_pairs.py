@@ -85,12 +85,12 @@ def load_pairs(name: str, root: str | Path | None = None) -> PairFiles:
 
 def place_of(name: str, root: str | Path | None = None) -> Path:
     """The folder of a set: one of its usual names in `root`, or `root` itself."""
-    return folder_named(root, _known(name).folders)
+    return folder_named(root, PAIR_SETS[name].folders)
 
 
 def ensure_present(name: str, root: str | Path | None = None) -> None:
     """Raise a FileNotFoundError that says what to do unless lists, metadata and images exist."""
-    known, place = _known(name), place_of(name, root)
+    known, place = PAIR_SETS[name], place_of(name, root)
     missing = [file for file in _LISTS.values() if not (place / file).is_file()]
     if not (place / METADATA).is_file() and not (place / CONVERTED).is_file():
         missing.append(METADATA)
@@ -120,15 +120,6 @@ def read_pair_list(file: Path) -> list[Pair]:
                     f"{line.strip()!r}"
                 )
     return pairs
-
-
-def _known(name: str) -> PairLayout:
-    if name not in PAIR_SETS:
-        raise ValueError(
-            f"unknown set of pairs {name!r}; choose one of {', '.join(PAIR_SETS)}; name your own "
-            "images in a table with the columns image, attribute, object, split"
-        )
-    return PAIR_SETS[name]
 
 
 def _forms(path: str, attribute: str, thing: str) -> dict[str, str]:

@@ -28,10 +28,6 @@ def shard(method: Method, train: TrainConfig) -> None:
 
     The method is the root, because its ``step`` and ``predict`` use the network: both gather the
     parameters they need, whichever part of the network they call.
-
-    Args:
-        method: on its device.
-        train: refused if it asks for copies of the weights.
     """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method

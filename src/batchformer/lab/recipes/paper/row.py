@@ -22,25 +22,18 @@ Arm = Literal["baseline", "batchformer"]
 class PaperRow:
     """One method on one data set with one network, as the paper prints it."""
 
-    table: str
-    """T1 to T8 and T6b (the appendix's longer T6); tables without such a number by subject."""
-    task: Task
-    """Family of experiments."""
-    data: str
-    """Data set, with what distinguishes its versions."""
-    model: str
-    """Network."""
-    method: str
-    """What is trained; the row with BatchFormer names the method it is added to."""
-    arm: Arm
-    """With BatchFormer, or without."""
+    table: str  # T1 to T8 and T6b (the appendix's longer T6); tables without a number by subject
+    task: Task  # family of experiments
+    data: str  # data set, with what distinguishes its versions
+    model: str  # network
+    method: str  # what is trained; the row with BatchFormer names the method it is added to
+    arm: Arm  # with BatchFormer, or without
+    # Every printed number in percent by metric, the headline first; a dash is left out
     numbers: Mapping[str, float]
-    """Every printed number in percent by metric, the headline first; a dash is left out."""
+    # Name of the recipe that trains this row; None where the paper copies a published number of a
+    # method that it also trains
     recipe: str | None = None
-    """Name of the recipe that trains this row; None where the paper copies a published number of a
-    method that it also trains."""
-    note: str = ""
-    """What a reader should know before trusting the number."""
+    note: str = ""  # what a reader should know before trusting the number
 
     @property
     def headline(self) -> str:

@@ -181,12 +181,7 @@ def change_of_loss(group: RunGroup) -> list[str]:
 
 
 def valleys(run: RecordedRun) -> dict[str, Mapping[str, Any]]:
-    """Where SWAD's valley was, for every training of a run.
-
-    Returns:
-        The values of its record by the part of the run, which is empty where it is one training;
-        nothing for a run without SWAD.
-    """
+    """Where SWAD's valley was, by part of a run ("" where it is one training); {} without SWAD."""
     found = findings_of(run.result or {})
     by_part = {name.rpartition("/"): values for name, values in found.items()}
     return {part: values for (part, _, kind), values in by_part.items() if kind == "swad"}

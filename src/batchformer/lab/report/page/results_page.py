@@ -85,12 +85,7 @@ def make_pages(pages: Sequence[Path], root: Path) -> list[tuple[Path, bool]]:
 
 
 def make_page(text: str, root: Path, called: str = "the page") -> str:
-    """Make every table of a page from the records below ``root``.
-
-    Raises:
-        ValueError: the description of a table is wrong, or its records are missing; the page and
-            the table are named.
-    """
+    """Make every table of a page from the records below ``root``."""
     blocks = CODE.split(text)
     words = "".join(blocks[::2])
     opened, found = words.count("<!-- table "), len(TABLE.findall(words))

@@ -194,11 +194,7 @@ class ComparisonEvidence:
 
 
 def load(root: Path, *folders: str) -> ComparisonEvidence:
-    """Read the records of one comparison below ``root``, or of several to be pooled.
-
-    Raises:
-        ValueError: there are no records, or they do not belong together.
-    """
+    """Read the records of one comparison below ``root``, or of several to be pooled."""
     if len(folders) > 1:
         return ComparisonEvidence("", {}, pooled=[load(root, folder) for folder in folders])
     folder = root / folders[0]

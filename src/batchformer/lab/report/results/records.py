@@ -167,11 +167,7 @@ def records_in(folder: Path) -> list[Record]:
 
 
 def read_record(path: Path, content: Mapping[str, Any] | None = None) -> Record:
-    """The record in a file.
-
-    Raises:
-        ValueError: the file holds no record, or one of a newer version; it is named.
-    """
+    """The record in a file."""
     try:
         plain = dict(json.loads(path.read_bytes()) if content is None else content)
         if int(plain.pop("format")) > FORMAT:
@@ -186,11 +182,7 @@ def read_record(path: Path, content: Mapping[str, Any] | None = None) -> Record:
 
 
 def require_one_configuration(records: Sequence[Record], folder: Path) -> None:
-    """Refuse a comparison whose records differ in settings, or whose arms differ in data.
-
-    Raises:
-        ValueError: with what differs.
-    """
+    """Refuse a comparison whose records differ in settings, or whose arms differ in data."""
     for record in records[1:]:
         first = records[0]
         if record.deciding != first.deciding:
