@@ -181,3 +181,26 @@ def test_where_no_samples_arrive_it_is_refused(
 ) -> None:
     with pytest.raises(AttachError, match=words):
         attach(model, at=at, example=example)
+
+
+class SeveralDropouts(nn.Module):
+    """One head reads the features after several dropouts, and its outputs are averaged."""
+
+    def __init__(self, rate: float = 0.3) -> None:
+        super().__init__()
+        self.body, self.features = nn.Linear(4, 8), nn.Identity()
+        self.dropouts = nn.ModuleList(nn.Dropout(rate) for _ in range(3))
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        features = self.features(self.body(x).relu())
+        return torch.stack([self.head(drop(features)) for drop in self.dropouts]).mean(0)
+
+
+def test_a_head_that_is_called_several_times_is_told_of_the_identity_that_works() -> None:
+    with pytest.raises(AttachError, match=r"called 3 times.*through an nn\.Identity\(\)"):
+        attach(SeveralDropouts())
+    model = attach(SeveralDropouts(), at="features", verbose=False)
+    assert model(torch.randn(6, 4)).shape == (12, 3)
+    result = check(model, torch.randn(6, 4))
+    assert result, str(result)

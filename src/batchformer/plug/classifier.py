@@ -413,7 +413,9 @@ def usable(call: Call, record: Trace, named: bool = False) -> Call:
     if call.times > 1:
         raise AttachError(
             f"attach(): {call.name!r} is called {call.times} times in one forward pass, so its "
-            f"rows would double more than once. {record.candidates([call.name])}"
+            f"rows would double more than once. If all calls read the same features (several "
+            f"dropouts), let forward send these through an nn.Identity() of the model first, and "
+            f"name that with at=. {record.candidates([call.name])}"
         )
     if call.source is None:
         given = f"a {type(call.args[0]).__name__}" if call.args else "given by keyword"
