@@ -204,3 +204,37 @@ def test_a_head_that_is_called_several_times_is_told_of_the_identity_that_works(
     assert model(torch.randn(6, 4)).shape == (12, 3)
     result = check(model, torch.randn(6, 4))
     assert result, str(result)
+
+
+class FrozenBody(nn.Module):
+    """Its ``train()`` keeps the body in eval once that is frozen, as for a pretrained one."""
+
+    def __init__(self, frozen: bool = True) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 8))
+        self.head, self.frozen = nn.Linear(8, 3), frozen
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.body(x))  # type: ignore[no-any-return]
+
+    def train(self, mode: bool = True) -> FrozenBody:
+        super().train(mode)
+        if self.frozen:
+            self.body.eval()
+        return self
+
+
+@pytest.mark.parametrize("at", ["body.2", ["body.2", "head"]])
+def test_a_place_that_stays_in_eval_is_named(at: str | list[str]) -> None:
+    assert attach(FrozenBody(), verbose=False)(torch.randn(6, 4)).shape == (12, 3)
+    model = FrozenBody()
+    with pytest.raises(AttachError, match=r"'body\.2' stays in eval when the model is in training"):
+        attach(model, at=at)
+    assert not any("batchformer" in name for name, _ in model.named_modules())
+    later = attach(FrozenBody(frozen=False), at=at, verbose=False)
+    later.frozen = True
+    for mode in (True, False):
+        result = check(later.train(mode), torch.randn(6, 4))
+        assert [finding.question for finding in result.failures] == ["is it on?"]
+        assert "own train() leaves its BatchFormer in eval" in result.failures[0].seen
+        assert not later.body.training
