@@ -129,6 +129,25 @@ def test_the_batch_axis_is_found() -> None:
     assert model(torch.randn(5, 6, 4)).shape == (10, 3)
 
 
+class Graphs(nn.Module):
+    """Nodes are averaged into graphs, so that nothing says how many graphs there are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(4, 8), nn.Linear(8, 3)
+
+    def forward(self, nodes: Tensor, graph: Tensor) -> Tensor:
+        sums = torch.zeros(int(graph.max()) + 1, 8).index_add(0, graph, self.body(nodes))
+        return self.head(sums / torch.bincount(graph)[:, None])  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("nodes", [8, 9])
+def test_as_many_channels_as_rows_are_no_samples(nodes: int) -> None:
+    graph = torch.arange(nodes) // 3
+    with pytest.raises(AttachError, match=r"no axis holds the samples.*In a forward of your own"):
+        attach(Graphs(), example=(torch.randn(nodes, 4), graph))
+
+
 class Flattened(SequenceFirst):
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.body(x).flatten(0, 1)).view(x.shape[0], -1)

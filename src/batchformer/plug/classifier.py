@@ -449,7 +449,9 @@ def axes_of(call: Call, rows: int | None, width: int | None, record: Trace) -> t
     assert call.source is not None
     shape, samples = tuple(call.source.shape), record.rows
     if rows is None:
-        rows = next((axis for axis in (0, 1) if shape[axis : axis + 1] == (samples,)), None)
+        channels = channel_axis(call, record)  # as many of these as samples are no samples
+        axes = (axis for axis in (0, 1) if width is not None or (axis - channels) % len(shape))
+        rows = next((axis for axis in axes if shape[axis : axis + 1] == (samples,)), None)
     known = rows is not None and len(shape) >= 2 and -len(shape) <= rows < len(shape)
     if rows is None or not known or shape[rows] != samples:
         raise AttachError(
