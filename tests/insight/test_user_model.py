@@ -143,3 +143,34 @@ def test_what_cannot_be_looked_at_is_refused(loader: DataLoader[Any]) -> None:
             look_at(own_network(), [(images, labels)])
     with pytest.raises(ValueError, match="two or more samples"):
         look_at(own_network(), [])
+
+
+class LastState(nn.Module):
+    """Reads (L, N, 5) and classifies the last state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn, self.head = nn.GRU(5, 8), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.rnn(x)[1][-1])  # type: ignore[no-any-return]
+
+
+class Transposed(nn.Module):
+    """A wrapper that reads (N, L, 5)."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.model(x.transpose(0, 1))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("length", [6, 50])
+def test_sequence_first_samples_are_told_how_to_be_looked_at(length: int) -> None:
+    x, labels = torch.randn(length, 20, 5), torch.arange(20) % 3
+    model = bf.attach(LastState(), example=x, input_axis=1, verbose=False)
+    with pytest.raises(ValueError, match=r"20 labels for inputs of shape.*wrap it in a module"):
+        look_at(model, [(x, labels)])
+    assert "attention" in look_at(Transposed(model), [(x.transpose(0, 1), labels)]).arrays

@@ -125,6 +125,31 @@ def test_maps_and_single_numbers_have_one_too(classes: int) -> None:
     assert influence(made, torch.randn(4, 3, 8, 8)) > 0
 
 
+class Ordinal(nn.Module):
+    """One score for each sample, and thresholds: its outputs move together."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.score = nn.Linear(8, 8), nn.Linear(8, 1, bias=False)
+        self.thresholds = nn.Parameter(torch.zeros(4))  # as CORAL starts
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.score(self.body(x).relu()) - self.thresholds
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("apart", [0.0, 1.0, 4.0])
+def test_outputs_that_move_together_are_not_taken_for_a_dead_encoder(
+    dtype: torch.dtype, apart: float
+) -> None:
+    torch.manual_seed(0)
+    made = attach(Ordinal(), verbose=False).to(dtype)
+    made.thresholds.data += torch.linspace(-apart, apart, 4).to(dtype)
+    result = check(made, X[:4].to(dtype))
+    assert result.passed, str(result)
+    assert result.influence is not None and result.influence > NEXT_TO_NOTHING
+
+
 def test_of_several_outputs_that_with_mixed_rows_counts() -> None:
     class TwoOutputs(nn.Module):
         def __init__(self) -> None:

@@ -265,3 +265,38 @@ def test_eval_is_compared_on_inputs_of_the_same_strides() -> None:
 class First(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return x[:, 0]
+
+
+class OfTheLongest(nn.Module):
+    """A tagger whose outputs are as long as the longest sample of the batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn, self.head = nn.GRU(8, 16, batch_first=True), nn.Linear(16, 3)
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        packed = nn.utils.rnn.pack_padded_sequence(x, lengths, True, enforce_sorted=False)
+        states, _ = nn.utils.rnn.pad_packed_sequence(self.rnn(packed)[0], batch_first=True)
+        return self.head(states)  # type: ignore[no-any-return]
+
+
+def test_outputs_as_long_as_the_longest_sample_need_equal_lengths() -> None:
+    x, ragged, equal = torch.randn(4, 7, 8), torch.tensor([7, 3, 5, 2]), torch.full((4,), 7)
+    model = attach(OfTheLongest(), example=(x, ragged), verbose=False)
+    with pytest.raises(ValueError, match="pass samples of equal lengths"):
+        check(model, (x, ragged))
+    assert check(model, (x, equal))
+
+
+class InInferenceMode(Backbone):
+    """The frozen backbone runs in inference mode, whose tensors do not count their changes."""
+
+    def forward(self, x: Tensor) -> Any:
+        with torch.inference_mode():
+            features = self.body(x)
+        return self.head(features.clone())
+
+
+def test_a_backbone_in_inference_mode_is_checked() -> None:
+    result = check(attach(InInferenceMode(), verbose=False), X)
+    assert result, str(result)

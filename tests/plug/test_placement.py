@@ -129,6 +129,25 @@ def test_the_batch_axis_is_found() -> None:
     assert model(torch.randn(5, 6, 4)).shape == (10, 3)
 
 
+class Graphs(nn.Module):
+    """Nodes are averaged into graphs, so that nothing says how many graphs there are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(4, 8), nn.Linear(8, 3)
+
+    def forward(self, nodes: Tensor, graph: Tensor) -> Tensor:
+        sums = torch.zeros(int(graph.max()) + 1, 8).index_add(0, graph, self.body(nodes))
+        return self.head(sums / torch.bincount(graph)[:, None])  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("nodes", [8, 9])
+def test_as_many_channels_as_rows_are_no_samples(nodes: int) -> None:
+    graph = torch.arange(nodes) // 3
+    with pytest.raises(AttachError, match=r"no axis holds the samples.*In a forward of your own"):
+        attach(Graphs(), example=(torch.randn(nodes, 4), graph))
+
+
 class Flattened(SequenceFirst):
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.body(x).flatten(0, 1)).view(x.shape[0], -1)
@@ -181,3 +200,60 @@ def test_where_no_samples_arrive_it_is_refused(
 ) -> None:
     with pytest.raises(AttachError, match=words):
         attach(model, at=at, example=example)
+
+
+class SeveralDropouts(nn.Module):
+    """One head reads the features after several dropouts, and its outputs are averaged."""
+
+    def __init__(self, rate: float = 0.3) -> None:
+        super().__init__()
+        self.body, self.features = nn.Linear(4, 8), nn.Identity()
+        self.dropouts = nn.ModuleList(nn.Dropout(rate) for _ in range(3))
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        features = self.features(self.body(x).relu())
+        return torch.stack([self.head(drop(features)) for drop in self.dropouts]).mean(0)
+
+
+def test_a_head_that_is_called_several_times_is_told_of_the_identity_that_works() -> None:
+    with pytest.raises(AttachError, match=r"called 3 times.*through an nn\.Identity\(\)"):
+        attach(SeveralDropouts())
+    model = attach(SeveralDropouts(), at="features", verbose=False)
+    assert model(torch.randn(6, 4)).shape == (12, 3)
+    result = check(model, torch.randn(6, 4))
+    assert result, str(result)
+
+
+class FrozenBody(nn.Module):
+    """Its ``train()`` keeps the body in eval once that is frozen, as for a pretrained one."""
+
+    def __init__(self, frozen: bool = True) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 8))
+        self.head, self.frozen = nn.Linear(8, 3), frozen
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.body(x))  # type: ignore[no-any-return]
+
+    def train(self, mode: bool = True) -> FrozenBody:
+        super().train(mode)
+        if self.frozen:
+            self.body.eval()
+        return self
+
+
+@pytest.mark.parametrize("at", ["body.2", ["body.2", "head"]])
+def test_a_place_that_stays_in_eval_is_named(at: str | list[str]) -> None:
+    assert attach(FrozenBody(), verbose=False)(torch.randn(6, 4)).shape == (12, 3)
+    model = FrozenBody()
+    with pytest.raises(AttachError, match=r"'body\.2' stays in eval when the model is in training"):
+        attach(model, at=at)
+    assert not any("batchformer" in name for name, _ in model.named_modules())
+    later = attach(FrozenBody(frozen=False), at=at, verbose=False)
+    later.frozen = True
+    for mode in (True, False):
+        result = check(later.train(mode), torch.randn(6, 4))
+        assert [finding.question for finding in result.failures] == ["is it on?"]
+        assert "own train() leaves its BatchFormer in eval" in result.failures[0].seen
+        assert not later.body.training

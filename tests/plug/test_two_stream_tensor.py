@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from batchformer import attach, match, split
+from batchformer import attach, match, split, stream_loss
 from batchformer.plug.two_stream_tensor import COMPILER_MARKS, TwoStreamTensor, mark_two_streams
 
 Y = torch.tensor([0, 1, 2, 3])
@@ -199,6 +199,54 @@ def cross_entropies(rows: object, targets: object) -> Tensor:
 
 
 @pytest.mark.parametrize(
+    "join",
+    [
+        lambda a, b: torch.cat((a, b)),
+        lambda a, b: torch.vstack([a, b]),
+        lambda a, b: torch.cat((a, b)).detach().softmax(1),
+        lambda a, b: torch.hstack((a[:, 0], b[:, 0])),
+        lambda a, b: torch.cat((torch.cat((a, b)), b)),
+        lambda a, b: torch.cat((torch.cat((a, b)), torch.cat((b, b)))),
+    ],
+)
+def test_outputs_of_several_calls_are_no_two_halves(join: Callable[..., Tensor]) -> None:
+    """Doubled as halves, targets of the second call would meet mixed rows of the first."""
+    joined = join(logits(8), logits(6))
+    y = torch.zeros(len(joined) // 2, dtype=torch.long)
+    with pytest.warns(
+        UserWarning, match=r"match\(\): Several outputs were joined here.*torch\.cat"
+    ):
+        match({"logits": joined}, y)
+    for use in (split, lambda out: stream_loss(F.cross_entropy, out, y)):
+        with (
+            warnings.catch_warnings(),
+            pytest.raises(ValueError, match="Several outputs were joined"),
+        ):
+            warnings.simplefilter("ignore")
+            use(joined)
+    with pytest.raises(RuntimeError, match="Several outputs were joined"):
+        _ = joined - y.view(-1, *[1] * (joined.ndim - 1))
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda a, b, y: match(torch.cat((a, b)), torch.cat((match(a, y), match(b, y)))),
+        lambda a, b, y: match(torch.cat((a, b), dim=1), y),
+        lambda a, b, y: match(torch.cat((a, torch.empty(0, 5))), y),
+        lambda a, b, y: match(torch.cat((split(a).plain, split(b).plain)), torch.cat((y, y))),
+        lambda a, b, y: split(torch.cat((a, b))[:8]),
+        lambda a, b, y: torch.cat((a, b)).sum().backward(),
+        lambda a, b, y: F.cross_entropy(torch.cat((a, b)), y.repeat(4)).backward(),
+    ],
+)
+def test_outputs_that_are_joined_on_purpose_are_left_alone(use: Callable[..., object]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        use(logits(), logits(), Y)
+
+
+@pytest.mark.parametrize(
     "loss",
     [
         lambda out: cross_entropies(out, Y),
@@ -288,7 +336,7 @@ def test_what_keeps_the_rows_keeps_the_memory() -> None:
     assert type(torch.cat([out, out], 1)) is type(F.relu(input=out)) is TwoStreamTensor
     assert {type(part) for part in (*out.split(2, 1), *out.chunk(2, 1))} == {TwoStreamTensor}
     assert {type(part) for part in (*out.split(4), *out.chunk(2), *out[:, :1].mT)} == {Tensor}
-    assert type(torch.cat([out, out])) is Tensor
+    assert type(torch.cat([out, torch.zeros(3, 5)])) is Tensor
     loss = F.cross_entropy(out, torch.zeros(8, dtype=torch.long))
     assert type(loss) is Tensor
     assert type(out[:4]) is Tensor and type(split(out).plain) is Tensor

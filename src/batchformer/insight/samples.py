@@ -69,6 +69,13 @@ def collect(
         raise ValueError(f"look_at() needs two or more samples, and the loader gives {held}.")
     joined = _joined(inputs, most)
     held = min(held, most)
+    for part in joined.values() if isinstance(joined, dict) else (joined,):
+        if len(part) != held:
+            raise ValueError(
+                f"look_at(): there are {held} labels for inputs of shape {tuple(part.shape)}. "
+                "Samples must be on the first axis, also for a model that reads (L, N, ...): wrap "
+                "it in a module that transposes."
+            )
     if captions is not None and not callable(captions):
         texts = list(captions)
     picture = isinstance(joined, Tensor) and joined.ndim == 4
@@ -87,8 +94,9 @@ def _numbers_of_classes(labels: Tensor) -> Tensor:
     whole = labels.long()
     if not torch.equal(whole.to(labels.dtype), labels):
         raise ValueError(
-            "look_at(): the labels of the loader are not whole numbers. Use a loader that gives "
-            "one class from 0 on for each sample."
+            "look_at(): the labels of the loader, the second part of its batches, are not whole "
+            "numbers. Use a loader that gives one class from 0 on for each sample. For a model of "
+            "several inputs, let it give a dict of these with `labels`."
         )
     return whole
 

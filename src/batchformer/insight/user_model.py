@@ -21,7 +21,7 @@ from batchformer.insight.samples import Captions, Inputs, Samples, call, collect
 from batchformer.nn.arguments import a_model
 from batchformer.plug.classifier import find_classifiers, output_tensors, trace
 from batchformer.plug.example import find_batch
-from batchformer.plug.insertion import RECORD, Attachment, WithBatchFormer, unwrap
+from batchformer.plug.insertion import WithBatchFormer, find_record, unwrap
 from batchformer.plug.preserve import preserve_state
 
 MOST = 1024  # samples that are looked at, at most: all of them are held in memory
@@ -132,8 +132,8 @@ def relations_of(
     Raises:
         ValueError: it has no single classifier, or BatchFormer stands elsewhere.
     """
-    record: Attachment | None = model.__dict__.get(RECORD)
-    named = dict(model.named_modules())
+    holder, record = find_record(model)  # which is inside, if the model was wrapped since
+    named = dict(holder.named_modules())
     if record is None:
         batch = find_batch(model, example)
         places: Sequence[str] = find_classifiers(model, trace(model, batch))

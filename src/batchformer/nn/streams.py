@@ -13,6 +13,7 @@ import copy
 import dataclasses
 import functools
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, get_args
 
@@ -61,6 +62,9 @@ def split(outputs: Any) -> Streams:
                 f"batch. A model in eval, or without BatchFormer, returns one stream; split only "
                 f"outputs of an attached model in training."
             )
+    joined = _joined(outputs)
+    if joined is not None:
+        raise ValueError(f"split(): {joined}")
     return Streams(
         plain=_map_rows(outputs, lambda rows: rows[: len(rows) // 2]),
         mixed=_map_rows(outputs, lambda rows: rows[len(rows) // 2 :]),
@@ -85,6 +89,12 @@ def is_doubled(outputs: Any, targets: Any) -> bool:
             f"{' or '.join(map(str, _fits(rows_out)))}, but {found}. A list must have one entry "
             f"for each sample: put parts that have rows into a tuple or dict, and leave out "
             f"parts that do not belong to samples."
+        )
+    joined = _joined(outputs) if doubled == {True} else None
+    if joined is not None:
+        warnings.warn(
+            f"match(): {joined} If all outputs have the same targets, this is right as it is.",
+            stacklevel=3,
         )
     return doubled == {True}
 
@@ -245,6 +255,14 @@ def _repeated(rows: Any) -> Any:
     if isinstance(rows, list):
         return rows + rows
     return sys.modules["numpy"].concatenate((rows, rows))
+
+
+def _joined(outputs: Any) -> str | None:
+    """Advice if a part of the outputs knows that its rows are no two halves; else None."""
+    if torch.compiler.is_compiling():  # there, outputs are ordinary tensors
+        return None
+    known = (getattr(part, "not_halves", None) for _, part in leaves(outputs))
+    return next((advice for advice in known if isinstance(advice, str)), None)
 
 
 def _fits(rows_out: int) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ samples, and the loss does not show it.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -46,7 +46,8 @@ def influence(model: nn.Module, batch: Any) -> float:
     gradient of the loss of sample i with respect to the feature of sample j, times the distance
     between two features. The logits are the mean of both streams. No labels are needed: each
     sample is assigned the class that the model finds least likely, so a small training loss does
-    not look like a dead encoder. The model is left as it was.
+    not look like a dead encoder. If all outputs of a sample move together (one output, ordinal
+    regression), it is the change of the output itself. The model is left as it was.
 
     Args:
         model: wrapped or not, with BatchFormer in it.
@@ -97,12 +98,23 @@ def influence_of(seen: Pass, samples: int) -> float | None:
 
 
 def _influence_on(logits: Tensor, seen: Pass, axis: int) -> float:
+    size = _influence_by(_loss, logits, seen, axis)
+    if size < NEXT_TO_NOTHING:
+        # The thresholds of an ordinal regression move all outputs of a sample together, which a
+        # softmax does not notice.
+        together = _influence_by(_change, logits, seen, axis)
+        if size <= 8 * torch.finfo(logits.dtype).eps * together:  # rounding
+            return together
+    return size
+
+
+def _influence_by(loss: Callable[[Tensor], Tensor], logits: Tensor, seen: Pass, axis: int) -> float:
     _, x, _ = seen.calls[0]
     features = x.detach().movedim(axis, 0).flatten(1).double()
     apart = (2 * (features - features.mean(0)).square().sum(1).mean()).sqrt()
     lengths = []
     for row in range(len(logits)):
-        (gradient,) = gradients_of(_loss(logits[row]), [x])
+        (gradient,) = gradients_of(loss(logits[row]), [x])
         if gradient is None:
             return 0.0
         length = gradient.movedim(axis, 0).flatten(1).double().norm(dim=1)
@@ -126,11 +138,20 @@ def _loss(logits: Tensor) -> Tensor:
     """Cross-entropy of one sample, (K,), (L, K) or (K, H, W), for its least likely classes."""
     if logits.ndim > 2:
         logits = logits.movedim(0, -1)
-    logits = logits if logits.dtype == torch.float64 else logits.float()
     if logits.ndim == 0 or logits.shape[-1] < 2:
-        return logits.mean()  # one number per sample: the change of the output itself
+        return _change(logits)
+    logits = _wide(logits)
     rows = logits.reshape(-1, logits.shape[-1])
     return F.cross_entropy(rows, rows.argmin(1))
+
+
+def _change(logits: Tensor) -> Tensor:
+    """For one number per sample, or several that move together: the change of the output itself."""
+    return _wide(logits).mean()
+
+
+def _wide(logits: Tensor) -> Tensor:
+    return logits if logits.dtype == torch.float64 else logits.float()
 
 
 def weight_left(encoders: Iterable[BatchFormer]) -> float:

@@ -30,6 +30,9 @@ def observe_shifts(seen: Evidence) -> None:
 
     If the model draws random numbers, several seeds are tried. If passes cannot be compared, or
     samples look alike, gradients are followed.
+
+    Raises:
+        ValueError: the shape of the outputs depends on the samples.
     """
     experiment, pick = seen.experiment, seen.pick
     first_replaced = replace_sample(experiment.batch, 0)
@@ -37,6 +40,11 @@ def observe_shifts(seen: Evidence) -> None:
     for draw in range(1, SEEDS) if seen.base.noisy else ():
         seen.passes.append((experiment.run(draw=draw), experiment.run(first_replaced, draw=draw)))
     pairs = [(pick(before), pick(now)) for before, now in seen.passes]
+    if any(a.shape != b.shape for pair in pairs for a, b in zip(*pair, strict=True)):
+        raise ValueError(
+            "check(): the outputs have another shape once a sample is replaced, so passes cannot "
+            "be compared. If they are as long as the longest sample, pass samples of equal lengths."
+        )
     seen.shifts = torch.stack([moved(*pair) for pair in pairs]).any(0)
     seen.uneven = any(before.states != now.states for before, now in seen.passes)
     seen.alike = look_alike(*pairs[0], seen.shifts, seen.samples)

@@ -337,11 +337,24 @@ def _switched_on(model: nn.Module, encoders: list[BatchFormer]) -> list[Finding]
     now = model.training or any(encoder.training for encoder in encoders)
     places = [m._place for m in model.modules() if isinstance(m, WithBatchFormer)]
     owners = [place.encoder for place in places if place.role != "pass"]
-    off: list[nn.Module] = [m for m in owners if not m.training]
-    if not owners and not any(encoder.training for encoder in encoders):
-        off = [*encoders]
+
+    def in_eval() -> list[BatchFormer]:
+        if owners:
+            return [encoder for encoder in owners if not encoder.training]
+        return [] if any(encoder.training for encoder in encoders) else encoders
+
+    off = in_eval()
     if not now or off:
         model.train()
+    kept = in_eval()
+    for encoder in kept:
+        encoder.train()
+    if kept:
+        text = "the model's own train() leaves its BatchFormer in eval: the identity"
+        remedy = (
+            "let train() call eval() on no part that holds BatchFormer, or choose another place"
+        )
+        return [Finding(ON, False, text, remedy)]
     if now and off:
         text = "the model is training, but its BatchFormer is in eval: the identity"
         remedy = "call model.train(), and eval() on no part that holds BatchFormer"

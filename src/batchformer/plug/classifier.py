@@ -406,7 +406,9 @@ def usable(call: Call, record: Trace, named: bool = False) -> Call:
     if call.times > 1:
         raise AttachError(
             f"attach(): {call.name!r} is called {call.times} times in one forward pass, so its "
-            f"rows would double more than once. {record.candidates([call.name])}"
+            f"rows would double more than once. If all calls read the same features (several "
+            f"dropouts), let forward send these through an nn.Identity() of the model first, and "
+            f"name that with at=. {record.candidates([call.name])}"
         )
     if call.source is None:
         given = f"a {type(call.args[0]).__name__}" if call.args else "given by keyword"
@@ -440,7 +442,9 @@ def axes_of(call: Call, rows: int | None, width: int | None, record: Trace) -> t
     assert call.source is not None
     shape, samples = tuple(call.source.shape), record.rows
     if rows is None:
-        rows = next((axis for axis in (0, 1) if shape[axis : axis + 1] == (samples,)), None)
+        channels = channel_axis(call, record)  # as many of these as samples are no samples
+        axes = (axis for axis in (0, 1) if width is not None or (axis - channels) % len(shape))
+        rows = next((axis for axis in axes if shape[axis : axis + 1] == (samples,)), None)
     known = rows is not None and len(shape) >= 2 and -len(shape) <= rows < len(shape)
     if rows is None or not known or shape[rows] != samples:
         raise AttachError(

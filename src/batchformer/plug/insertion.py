@@ -396,6 +396,8 @@ class TrainingPass:
     later: list[Place] = field(default_factory=list)
     # Modules that need their side inputs doubled
     sides: dict[nn.Module, SideInputs] = field(default_factory=dict)
+    # Names of places that are in eval although the model is in training
+    in_eval: list[str] = field(default_factory=list)
 
 
 def dry_run(
@@ -436,6 +438,12 @@ def dry_run(
                 f"layers after the place do not accept 2N rows. {OTHER_ROWS * doubles_sides}"
                 f"{LABELS * several}{record.around(tried)}{record.candidates(tried)}"
             ) from first
+    if seen.in_eval:
+        raise AttachError(
+            f"attach(): {', '.join(map(repr, seen.in_eval))} stays in eval when the model is in "
+            f"training (a train() of its own keeps a frozen part so), and BatchFormer acts in "
+            f"training alone. Choose places outside that part. {record.candidates(tried)}"
+        )
     for place in seen.later:  # a pass without values restores attributes, roles among them
         place.role = "mix_second_half"
     _split_streams(seen.inputs)
@@ -503,6 +511,11 @@ def _observed_pass(
     model: nn.Module, batch: Batch, calls: list[Call], record: Trace, axes: RowAxes
 ) -> TrainingPass:
     seen = TrainingPass()
+    seen.in_eval = [
+        call.name
+        for call, place in zip(calls, _places(calls), strict=True)
+        if not place.encoder.training
+    ]
     encoders = dict.fromkeys(place.encoder for place in _places(calls))
     later_axis = any(encoder.batch_axis for encoder in encoders)
     in_eval = {call.module: call.source for call in record.calls.values()}

@@ -29,7 +29,7 @@ class RecordedCall(NamedTuple):
 
     arguments: list[Any]
     output: Any
-    versions: list[int]
+    versions: list[object]
 
     @classmethod
     def of(cls, args: Any, kwargs: Any, output: Any) -> RecordedCall:
@@ -42,9 +42,10 @@ class RecordedCall(NamedTuple):
         return self.versions == _versions(self.arguments, self.output)
 
 
-def _versions(arguments: list[Any], output: Any) -> list[int]:
-    parts = (*arguments, *(_tensors(output) or ()))
-    return [getattr(part, VERSION) for part in parts if isinstance(part, Tensor)]
+def _versions(arguments: list[Any], output: Any) -> list[object]:
+    parts = [part for part in (*arguments, *(_tensors(output) or ())) if isinstance(part, Tensor)]
+    # Inference tensors do not count what is written into them: they never compare as unchanged.
+    return [object() if part.is_inference() else getattr(part, VERSION) for part in parts]
 
 
 def _tensors(output: Any) -> list[Tensor] | None:

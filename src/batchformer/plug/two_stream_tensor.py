@@ -25,6 +25,12 @@ HALVES = (
     "plain, mixed = batchformer.split(outputs), or reshape to (2, {half}, ...)."
 )
 
+JOINED = (
+    "Several outputs were joined here: the plain and mixed rows of one, then the plain and mixed "
+    "rows of the next. Call match or split for each before you join them: "
+    "targets = torch.cat([match(out, y) for out, y in zip(outputs, labels)])."
+)
+
 #: Functions that compare outputs with targets, and silently broadcast (2N, 1) against (N,).
 COMPARISONS = {
     *("sub", "subtract", "rsub", "__sub__", "__rsub__", "eq", "ne", "__eq__", "__ne__"),
@@ -42,6 +48,7 @@ SCATTERS = {
 INDEXED = {"gather", *SCATTERS}
 RESHAPES = {"view", "reshape", "unflatten"}
 FLATTENINGS = {"view", "reshape", "flatten"}
+JOINS = {"cat", "concat", "concatenate", "vstack", "hstack"}
 SPLITS = {"split", "chunk", "tensor_split"}
 TRANSPOSITIONS = {"t", "transpose", "swapaxes", "swapdims", "permute", "movedim"}
 
@@ -90,6 +97,8 @@ class TwoStreamTensor(Tensor):
                 _check_reshape(name, args, kwargs, result)
             if _is_all_pairs(name, operands, result):
                 return result.as_subclass(_AllPairs)
+            if _is_joined(name, args, result):
+                return result.as_subclass(_Joined)
             if name in FLATTENINGS and _flattens(operands[0], result):
                 return result.as_subclass(_Flattened)
             rows_of_marked = _marked_rows(operands)
@@ -131,8 +140,42 @@ class _AllPairs(TwoStreamTensor):
     """``(2N, N)``: (2N, 1) outputs broadcast against (N,) targets, each row with each target."""
 
 
+class _Joined(TwoStreamTensor):
+    """The rows of several outputs, as ``torch.cat`` joins them: they are no two halves."""
+
+    #: Read by ``match`` and ``split``, which would pair rows with targets of other samples.
+    not_halves = JOINED
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        with DisableTorchFunctionSubclass():
+            if torch.compiler.is_compiling():
+                let_compiled_code_take(*KINDS)
+                return func(*args, **kwargs)
+            try:
+                result = func(*args, **kwargs)
+            except (RuntimeError, ValueError, IndexError) as error:
+                if not _half_of_marked((*args, *kwargs.values())):
+                    raise
+                kind = ValueError if isinstance(error, ValueError) else RuntimeError
+                raise kind(f"{error}\n{JOINED}") from error
+            if name in ("__get__", "as_subclass") or type(result) is not Tensor or not result.ndim:
+                return result
+            rows = {len(t) for t in (*args, *kwargs.values()) if isinstance(t, cls) and t.ndim}
+            keeps = len(result) in rows or _is_joined(name, args, result)
+            return result.as_subclass(cls) if keeps else result
+
+
 #: All classes of marked tensors.
-KINDS = (TwoStreamTensor, _RowsLast, _RowsSecond, _Flattened, _AllPairs)
+KINDS = (TwoStreamTensor, _RowsLast, _RowsSecond, _Flattened, _AllPairs, _Joined)
 
 
 def mark_two_streams(outputs: Any) -> Any:
@@ -186,6 +229,14 @@ def _mark(result: Any, rows: Mapping[int, type[Tensor]], turned: bool) -> Any:
     if result.shape[0] in rows:
         return result.as_subclass(rows[result.shape[0]])
     return result.as_subclass(_RowsLast) if turned and result.shape[-1] in rows else result
+
+
+def _is_joined(name: str, args: Sequence[Any], result: Any) -> bool:
+    """Whether a function put the rows of several outputs of two streams one after another."""
+    if name not in JOINS or not args or not isinstance(args[0], (list, tuple)):
+        return False
+    marked = [part for part in args[0] if isinstance(part, TwoStreamTensor) and not part._rows_axis]
+    return len(marked) > 1 and len(result) == sum(map(len, args[0])) > max(map(len, marked))
 
 
 def _flattens(outputs: Any, result: Tensor) -> bool:
