@@ -46,7 +46,7 @@ class Case:
             x = torch.randn(2, 3, self.side, self.side)
             at = None if self.places is None else list(self.places)
             attach(model, at, example=x, verbose=False)
-        return model.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        return model.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
 
 
 BLOCKS = tuple(f"blocks.{index}" for index in range(12))

@@ -36,7 +36,7 @@ from batchformer.lab.bench.step import (
 from batchformer.lab.bench.table import Spread, Table
 from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.config.training import OptimConfig
-from batchformer.lab.engine.loop import own_stream
+from batchformer.lab.engine.cuda_graph import new_stream
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.methods.classifier import make_encoder
@@ -150,7 +150,7 @@ def measure(settings: BenchSettings, chosen: Sequence[Case] | None = None) -> Ta
         ],
     )
     for views, size, modes in chosen or cases(settings.on_gpu):
-        with table.attempt(f"{views.title} at {size}"), own_stream(settings.device):
+        with table.attempt(f"{views.title} at {size}"), new_stream(settings.device)():
             _measure_case(table, settings, views, size, modes)
         release_memory(settings.device)
     return table

@@ -64,7 +64,7 @@ def first_of_each(rows: tuple[Tensor, Tensor], count: int) -> tuple[Tensor, Tens
     """At most `count` rows of each class, drawn with seed 0."""
     x, y = rows
     order = torch.randperm(len(y), generator=torch.Generator().manual_seed(0))
-    kept = torch.cat([order[y[order] == c][:count] for c in y.unique()])
+    kept = torch.cat([order[y[order] == c][:count] for c in torch.unique(y)])
     return x[kept], y[kept]
 
 
@@ -87,12 +87,12 @@ def accuracy(
     torch.manual_seed(seed)  # for dropout
     epochs = -(-UPDATES * BATCH // len(x))
     rows = torch.cat([torch.randperm(len(x), generator=order) for _ in range(epochs)])
-    for batch in rows[: UPDATES * BATCH].split(BATCH):
+    for batch in torch.split(rows[: UPDATES * BATCH], BATCH):
         features = body(x[batch])
         logits = head(features if mixing is None else two_streams(features, mixing))
         loss = F.cross_entropy(logits, match(logits, y[batch]))
         optimizer.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         cosine.step()
     with torch.no_grad():

@@ -81,7 +81,7 @@ def read(data: Path) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
         places = [torch.from_numpy(arrays[f"{n}_loc"]).long() for n in ("trainval", "test_seen")]
         labels = torch.from_numpy(arrays["labels"]).long()
     features = features / features[places[0]].square().mean().sqrt()
-    _, classes = labels[torch.cat(places)].unique(return_inverse=True)
+    _, classes = torch.unique(labels[torch.cat(places)], return_inverse=True)
     train, test = classes.tensor_split((len(places[0]),))
     return (features[places[0]], train), (features[places[1]], test)
 
@@ -113,7 +113,7 @@ def accuracy(
     optimizer = torch.optim.Adam(param_groups(model, lr=RATE))
     cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, EPOCHS)
     for _ in range(EPOCHS):
-        for rows in torch.randperm(len(x), generator=order).split(BATCH):
+        for rows in torch.split(torch.randperm(len(x), generator=order), BATCH):
             logits = model(size * x[rows])
             loss = F.cross_entropy(logits, match(logits, y[rows]))
             optimizer.zero_grad()

@@ -23,8 +23,9 @@ from batchformer.lab.bench.measure import BenchSettings, synchronize
 from batchformer.lab.bench.step import OPTIM, RESNET32, TimedNetwork
 from batchformer.lab.bench.table import Spread, Table
 from batchformer.lab.config.training import ScheduleConfig, TrainConfig
+from batchformer.lab.engine.cuda_graph import new_stream
 from batchformer.lab.engine.interrupt import StopRequest
-from batchformer.lab.engine.loop import own_stream, training
+from batchformer.lab.engine.loop import training
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optimizer_step import matmul_precision
 from batchformer.lab.engine.state import Evaluation, Plan
@@ -64,7 +65,7 @@ def measure(settings: BenchSettings, network: TimedNetwork = RESNET32, size: int
     batches = network.batches(size, device)
     blocks = settings.repeats or (GPU_BLOCKS if settings.on_gpu else BLOCKS)
     in_fp32 = matmul_precision("fp32")  # as the loop computes it
-    with own_stream(device), in_fp32, looped(method, batches, device) as by_loop:
+    with new_stream(device)(), in_fp32, looped(method, batches, device) as by_loop:
         optimizer = method.optimizers(OPTIM)["main"]
         bare = _bare(method, optimizer, batches)
         for _ in range(LOG_EVERY):  # up to where the first record opens TensorBoard

@@ -12,7 +12,7 @@ import torch
 from batchformer.lab.bench.measure import BenchSettings, Stopwatch, Timer, time_interleaved
 from batchformer.lab.bench.step import CAPTURED, RESNET32, UpdateRunner
 from batchformer.lab.bench.table import Table
-from batchformer.lab.engine.loop import own_stream
+from batchformer.lab.engine.cuda_graph import new_stream
 
 BATCH = 512
 REPLAYS = 20
@@ -54,7 +54,7 @@ def measure(settings: BenchSettings) -> Table:
         settings.environment("bfloat16"),
         notes=["Idle is the time of a step less that of its kernels, which the profiler measures"],
     )
-    with own_stream(settings.device):
+    with new_stream(settings.device)():
         batches = RESNET32.batches(BATCH, settings.device, CAPTURED.train.channels_last)
         runners = {
             name: UpdateRunner(RESNET32, CAPTURED, batchformer, settings.device, batches)
