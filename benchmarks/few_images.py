@@ -1,87 +1,142 @@
 """A small network on frozen features with few images a class: what of BatchFormer helps?
 
-It reads ``cub_gzsl.npz`` in the current folder, as ``frozen_features`` does. The hidden layer is
-trained, so that a second stream can change the features.
+It reads ``cub_gzsl.npz`` and ``caltech_features.npz`` (of ``image_features``) in the current
+folder. The hidden layer is trained, so that a second stream can change the features. Arms, seeds
+and tests are fixed in ``docs/preregistered.md``, row 9.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from statistics import fmean
+from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional as F
 
 from batchformer import BatchFormer, match, param_groups, two_streams
 from batchformer.lab.bench.measure import BenchSettings
 from batchformer.lab.bench.table import Table
 from batchformer.lab.methods.classifier import Unmixed
-from benchmarks.frozen_features import DATA, add_arms, read
+from batchformer.lab.metrics.intervals import holm, paired
+from benchmarks.frozen_features import Rows, difference, read
 
-HIDDEN, BATCH, UPDATES, RATE, SEEDS = 512, 64, 400, 0.02, 6
+HIDDEN, BATCH, UPDATES = 512, 64, 400
 PER_CLASS = (5, 15)
-Encoder = Callable[[int], BatchFormer]
-#: One stream whose rows are normalised, also at test: does it need a second stream?
-ONE_STREAM = "none, rows normalised, also at test"
-#: The second stream of each training; None: there is one stream.
-ARMS: dict[str, Encoder | None] = {
-    "without": None,
-    "BatchFormer": BatchFormer,
-    'attend="self"': lambda dim: BatchFormer(dim, attend="self"),
-    "rows normalised, no encoder": lambda dim: Unmixed(dim, 0.0, 0, normalised=True),
-    "dropout, rows normalised, no encoder": lambda dim: Unmixed(dim, 0.5, 0, normalised=True),
-    "dropout, no encoder": lambda dim: Unmixed(dim, 0.5, 0),
-    ONE_STREAM: None,
+SEEDS = range(100, 120)
+
+
+class Source(NamedTuple):
+    """Features, and the learning rate that was chosen for the baseline on them."""
+
+    title: str
+    file: Path
+    rate: float
+
+
+class Arm(NamedTuple):
+    """How one network is trained: with a second stream, or with one that differs."""
+
+    second: Callable[[int], BatchFormer] | None = None
+    normalised: bool = False  # features are normalised, at test too
+    smoothing: float = 0.0  # of labels
+
+
+SOURCES = (
+    Source("birds", Path("cub_gzsl.npz"), 0.02),
+    Source("objects", Path("caltech_features.npz"), 0.01),
+)
+BEST = "dropout, rows normalised, no encoder"
+ARMS = {
+    "without": Arm(),
+    BEST: Arm(lambda dim: Unmixed(dim, 0.5, 0, normalised=True)),
+    "BatchFormer": Arm(BatchFormer),
+    'attend="self"': Arm(lambda dim: BatchFormer(dim, attend="self")),
+    "rows normalised, no encoder": Arm(lambda dim: Unmixed(dim, 0.0, 0, normalised=True)),
+    "dropout, no encoder": Arm(lambda dim: Unmixed(dim, 0.5, 0)),
+    "none; rows normalised, also at test": Arm(normalised=True),
+    "none; labels smoothed by 0.1": Arm(smoothing=0.1),
 }
+#: Pairs of arms that are compared. The first is the primary test; Holm's correction takes the rest.
+CONTRASTS = (
+    *((arm, "without") for arm in list(ARMS)[1:]),
+    (BEST, 'attend="self"'),
+    (BEST, "none; labels smoothed by 0.1"),
+    ("BatchFormer", 'attend="self"'),
+)
 
 
 def measure(
-    settings: BenchSettings, data: Path = DATA, per_class: tuple[int, ...] = PER_CLASS
+    settings: BenchSettings,
+    sources: Sequence[Source] = SOURCES,
+    per_class: Sequence[int] = PER_CLASS,
 ) -> Table:
-    """Accuracy in percent, and differences with their 95% intervals over paired seeds."""
-    seeds = range(settings.repeats or SEEDS)
+    """Accuracy in percent, and differences of its mean over sizes with 95% intervals."""
+    seeds = SEEDS[: settings.repeats]
+    sizes = tuple(f"{count} a class" for count in per_class)
     table = Table(
         "few_images",
         "A hidden layer and a classifier on frozen features, few images a class",
-        ("images a class", "second stream", "accuracy, %", "difference, 95% interval"),
+        ("features of", "second stream", *sizes, "mean difference, 95% interval", "p"),
         settings.environment("float32"),
         notes=[
-            f"{HIDDEN} hidden units, SGD at {RATE} with a cosine, encoders at a tenth of it, "
-            f"{UPDATES} updates of {BATCH}, {len(seeds)} seeds"
+            f"{HIDDEN} hidden units, SGD with a cosine, encoders at a tenth of the rate, {UPDATES} "
+            f"updates of {BATCH}, seeds {seeds[0]} to {seeds[-1]}, which also draw the images",
+            "p of the first difference of each set is its primary test; the other p-values are "
+            "corrected together, by Holm's method",
         ],
     )
-    train, test = read(data)
-    for count in per_class:
-        few = first_of_each(train, count)
-        arms = {title: partial(accuracy, few, test, title) for title in ARMS}
-        add_arms(table, count, arms, seeds)
+    for source in sources:
+        add_source(table, source, seeds, per_class)
     return table
 
 
-def first_of_each(rows: tuple[Tensor, Tensor], count: int) -> tuple[Tensor, Tensor]:
-    """At most `count` rows of each class, drawn with seed 0."""
+def add_source(
+    table: Table, source: Source, seeds: Sequence[int], per_class: Sequence[int]
+) -> None:
+    """A row for each arm, and for each further contrast."""
+    train, test = read(source.file)
+
+    def scores(arm: Arm) -> list[list[float]]:
+        """Accuracies by size, then by seed."""
+        return [
+            [accuracy(some_of_each(train, n, s), test, arm, s, source.rate) for s in seeds]
+            for n in per_class
+        ]
+
+    found = {title: scores(arm) for title, arm in ARMS.items()}
+    by_size = {title: [round(fmean(size), 2) for size in found[title]] for title in ARMS}
+    by_seed = {title: [*map(fmean, zip(*found[title], strict=True))] for title in ARMS}
+    tests = [paired(by_seed[other], by_seed[title]).p_value for title, other in CONTRASTS]
+    table.add(source.title, "without", *by_size["without"], "", None)
+    for (title, other), p in zip(CONTRASTS, [tests[0], *holm(tests[1:])], strict=True):
+        to_baseline = other == "without"
+        label = title if to_baseline else f"{title} - {other}"
+        cells = by_size[title] if to_baseline else [None] * len(per_class)
+        table.add(source.title, label, *cells, difference(by_seed[other], by_seed[title]), p)
+
+
+def some_of_each(rows: Rows, count: int, seed: int) -> Rows:
+    """At most `count` rows of each class, drawn with this seed; those of fewer are among them."""
     x, y = rows
-    order = torch.randperm(len(y), generator=torch.Generator().manual_seed(0))
+    order = torch.randperm(len(y), generator=torch.Generator().manual_seed(seed))
     kept = torch.cat([order[y[order] == c][:count] for c in torch.unique(y)])
     return x[kept], y[kept]
 
 
-def accuracy(
-    train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor], title: str, seed: int
-) -> float:
+def accuracy(train: Rows, test: Rows, arm: Arm, seed: int, rate: float) -> float:
     """Percent of the test rows that the network of one arm gets right without its second stream."""
     x, y = train
     torch.manual_seed(seed)
     body = nn.Sequential(nn.Linear(x.shape[1], HIDDEN), nn.ReLU())
-    if title == ONE_STREAM:
+    if arm.normalised:
         body.append(nn.LayerNorm(HIDDEN, elementwise_affine=False))
     head = nn.Linear(HIDDEN, int(y.max()) + 1)
-    encoder = ARMS[title]
-    mixing = None if encoder is None else encoder(HIDDEN)
+    mixing = None if arm.second is None else arm.second(HIDDEN)
     model = nn.ModuleList([body, head] if mixing is None else [body, head, mixing])
-    optimizer = torch.optim.SGD(param_groups(model, RATE), momentum=0.9, weight_decay=5e-4)
+    optimizer = torch.optim.SGD(param_groups(model, rate), momentum=0.9, weight_decay=5e-4)
     cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, UPDATES)
     order = torch.Generator().manual_seed(seed)
     torch.manual_seed(seed)  # for dropout
@@ -90,7 +145,7 @@ def accuracy(
     for batch in torch.split(rows[: UPDATES * BATCH], BATCH):
         features = body(x[batch])
         logits = head(features if mixing is None else two_streams(features, mixing))
-        loss = F.cross_entropy(logits, match(logits, y[batch]))
+        loss = F.cross_entropy(logits, match(logits, y[batch]), label_smoothing=arm.smoothing)
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()

@@ -25,6 +25,8 @@ from batchformer.lab.metrics.intervals import paired
 DATA = Path("cub_gzsl.npz")
 CHANNELS, BATCH, EPOCHS, RATE, SEEDS = 256, 64, 8, 0.01, 5
 Attend = Literal["batch", "self"]
+#: Features (M, C) and their classes (M,).
+Rows = tuple[Tensor, Tensor]
 #: What samples attend to, and whether mixed rows start with the size of the features.
 ARMS: dict[str, tuple[Attend, bool] | None] = {
     "without": None,
@@ -74,7 +76,7 @@ def difference(baseline: list[float], other: list[float]) -> str:
     return f"{found.difference:+.2f}{interval}"
 
 
-def read(data: Path) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+def read(data: Path) -> tuple[Rows, Rows]:
     """Features (M, C) of root mean square 1 and classes, to train on and to test."""
     with np.load(data, allow_pickle=False) as arrays:
         features = torch.from_numpy(arrays["features"].astype("float32"))
@@ -86,7 +88,7 @@ def read(data: Path) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
     return (features[places[0]], train), (features[places[1]], test)
 
 
-def components(data: Path, channels: int) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+def components(data: Path, channels: int) -> tuple[Rows, Rows]:
     """The same for the first principal components, (M, channels)."""
     (x, y), (other, classes) = read(data)
     _, _, axes = torch.linalg.svd(x - x.mean(0), full_matrices=False)
@@ -96,8 +98,8 @@ def components(data: Path, channels: int) -> tuple[tuple[Tensor, Tensor], tuple[
 
 
 def accuracy(
-    train: tuple[Tensor, Tensor],
-    test: tuple[Tensor, Tensor],
+    train: Rows,
+    test: Rows,
     size: float,
     arm: tuple[Attend, bool] | None,
     seed: int,

@@ -19,24 +19,30 @@ from benchmarks.profile import CONVOLUTION, by_family, family, fill, profiled
 from benchmarks.v2_layer import measure as measure_tokens
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 from scipy.stats import binom
 from torch._C._autograd import DeviceType
+from torchvision.transforms import CenterCrop, Compose, Normalize, Resize, ToTensor
 
 from batchformer.lab.bench.layer import LayerPair
 from batchformer.lab.bench.measure import BenchSettings
 from batchformer.lab.bench.step import EAGER, UpdateRunner
 from batchformer.lab.bench.table import Spread, Table, read_tables
+from batchformer.lab.data.transforms import IMAGENET
 from batchformer.lab.engine.optim import Lars
+from batchformer.lab.models.build import build_model
 from benchmarks import (
     attached,
     attention_kernels,
     few_images,
     frozen_features,
+    image_features,
     lab_kernels,
     loop,
     profile,
     side_by_side,
 )
+from helpers.data_files import save_images
 
 CPU = torch.device("cpu")
 ONCE = BenchSettings(CPU, repeats=1)
@@ -90,11 +96,38 @@ def test_frozen_features(features: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_few_images(features: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(few_images, "UPDATES", 20)
-    _, y = few_images.first_of_each(frozen_features.read(features)[0], 3)
-    assert y.bincount().tolist() == [3, 3, 3, 3]
-    table = few_images.measure(ONCE, features, per_class=(3, 6))
-    assert [row[:2] for row in table.rows] == [(n, arm) for n in (3, 6) for arm in few_images.ARMS]
-    assert all(isinstance(row[2], float) and row[2] > 50 for row in table.rows)
+    train, _ = frozen_features.read(features)
+    few, more = (few_images.some_of_each(train, n, seed=5) for n in (3, 6))
+    assert few[1].bincount().tolist() == [3, 3, 3, 3]
+    assert {tuple(row.tolist()) for row in few[0]} < {tuple(row.tolist()) for row in more[0]}
+    source = few_images.Source("made up", features, 0.02)
+    table = few_images.measure(BenchSettings(CPU, repeats=3), [source], per_class=(3, 6))
+    arms, contrasts = table.rows[: len(few_images.ARMS)], table.rows[len(few_images.ARMS) :]
+    assert [row[1] for row in arms] == [*few_images.ARMS] and arms[0][4:] == ("", None)
+    assert all(isinstance(cell, float) and cell > 50 for row in arms for cell in row[2:4])
+    assert [row[1] for row in contrasts] == [" - ".join(c) for c in few_images.CONTRASTS[-3:]]
+
+
+def test_features_of_images(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    network: Any = build_model("resnet10", 2)
+    torch.save(network.state_dict(), tmp_path / "weights.pth")
+    save_images(tmp_path, "train/{c}/{i}.png", (2, 2))
+    save_images(tmp_path, "test/{c}/{i}.png", (1, 1))
+    files = [str(tmp_path), str(tmp_path / "weights.pth"), str(tmp_path / "features.npz")]
+    image_features.main([*files, "--model", "resnet10", "--size", "32"])
+    with np.load(tmp_path / "features.npz") as made:
+        assert made["labels"].tolist() == [0, 0, 1, 1, 0, 1]
+        assert [made["trainval_loc"].tolist(), made["test_seen_loc"].tolist()] == [
+            [0, 1, 2, 3],
+            [4, 5],
+        ]
+        found = torch.from_numpy(made["features"]).float()
+    # The last one again, with torchvision's transforms and all of the network but its classifier.
+    steps = [Resize(37), CenterCrop(32), ToTensor(), Normalize(IMAGENET.mean, IMAGENET.std)]
+    x = Compose(steps)(Image.open(tmp_path / "test/1/0.png").convert("RGB"))
+    network.fc = torch.nn.Identity()
+    torch.testing.assert_close(found[5], network.eval()(x[None])[0], atol=5e-3, rtol=5e-3)
 
 
 def test_contrast() -> None:
