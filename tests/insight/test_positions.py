@@ -82,6 +82,7 @@ def test_a_page_holds_the_maps_and_runs_its_own_script_alone(tmp_path: Path) -> 
     assert (content["rows"], content["columns"]) == seen.grid
     maps = np.frombuffer(base64.b64decode(content["maps"]), "<f4").reshape(seen.maps().shape)
     np.testing.assert_array_equal(maps, seen.maps().numpy())
+    assert content["darkest"] == max(4 / N, maps.max())
     (script,) = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     assert f"script-src 'sha256-{digest}'" in page.replace("&#39;", "'").replace("&#43;", "+")

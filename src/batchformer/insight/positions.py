@@ -60,11 +60,18 @@ class PositionAttention:
         patches = self.weights.mean(0)[self.prefix :]
         return patches.permute(1, 2, 0).reshape(*patches.shape[1:], *self.grid)
 
+    def _darkest(self, shown: Tensor) -> float:
+        """The share that is drawn in full red: the largest of these, but at least four times 1 / N.
+
+        So an even attention leaves the images visible, and does not look like a strong one.
+        """
+        return min(1.0, max(float(shown.max()), 4 / len(self.images)))
+
     def figure(self, path: str | Path) -> Path:
         """Draw it: each row shows an image, then what it gives to the patches of the others."""
         maps = self.maps()
         count = min(len(maps), SHOWN)
-        high = float(maps[:count, :count].max())
+        darkest = self._darkest(maps[:count, :count])
         cell = WIDTH / (count + 1) * self.images.shape[1] / self.images.shape[2]
         drawn, grid = new_grid(count, count + 1, [cell] * count)
         image: Any = None
@@ -78,12 +85,12 @@ class PositionAttention:
                 # A pale image, so that red stands for attention alone.
                 axes.imshow(130 + shown.mean(-1) / 2, cmap="gray", vmin=0, vmax=255)
                 extent = (-0.5, shown.shape[1] - 0.5, shown.shape[0] - 0.5, -0.5)
-                options: Any = {"extent": extent, "vmin": 0, "vmax": high, "alpha": 0.7}
+                options: Any = {"extent": extent, "vmin": 0, "vmax": darkest, "alpha": 0.7}
                 image = axes.imshow(maps[i, j - 1].numpy(), cmap="Reds", **options)
         title(grid[0][0], "image")
         title(grid[0][1], "gives to")
         bar = drawn.colorbar(image, ax=[axes for row in grid for axes in row], shrink=0.6)
-        ticks = {0.0: "0", 1 / len(maps): "even", high: f"{high:.0%}"}
+        ticks = {0.0: "0", 1 / len(maps): "even", darkest: f"{darkest:.0%}"}
         bar.set_ticks(list(ticks), labels=list(ticks.values()))
         bar.ax.tick_params(labelsize=SMALL, colors=INK)
         target = Path(path)
@@ -107,7 +114,12 @@ class PositionAttention:
             even=f"{1 / len(self.images):.1%}",
             height=height,
             width=width,
-            data={"rows": rows, "columns": columns, "maps": packed(maps.numpy(), "f4")},
+            data={
+                "rows": rows,
+                "columns": columns,
+                "darkest": self._darkest(maps),
+                "maps": packed(maps.numpy(), "f4"),
+            },
             script=script,
             policy=policy_of(script),
         )

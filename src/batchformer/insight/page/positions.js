@@ -15,14 +15,13 @@
 
   const draw = () => {
     const given = tiles.map((_, j) => Array.from({ length: rows * columns }, (_, p) => share(chosen, j, p)));
-    const high = Math.max(...given.map((values) => Math.max(...values)));
     tiles.forEach((tile, j) => {
       tile.classList.toggle("chosen", j === chosen);
       const canvas = tile.querySelector("canvas");
       [canvas.width, canvas.height] = [columns * CELL, rows * CELL];
       const pen = canvas.getContext("2d");
       given[j].forEach((value, p) => {
-        pen.fillStyle = `rgba(205, 20, 20, ${0.85 * (value / high)})`;
+        pen.fillStyle = `rgba(205, 20, 20, ${0.85 * (value / data.darkest)})`;
         pen.fillRect((p % columns) * CELL, Math.floor(p / columns) * CELL, CELL, CELL);
       });
       pen.lineWidth = 2;
