@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-import sys
 from collections.abc import Container, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -15,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 from batchformer.nn.module import BatchFormer, parameter_ids, without_exchange
 from batchformer.plug.example import Batch
-from batchformer.plug.preserve import preserve_state
+from batchformer.plug.preserve import preserve_state, seed_all
 from batchformer.torch_private import BUFFERS, COMPILED_CALL, BatchNorm, Dropout
 
 #: The buffer by which torch's fake quantization says that each batch changes its range.
@@ -49,7 +47,7 @@ def without_noise(model: nn.Module, batch: Batch) -> Iterator[None]:
                 undo.callback(_with_statistics(norm, next(model.parameters(), torch.empty(0))))
         observers = [m for m in model.modules() if OBSERVES in getattr(m, BUFFERS)]
         if observers or any(norm.training for norm in norms):
-            seed(0)
+            seed_all(model, 0)
             with torch.no_grad():
                 batch.run(model)
         for norm in norms:
@@ -144,32 +142,6 @@ def _with_statistics(norm: Any, like: Tensor) -> Any:
             norm.running_mean = norm.running_var = None
 
     return undo
-
-
-def seed(number: int, own: Iterable[Any] = ()) -> None:
-    """Seed every generator that a model usually draws from.
-
-    Args:
-        own: further generators, see :func:`~batchformer.plug.preserve.own_generators`.
-    """
-    for generator in own:
-        if isinstance(generator, torch.Generator):
-            generator.manual_seed(number)
-        elif hasattr(generator, "bit_generator"):
-            bits = generator.bit_generator
-            bits.state = type(bits)(number).state
-        else:
-            generator.seed(number)
-    torch.default_generator.manual_seed(number)
-    # torch.manual_seed would queue a seeding for a GPU that is not in use yet, and that seeding
-    # would outlive the restored state.
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        torch.cuda.manual_seed_all(number)
-    if torch.backends.mps.is_available():
-        torch.mps.manual_seed(number)
-    random.seed(number)
-    if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed(number)
 
 
 @contextmanager

@@ -13,9 +13,8 @@ from torch import Tensor, nn
 from batchformer.nn.module import BatchFormer
 from batchformer.plug.batches import select_samples
 from batchformer.plug.example import Batch
-from batchformer.plug.noise import seed
 from batchformer.plug.outputs import InEval, Layout, find_rows, named_outputs, training_layout
-from batchformer.plug.preserve import PassState, own_generators, random_states, temporary_hooks
+from batchformer.plug.preserve import PassState, random_states, seed_all, temporary_hooks
 from batchformer.plug.replay import Replay
 from batchformer.torch_private import gradients_of
 
@@ -68,7 +67,7 @@ class Experiment:
     replay: Replay | None = None  # what the backbone computed in earlier passes
 
     def __post_init__(self) -> None:
-        self.state, self.generators = PassState(self.model), own_generators(self.model)
+        self.state = PassState(self.model)
 
     def run(
         self,
@@ -92,7 +91,7 @@ class Experiment:
             self.state.skip_steps(later - 1)
         else:
             self.state.restore()
-        seed(draw, self.generators)
+        seed_all(self.model, draw)
         before = random_states(self.model)
         with (
             torch.set_grad_enabled(grad),
