@@ -9,10 +9,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from batchformer import BatchFormer, attach, check, match, two_streams
+from batchformer import BatchFormer, attach, check, export, match, two_streams
 from batchformer.plug.alive import influence
 from batchformer.plug.findings import OWN, CheckResult
 from batchformer.plug.noise import drops_everything
+from helpers.mixing_models import Deep, Gated, TwoPlaces
 
 X = torch.randn(6, 8, generator=torch.Generator().manual_seed(0))
 
@@ -222,6 +223,19 @@ class AuxiliaryHead(nn.Module):
 def test_images_are_large_enough_for_training_too(batch: Tensor | None) -> None:
     model = attach(AuxiliaryHead(), verbose=False)
     assert check(model, batch)
+
+
+def test_nothing_is_made_on_the_default_device() -> None:
+    """The models are on the CPU. ``torch.set_default_device("cuda")`` would do the same."""
+    model, others = Backbone(), (Deep(40), Gated(torch.zeros(1)), TwoPlaces())
+    model.body[1] = nn.BatchNorm1d(16, track_running_stats=False)
+    with torch.device("meta"):
+        attach(model, verbose=False)
+        assert check(model) and check(model, X).influence == influence(model, X)
+        assert type(export(model)) is Backbone
+        for other in others:
+            result = check(other, X)
+            assert result, str(result)
 
 
 class NoisyFeatures(nn.Dropout):

@@ -129,7 +129,7 @@ def fill_up(model: nn.Module, batch: Batch) -> Batch:
 
 def select_samples(batch: Batch, index: list[int]) -> Batch:
     """A batch of these samples."""
-    order = torch.tensor(index)
+    order = torch.tensor(index, device="cpu")
     return batch.mapped(
         lambda part: part.index_select(batch.axis, order.to(part.device)),
         lambda part: [part[row] for row in index],
@@ -139,7 +139,7 @@ def select_samples(batch: Batch, index: list[int]) -> Batch:
 def same_samples(batch: Batch) -> Tensor:
     """Which samples are equal, (N, N)."""
     each = [select_samples(batch, [row]) for row in range(batch.rows)]
-    return torch.tensor([[_same(a, b) for a in each] for b in each])
+    return torch.tensor([[_same(a, b) for a in each] for b in each], device="cpu")
 
 
 def source_of(sample: int, samples: int) -> int:

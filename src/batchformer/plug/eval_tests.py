@@ -69,7 +69,7 @@ def run_in_eval(model: nn.Module, batch: Batch, encoders: list[BatchFormer]) -> 
         layout = find_layout(few, many, (1, n))
         rows = as_rows(many, n, layout)
         judged = [i for i, t in enumerate(rows) if len(t) == n] or [0]
-        moves = moving(after)[1:] if rows else torch.zeros(0)
+        moves = moving(after)[1:] if rows else torch.zeros(0, device="cpu")
         unsteady = bool(moves.any()) and bool(moving(run(batch)).any())
     count, others = len(rows[0]) if rows else 0, int(moves.sum())
     if unsteady:

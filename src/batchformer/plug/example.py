@@ -273,10 +273,11 @@ def _guesses(model: nn.Module) -> Iterator[Batch]:
     generator = torch.Generator().manual_seed(0)
 
     def floats(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=generator).to(device, dtype)
+        return torch.randn(*shape, generator=generator, device="cpu").to(device, dtype)
 
     def integers(high: int, *shape: int) -> Tensor:
-        return torch.randint(0, max(high, 1), shape, generator=generator).to(device)
+        high = max(high, 1)
+        return torch.randint(0, high, shape, generator=generator, device="cpu").to(device)
 
     # The same indices may reach every embedding, so they stay below the size of the smallest. An
     # index out of range would make a GPU unusable for this process.
