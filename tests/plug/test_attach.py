@@ -288,6 +288,7 @@ def test_ddp_and_fsdp_are_refused_with_what_to_do(tmp_path: Path) -> None:
     from torch import distributed
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 
     store = f"file://{tmp_path / 'store'}"
     distributed.init_process_group("gloo", init_method=store, rank=0, world_size=1)
@@ -297,10 +298,16 @@ def test_ddp_and_fsdp_are_refused_with_what_to_do(tmp_path: Path) -> None:
             attach(wrapped)
         with pytest.warns(UserWarning, match="DIFFERENT ENCODERS"):
             attach(wrapped.module, verbose=False)
-        sharded = fully_shard(Net(), mesh=init_device_mesh("cpu", (1,)))
+        mesh = init_device_mesh("cpu", (1,))
+        sharded = fully_shard(Net(), mesh=mesh)
         with pytest.raises(AttachError, match="Attach first, then shard"):
             attach(sharded)
-        with pytest.raises(ValueError, match="before it is sharded"):
-            check(sharded, X)
+        parallel = parallelize_module(
+            attach(Net(), verbose=False), mesh, {"stem": ColwiseParallel()}
+        )
+        assert parallel(X).shape == (14, 5)
+        for model in (sharded, parallel):
+            with pytest.raises(ValueError, match="before it is sharded"):
+                check(model, X)
     finally:
         distributed.destroy_process_group()

@@ -74,7 +74,7 @@ def check(
             the one that ``attach`` was given, or 0.
 
     Raises:
-        ValueError: the batch cannot show anything, or the model is in ``DataParallel`` or FSDP.
+        ValueError: the batch cannot show anything, or the model is in ``DataParallel`` or sharded.
 
     >>> from batchformer import attach
     >>> model = attach(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 4)), verbose=False)
@@ -92,10 +92,10 @@ def check(
             "device. Start one process for each GPU with torchrun, wrap the model in "
             "DistributedDataParallel, and check that."
         )
-    if is_sharded(model):
+    if is_sharded(model) or any(hasattr(p, "placements") for p in model.parameters()):  # DTensor
         raise ValueError(
-            "check(): the parameters are sharded (FSDP), and check needs whole ones. Check the "
-            "model before it is sharded."
+            "check(): the parameters are sharded (FSDP, tensor parallelism), and check needs whole "
+            "ones. Check the model before it is sharded."
         )
     inner = unwrap(model)
     holder, record = find_record(inner)
