@@ -206,11 +206,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], dict[str, Any], str]] = {
     "compiled": (lambda: torch.compile(Net(), backend="eager"), {}, "wrap it afterwards"),
     "compiled in place": (compiled_in_place, {}, "Attach first, then compile it"),
     "TorchScript": (lambda: torch.jit.script(nn.Linear(4, 2)), {}, "script what export"),
-    "unknown streams": (Net, {"streams": "both"}, "use 'shared' or 'mixed_only'"),
-    "an axis from the end": (Net, {"input_axis": -1}, "at least 0"),
-    "no optimizer": (Net, {"optimizer": "adam"}, "must be a torch optimizer"),
     "an axis of channels that is not there": (Net, {"channel_axis": 2}, "no channels on axis 2"),
-    "no heads": (Net, {"heads": 0}, "of at least 1"),
     "heads that do not fit": (Net, {"heads": 3}, "use heads= one of 1, 2, 4, 8"),
     "a norm as the place": (Net, PER_STREAM, "name the layer before it"),
     "one module for two widths": (

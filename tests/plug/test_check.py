@@ -142,9 +142,12 @@ def test_a_network_that_hardly_uses_the_place_is_not_accused_of_a_constant() -> 
     assert not result and "paths around the place outweigh it" in str(result)
 
 
-@pytest.mark.parametrize("batch", [X[:1], X[:1].expand(4, 8)])
-def test_batches_that_cannot_show_anything_are_refused(batch: Tensor) -> None:
-    with pytest.raises(ValueError, match=r"check\(\) needs"):
+@pytest.mark.parametrize(
+    ("batch", "needs"),
+    [(X[:1], "at least 2 samples"), (X[:1].expand(4, 8), "samples that differ")],
+)
+def test_batches_that_cannot_show_anything_are_refused(batch: Tensor, needs: str) -> None:
+    with pytest.raises(ValueError, match=rf"check\(\) needs {needs}"):
         check(attach(Backbone(), verbose=False), batch)
 
 

@@ -50,9 +50,6 @@ def test_a_few_samples_are_taken_and_the_replaced_one_differs_from_its_source() 
     changed = replace_sample(few, 0)
     assert not torch.equal(few.args[0][0], changed.args[0][0])
     assert torch.equal(few.args[0][1:], changed.args[0][1:])
-    for batch, reason in ((x[:1], "at least 2 samples"), (x[:5], "samples that differ")):
-        with pytest.raises(ValueError, match=reason):
-            few_samples(model, batch, 0)
     turned = few_samples(nn.Linear(10, 2), x.T.contiguous(), 1)
     assert turned.args[0].shape == (2, FEW) and turned.axis == 1
 
