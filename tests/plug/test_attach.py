@@ -133,6 +133,13 @@ def test_lazy_modules_take_their_shapes_from_the_example(labels: bool) -> None:
     assert torch.equal(model.eval()(X), twin(X)), "the weights of a first batch of its own"
 
 
+def test_a_model_without_values_is_attached_and_gets_them_later() -> None:
+    with torch.device("meta"):
+        model = attach(Net(), example=torch.randn(3, 6), verbose=False)
+    assert all(p.is_meta for p in model.parameters())
+    assert model.to_empty(device="cpu")(X).shape == (14, 5)
+
+
 def test_exchange_is_passed_on_and_named(capsys: pytest.CaptureFixture[str]) -> None:
     model = attach(Net(), exchange=True)
     assert model.fc.batchformer.exchange

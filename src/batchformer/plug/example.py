@@ -235,11 +235,15 @@ _REMEMBERED: WeakKeyDictionary[nn.Module, Batch] = WeakKeyDictionary()
 
 
 def remember_example(model: nn.Module, batch: Batch) -> None:
-    """Keep two samples of a batch of tensors; they share no memory with it."""
+    """Keep two samples of a batch of tensors, unless these have no values (the meta device).
+
+    They share no memory with the batch.
+    """
     parts = [part for _, part in leaves((batch.args, batch.kwargs))]
     tensors = [part for part in parts if isinstance(part, Tensor)]
     rest = [part for part in parts if not isinstance(part, Tensor)]
     of_samples = all(t.ndim > batch.axis and t.shape[batch.axis] == batch.rows for t in tensors)
+    of_samples &= not any(t.is_meta for t in tensors)
     if of_samples and all(part is None or isinstance(part, (bool, int, float)) for part in rest):
         few = batch.head(2).mapped(lambda part: part.detach().cpu().clone(), list)
         _REMEMBERED[model] = few
