@@ -247,6 +247,15 @@ def test_outputs_that_are_joined_on_purpose_are_left_alone(use: Callable[..., ob
         use(logits(), logits(), Y)
 
 
+def test_a_list_of_outputs_is_not_taken_for_samples() -> None:
+    """As of deep supervision: its halves would be whole outputs."""
+    outputs = [logits(), logits()]
+    with pytest.raises(ValueError, match="Pass a tuple of them"):
+        split(outputs)
+    assert [len(part) for part in split(tuple(outputs)).plain] == [4, 4]
+    assert len(split(list(logits())).plain) == 4  # one entry for each row
+
+
 @pytest.mark.parametrize(
     "loss",
     [

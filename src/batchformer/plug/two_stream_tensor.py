@@ -63,6 +63,8 @@ class TwoStreamTensor(Tensor):
     """
 
     _rows_axis = 0
+    #: Read by ``split``, which takes the entries of a list for samples.
+    holds_streams = True
 
     @classmethod
     def __torch_function__(
