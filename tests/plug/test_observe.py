@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from batchformer import BatchFormer, attach, check
+from batchformer import BatchFormer, attach, check, export
 from batchformer.plug.batches import (
     FEW,
     few_samples,
@@ -83,6 +83,32 @@ def test_a_list_of_samples_is_told_from_a_list_of_tensors_with_rows(
     scales = ([torch.randn(n, 8), torch.randn(n, 8)],)
     few = few_samples(TakesAList(samples=False), scales, 0)
     assert few.rows == min(n, FEW) and {len(part) for part in few.args[0]} == {few.rows}
+
+
+class OfLevels(nn.Module):
+    """Reads a list of feature maps, and a list of their strides."""
+
+    def __init__(self, levels: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(8, 16) for _ in range(levels))
+        self.head = nn.Linear(16, 3)
+
+    def forward(self, features: list[Tensor], strides: list[int] | None = None) -> Tensor:
+        strides = strides or [1] * len(features)
+        parts = zip(self.layers, features, strides, strict=True)
+        return self.head(sum(layer(x / stride) for layer, x, stride in parts))
+
+
+@pytest.mark.parametrize(("n", "strides"), [(3, []), (4, []), (6, [1, 2, 4, 8])])
+def test_as_many_parts_as_samples_are_no_samples(n: int, strides: list[int]) -> None:
+    """Of six samples four are taken, as many as there are levels."""
+    features = [torch.randn(n, 8) for _ in range(min(n, 4))]
+    batch = (features, strides) if strides else (features,)
+    model = attach(OfLevels(len(features)), example=batch, verbose=False)
+    for given in (batch, {"features": features, "strides": strides}):
+        result = check(model, given)
+        assert result, str(result)
+    assert check(model) and export(model)
 
 
 def test_a_list_of_samples_without_rows_and_packed_sequences_get_a_clear_word() -> None:

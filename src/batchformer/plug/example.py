@@ -23,6 +23,10 @@ _LENGTH = 8
 EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 
 
+class SampleList(list[Any]):
+    """A list with one entry for each sample. Other lists have parts, such as features by scale."""
+
+
 class Batch(NamedTuple):
     """The arguments of one call of a model, its number of samples and their axis."""
 
@@ -30,6 +34,8 @@ class Batch(NamedTuple):
     kwargs: dict[str, Any]
     rows: int
     axis: int = 0
+    # Whether lists of samples are known: all of them, and no others, are a SampleList
+    marked: bool = False
 
     def run(self, model: nn.Module) -> Any:
         return model(*self.args, **self.kwargs)
@@ -43,13 +49,13 @@ class Batch(NamedTuple):
     ) -> Batch:
         """A batch with every tensor and list of samples changed, in nested arguments too.
 
-        ``rows`` is counted again.
+        ``rows`` is counted again. Lists are told apart once: in a smaller batch the number of
+        parts may be that of the samples.
         """
         counts: list[int] = []
 
         def is_leaf(part: Any) -> bool:
-            samples = isinstance(part, list) and len(part) == self.rows
-            return samples or isinstance(part, PackedSequence)
+            return self._has_samples(part) or isinstance(part, PackedSequence)
 
         def change(_: str, part: Any) -> Any:
             if isinstance(part, PackedSequence):
@@ -59,7 +65,7 @@ class Batch(NamedTuple):
                     "enforce_sorted=False)."
                 )
             if isinstance(part, list):
-                items = sequence(part)
+                items = SampleList(sequence(part))
                 counts.append(len(items))
                 return items
             rows = part.shape[self.axis] if _has_axis(part, self.axis) else None
@@ -70,7 +76,15 @@ class Batch(NamedTuple):
             return changed
 
         args, kwargs = map_leaves((self.args, self.kwargs), change, is_leaf=is_leaf)
-        return Batch(args, kwargs, counts[0] if counts else self.rows, self.axis)
+        return Batch(args, kwargs, counts[0] if counts else self.rows, self.axis, marked=True)
+
+    def _has_samples(self, part: Any) -> bool:
+        """Whether this is a list with an entry for each sample."""
+        if self.marked or not isinstance(part, list) or isinstance(part, SampleList):
+            return isinstance(part, SampleList)
+        tensors = [entry for entry in part if isinstance(entry, Tensor)]
+        parts = [_has_axis(t, self.axis) and t.shape[self.axis] == self.rows for t in tensors]
+        return len(part) == self.rows and not (parts and all(parts))
 
 
 def _has_axis(part: Any, axis: int) -> bool:
