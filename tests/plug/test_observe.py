@@ -14,6 +14,7 @@ from batchformer import BatchFormer, attach, check, export
 from batchformer.plug.batches import (
     FEW,
     few_samples,
+    fill_up,
     replace_sample,
     source_of,
 )
@@ -109,6 +110,24 @@ def test_as_many_parts_as_samples_are_no_samples(n: int, strides: list[int]) -> 
         result = check(model, given)
         assert result, str(result)
     assert check(model) and export(model)
+
+
+class OfPrototypes(nn.Module):
+    """Compares features with a table that has a row for each class."""
+
+    def forward(self, x: Tensor, table: Tensor) -> Tensor:
+        return x @ table.T
+
+
+@pytest.mark.parametrize("n", [3, 6])
+@pytest.mark.parametrize("by_name", [False, True])
+def test_a_table_as_long_as_the_few_samples_is_left_alone(n: int, by_name: bool) -> None:
+    x, table = torch.randn(n, 8), torch.randn(FEW, 8)
+    model = OfPrototypes()
+    few = fill_up(model, few_samples(model, {"x": x, "table": table} if by_name else (x, table), 0))
+    changed = replace_sample(few, 0)
+    rows, same = changed.kwargs.values() if by_name else changed.args
+    assert torch.equal(same, table) and torch.equal(rows[0], rows[source_of(0, FEW)])
 
 
 def test_a_list_of_samples_without_rows_and_packed_sequences_get_a_clear_word() -> None:

@@ -45,7 +45,11 @@ def few_samples(model: nn.Module, example: Any, axis: int) -> Batch:
     if listed:
         return few
     call: Any = few.kwargs if few.kwargs else few.args
-    return _half_resolution(model, fit_batch(model, call, axis)._replace(marked=True))
+    fitted = fit_batch(model, call, axis)
+    # If the first argument alone is accepted, and is a tuple or dict, paths are others.
+    if few.kwargs or any(part is few.args[0] for part in fitted.args[:1]):
+        fitted = fitted._replace(samples=few.samples)
+    return _half_resolution(model, fitted)
 
 
 def _half_resolution(model: nn.Module, batch: Batch) -> Batch:

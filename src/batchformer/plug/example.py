@@ -34,8 +34,9 @@ class Batch(NamedTuple):
     kwargs: dict[str, Any]
     rows: int
     axis: int = 0
-    # Whether lists of samples are known: all of them, and no others, are a SampleList
-    marked: bool = False
+    # The paths of the tensors that have samples, if known; then the lists of samples, and no other
+    # lists, are a SampleList
+    samples: frozenset[str] | None = None
 
     def run(self, model: nn.Module) -> Any:
         return model(*self.args, **self.kwargs)
@@ -49,15 +50,16 @@ class Batch(NamedTuple):
     ) -> Batch:
         """A batch with every tensor and list of samples changed, in nested arguments too.
 
-        ``rows`` is counted again. Lists are told apart once: in a smaller batch the number of
-        parts may be that of the samples.
+        ``rows`` is counted again. What has samples is decided once: in a smaller batch, other axes
+        and lists may be as long by chance.
         """
         counts: list[int] = []
+        found: set[str] = set()
 
         def is_leaf(part: Any) -> bool:
             return self._has_samples(part) or isinstance(part, PackedSequence)
 
-        def change(_: str, part: Any) -> Any:
+        def change(path: str, part: Any) -> Any:
             if isinstance(part, PackedSequence):
                 raise TypeError(
                     "A PackedSequence cannot be split into samples. Pass the padded sequences and "
@@ -68,23 +70,29 @@ class Batch(NamedTuple):
                 items = SampleList(sequence(part))
                 counts.append(len(items))
                 return items
-            rows = part.shape[self.axis] if _has_axis(part, self.axis) else None
-            if rows != self.rows:
+            known = self.samples
+            if not (self._has_rows(part) if known is None else path in known):
                 return part
+            found.add(path)
             changed = tensor(part)
             counts.append(changed.shape[self.axis])
             return changed
 
         args, kwargs = map_leaves((self.args, self.kwargs), change, is_leaf=is_leaf)
-        return Batch(args, kwargs, counts[0] if counts else self.rows, self.axis, marked=True)
+        rows = counts[0] if counts else self.rows
+        return Batch(args, kwargs, rows, self.axis, frozenset(found))
+
+    def _has_rows(self, part: Any) -> bool:
+        return _has_axis(part, self.axis) and part.shape[self.axis] == self.rows
 
     def _has_samples(self, part: Any) -> bool:
         """Whether this is a list with an entry for each sample."""
-        if self.marked or not isinstance(part, list) or isinstance(part, SampleList):
+        if isinstance(part, SampleList) or self.samples is not None:
             return isinstance(part, SampleList)
+        if not isinstance(part, list) or len(part) != self.rows:
+            return False
         tensors = [entry for entry in part if isinstance(entry, Tensor)]
-        parts = [_has_axis(t, self.axis) and t.shape[self.axis] == self.rows for t in tensors]
-        return len(part) == self.rows and not (parts and all(parts))
+        return not tensors or not all(map(self._has_rows, tensors))
 
 
 def _has_axis(part: Any, axis: int) -> bool:
