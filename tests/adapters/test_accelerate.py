@@ -19,7 +19,6 @@ from accelerate.state import AcceleratorState, GradientState, PartialState  # no
 
 from batchformer import check, match  # noqa: E402
 from batchformer.adapters.accelerate import log_influence, prepare, save_plain  # noqa: E402
-from batchformer.plug.classifier import AttachError  # noqa: E402
 from helpers.networks import evaluated, small_network, three_classes  # noqa: E402
 
 
@@ -136,15 +135,6 @@ def test_a_scheduler_built_too_early_is_refused() -> None:
     with pytest.raises(ValueError, match=r"CosineAnnealingLR was built before.*Call attach"):
         prepare(accelerator, model, optimizer, three_classes(), scheduler)
     assert list(model.state_dict()) == list(small_network().state_dict())
-
-
-def test_an_attached_model_is_refused() -> None:
-    accelerator = accelerate.Accelerator(cpu=True)
-    model = small_network()
-    optimizer = sgd(model)
-    prepare(accelerator, model, optimizer, verbose=False)
-    with pytest.raises(AttachError, match="attached already"):
-        prepare(accelerator, model, optimizer)
 
 
 class Other:

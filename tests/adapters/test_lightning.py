@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 
 lightning = pytest.importorskip("lightning.pytorch")
 
-from batchformer import detach, export, match, param_groups  # noqa: E402
+from batchformer import attach, detach, export, match, param_groups  # noqa: E402
 from batchformer.adapters.lightning import BatchFormerCallback  # noqa: E402
 from batchformer.nn.module import encoders_of  # noqa: E402
 from batchformer.plug.classifier import AttachError  # noqa: E402
@@ -135,6 +135,15 @@ def test_a_second_fit_attaches_no_second_time() -> None:
     trainer(callback).fit(lit, three_classes())
     trainer(BatchFormerCallback(verbose=False)).fit(lit, three_classes())
     assert encoders_of(lit) == [module]
+
+
+def test_a_network_that_was_attached_before_is_taken_as_it_is() -> None:
+    lit = Lit()
+    attach(lit.model, dropout=0.0, verbose=False)
+    lit.model = nn.Sequential(lit.model)  # wrapped since, as by PEFT
+    (module,) = encoders_of(lit)
+    trainer(BatchFormerCallback(verbose=False)).fit(lit, three_classes())
+    assert encoders_of(lit) == [module] and set(lit.rows["train"]) == {16}
 
 
 @pytest.fixture(scope="module")

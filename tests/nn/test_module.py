@@ -125,9 +125,6 @@ def test_mixed_rows_start_with_the_scale(scale: float) -> None:
     x = torch.randn(6, 64)
     torch.testing.assert_close(ours.mix(x), scale * usual.mix(x))
     assert float(ours.mix(x).detach().square().mean().sqrt()) == pytest.approx(scale, rel=1e-3)
-    for wrong in (0.0, -1.0, float("nan"), float("inf")):
-        with pytest.raises(ValueError, match="scale="):
-            BatchFormer(8, scale=wrong)
 
 
 def test_gradients_by_finite_differences() -> None:
@@ -236,17 +233,6 @@ def test_the_output_has_the_type_of_the_input_under_autocast(device: str) -> Non
             assert encoder(x).dtype == dtype
             out = two_streams(x, encoder)
             assert out.dtype == dtype and out.shape == (8, 8)
-
-
-def test_helpful_errors() -> None:
-    with pytest.raises(ValueError, match="one of 1, 2, 5, 10"):
-        BatchFormer(10, heads=4)
-    with pytest.raises(ValueError, match="channel_axis"):
-        BatchFormer(8)(torch.randn(4, 9))
-    with pytest.raises(ValueError, match="use 'batch' or 'self'"):
-        BatchFormer(8, attend="diagonal")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="layers=0; use a whole number of at least 1"):
-        BatchFormer(8, layers=0)
 
 
 def test_copies_and_counts() -> None:
@@ -380,7 +366,7 @@ def test_a_bottleneck_is_two_linear_layers_around_a_smaller_encoder(shape: tuple
 
 
 def test_heads_divide_the_channels_of_the_encoder() -> None:
+    with pytest.raises(ValueError, match="4 heads do not divide dim=10; use heads= one of 1, 2, 5"):
+        BatchFormer(10)
     with pytest.raises(ValueError, match="4 heads do not divide dim=6"):
         BatchFormer(8, bottleneck=6)
-    with pytest.raises(ValueError, match="bottleneck=0; use a whole number of at least 1"):
-        BatchFormer(8, bottleneck=0)

@@ -99,10 +99,29 @@ def test_the_control_has_none_and_is_not_accused() -> None:
 def test_the_size_of_a_new_encoder_is_one() -> None:
     torch.manual_seed(0)
     new = [BatchFormer(dim, layers=2) for dim in (8, 64, 512)]
-    assert weight_left(new) == pytest.approx(1.0, abs=0.15)
+    for encoder in (*new, BatchFormer(512, bottleneck=8), BatchFormer(8, bottleneck=64)):
+        assert weight_left([encoder]) == pytest.approx(1.0, abs=0.15)
     with torch.no_grad():
         new[1].layers[1].self_attn.out_proj.weight.mul_(0.2)  # type: ignore[union-attr]
     assert weight_left(new) == pytest.approx(0.2, abs=0.02)
+
+
+class Wrapped(nn.Module):
+    """As LoRA by hand: a layer inside, and no weight of its own."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x)
+
+
+def test_a_wrapped_projection_is_no_obstacle() -> None:
+    made = model()
+    attention = made[2].batchformer.layers[0].self_attn
+    attention.out_proj = Wrapped(attention.out_proj)
+    assert check(made, X) and watched_influence(made, X) > NEXT_TO_NOTHING
 
 
 def test_without_batchformer_it_says_so() -> None:

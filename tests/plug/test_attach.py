@@ -133,6 +133,13 @@ def test_lazy_modules_take_their_shapes_from_the_example(labels: bool) -> None:
     assert torch.equal(model.eval()(X), twin(X)), "the weights of a first batch of its own"
 
 
+def test_a_model_without_values_is_attached_and_gets_them_later() -> None:
+    with torch.device("meta"):
+        model = attach(Net(), example=torch.randn(3, 6), verbose=False)
+    assert all(p.is_meta for p in model.parameters())
+    assert model.to_empty(device="cpu")(X).shape == (14, 5)
+
+
 def test_exchange_is_passed_on_and_named(capsys: pytest.CaptureFixture[str]) -> None:
     model = attach(Net(), exchange=True)
     assert model.fc.batchformer.exchange
@@ -206,11 +213,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], dict[str, Any], str]] = {
     "compiled": (lambda: torch.compile(Net(), backend="eager"), {}, "wrap it afterwards"),
     "compiled in place": (compiled_in_place, {}, "Attach first, then compile it"),
     "TorchScript": (lambda: torch.jit.script(nn.Linear(4, 2)), {}, "script what export"),
-    "unknown streams": (Net, {"streams": "both"}, "use 'shared' or 'mixed_only'"),
-    "an axis from the end": (Net, {"input_axis": -1}, "at least 0"),
-    "no optimizer": (Net, {"optimizer": "adam"}, "must be a torch optimizer"),
     "an axis of channels that is not there": (Net, {"channel_axis": 2}, "no channels on axis 2"),
-    "no heads": (Net, {"heads": 0}, "of at least 1"),
     "heads that do not fit": (Net, {"heads": 3}, "use heads= one of 1, 2, 4, 8"),
     "a norm as the place": (Net, PER_STREAM, "name the layer before it"),
     "one module for two widths": (
@@ -288,6 +291,7 @@ def test_ddp_and_fsdp_are_refused_with_what_to_do(tmp_path: Path) -> None:
     from torch import distributed
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 
     store = f"file://{tmp_path / 'store'}"
     distributed.init_process_group("gloo", init_method=store, rank=0, world_size=1)
@@ -297,10 +301,16 @@ def test_ddp_and_fsdp_are_refused_with_what_to_do(tmp_path: Path) -> None:
             attach(wrapped)
         with pytest.warns(UserWarning, match="DIFFERENT ENCODERS"):
             attach(wrapped.module, verbose=False)
-        sharded = fully_shard(Net(), mesh=init_device_mesh("cpu", (1,)))
+        mesh = init_device_mesh("cpu", (1,))
+        sharded = fully_shard(Net(), mesh=mesh)
         with pytest.raises(AttachError, match="Attach first, then shard"):
             attach(sharded)
-        with pytest.raises(ValueError, match="before it is sharded"):
-            check(sharded, X)
+        parallel = parallelize_module(
+            attach(Net(), verbose=False), mesh, {"stem": ColwiseParallel()}
+        )
+        assert parallel(X).shape == (14, 5)
+        for model in (sharded, parallel):
+            with pytest.raises(ValueError, match="before it is sharded"):
+                check(model, X)
     finally:
         distributed.destroy_process_group()

@@ -9,10 +9,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from batchformer import BatchFormer, attach, check, match, two_streams
+from batchformer import BatchFormer, attach, check, export, match, two_streams
 from batchformer.plug.alive import influence
 from batchformer.plug.findings import OWN, CheckResult
 from batchformer.plug.noise import drops_everything
+from helpers.mixing_models import Deep, Gated, TwoPlaces
 
 X = torch.randn(6, 8, generator=torch.Generator().manual_seed(0))
 
@@ -141,9 +142,12 @@ def test_a_network_that_hardly_uses_the_place_is_not_accused_of_a_constant() -> 
     assert not result and "paths around the place outweigh it" in str(result)
 
 
-@pytest.mark.parametrize("batch", [X[:1], X[:1].expand(4, 8)])
-def test_batches_that_cannot_show_anything_are_refused(batch: Tensor) -> None:
-    with pytest.raises(ValueError, match=r"check\(\) needs"):
+@pytest.mark.parametrize(
+    ("batch", "needs"),
+    [(X[:1], "at least 2 samples"), (X[:1].expand(4, 8), "samples that differ")],
+)
+def test_batches_that_cannot_show_anything_are_refused(batch: Tensor, needs: str) -> None:
+    with pytest.raises(ValueError, match=rf"check\(\) needs {needs}"):
         check(attach(Backbone(), verbose=False), batch)
 
 
@@ -222,6 +226,19 @@ class AuxiliaryHead(nn.Module):
 def test_images_are_large_enough_for_training_too(batch: Tensor | None) -> None:
     model = attach(AuxiliaryHead(), verbose=False)
     assert check(model, batch)
+
+
+def test_nothing_is_made_on_the_default_device() -> None:
+    """The models are on the CPU. ``torch.set_default_device("cuda")`` would do the same."""
+    model, others = Backbone(), (Deep(40), Gated(torch.zeros(1)), TwoPlaces())
+    model.body[1] = nn.BatchNorm1d(16, track_running_stats=False)
+    with torch.device("meta"):
+        attach(model, verbose=False)
+        assert check(model) and check(model, X).influence == influence(model, X)
+        assert type(export(model)) is Backbone
+        for other in others:
+            result = check(other, X)
+            assert result, str(result)
 
 
 class NoisyFeatures(nn.Dropout):

@@ -89,6 +89,11 @@ def test_a_frozen_model_has_a_head_too_and_stays_frozen() -> None:
     assert not any(p.requires_grad for p in model.parameters())
 
 
+def test_layers_that_read_different_features_are_named() -> None:
+    with pytest.raises(AttachError, match=r"no single classifier.*features, 'head', 'other'"):
+        heads(Net("different features"))
+
+
 @pytest.mark.parametrize("combine", ["different features", "argmax"])
 def test_no_single_classifier_lists_the_candidates(combine: str) -> None:
     with pytest.raises(AttachError, match=r"Candidates for at=.*'head' \(Linear, input \(3, 8\)"):

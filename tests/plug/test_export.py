@@ -173,6 +173,23 @@ def test_the_example_of_attach_is_remembered_beside_the_model() -> None:
     assert gone() is None
 
 
+class Around(nn.Module):
+    """A wrapper as libraries write it: it passes on what it is given."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, *args: Tensor) -> Tensor:
+        return self.model(*args)  # type: ignore[no-any-return]
+
+
+def test_the_example_of_a_model_that_was_wrapped_later_is_found() -> None:
+    batch = (torch.randn(3, 4), torch.randn(3, 8))
+    model = Around(attach(Pair(), example=batch, verbose=False))
+    assert check(model) and type(export(model).model) is Pair
+
+
 def test_a_nested_example_is_remembered_too() -> None:
     class OfADict(Pair):
         def forward(self, batch: dict[str, Any]) -> Tensor:  # type: ignore[override]

@@ -10,10 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from batchformer import BatchFormer, attach, check
+from batchformer import BatchFormer, attach, check, export
 from batchformer.plug.batches import (
     FEW,
     few_samples,
+    fill_up,
     replace_sample,
     source_of,
 )
@@ -50,9 +51,6 @@ def test_a_few_samples_are_taken_and_the_replaced_one_differs_from_its_source() 
     changed = replace_sample(few, 0)
     assert not torch.equal(few.args[0][0], changed.args[0][0])
     assert torch.equal(few.args[0][1:], changed.args[0][1:])
-    for batch, reason in ((x[:1], "at least 2 samples"), (x[:5], "samples that differ")):
-        with pytest.raises(ValueError, match=reason):
-            few_samples(model, batch, 0)
     turned = few_samples(nn.Linear(10, 2), x.T.contiguous(), 1)
     assert turned.args[0].shape == (2, FEW) and turned.axis == 1
 
@@ -86,6 +84,50 @@ def test_a_list_of_samples_is_told_from_a_list_of_tensors_with_rows(
     scales = ([torch.randn(n, 8), torch.randn(n, 8)],)
     few = few_samples(TakesAList(samples=False), scales, 0)
     assert few.rows == min(n, FEW) and {len(part) for part in few.args[0]} == {few.rows}
+
+
+class OfLevels(nn.Module):
+    """Reads a list of feature maps, and a list of their strides."""
+
+    def __init__(self, levels: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(8, 16) for _ in range(levels))
+        self.head = nn.Linear(16, 3)
+
+    def forward(self, features: list[Tensor], strides: list[int] | None = None) -> Tensor:
+        strides = strides or [1] * len(features)
+        parts = zip(self.layers, features, strides, strict=True)
+        return self.head(sum(layer(x / stride) for layer, x, stride in parts))
+
+
+@pytest.mark.parametrize(("n", "strides"), [(3, []), (4, []), (6, [1, 2, 4, 8])])
+def test_as_many_parts_as_samples_are_no_samples(n: int, strides: list[int]) -> None:
+    """Of six samples four are taken, as many as there are levels."""
+    features = [torch.randn(n, 8) for _ in range(min(n, 4))]
+    batch = (features, strides) if strides else (features,)
+    model = attach(OfLevels(len(features)), example=batch, verbose=False)
+    for given in (batch, {"features": features, "strides": strides}):
+        result = check(model, given)
+        assert result, str(result)
+    assert check(model) and export(model)
+
+
+class OfPrototypes(nn.Module):
+    """Compares features with a table that has a row for each class."""
+
+    def forward(self, x: Tensor, table: Tensor) -> Tensor:
+        return x @ table.T
+
+
+@pytest.mark.parametrize("n", [3, 6])
+@pytest.mark.parametrize("by_name", [False, True])
+def test_a_table_as_long_as_the_few_samples_is_left_alone(n: int, by_name: bool) -> None:
+    x, table = torch.randn(n, 8), torch.randn(FEW, 8)
+    model = OfPrototypes()
+    few = fill_up(model, few_samples(model, {"x": x, "table": table} if by_name else (x, table), 0))
+    changed = replace_sample(few, 0)
+    rows, same = changed.kwargs.values() if by_name else changed.args
+    assert torch.equal(same, table) and torch.equal(rows[0], rows[source_of(0, FEW)])
 
 
 def test_a_list_of_samples_without_rows_and_packed_sequences_get_a_clear_word() -> None:

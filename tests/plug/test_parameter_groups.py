@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from batchformer import attach, detach, match, param_groups
+from batchformer import attach, check, detach, match, param_groups
 from helpers.networks import NormedNet, X
 
 
@@ -56,6 +56,24 @@ def test_objects_are_looked_through_only_once_an_optimizer_was_built(
     optimizer.__setstate__(torch.optim.SGD(model.parameters(), lr=0.1).__getstate__())
     with pytest.warns(UserWarning, match=r"\(Own\) was built before"):
         attach(model, verbose=False)
+
+
+class SetsItsRates(torch.optim.Optimizer):
+    """As Adafactor of transformers: it is given no learning rate."""
+
+    def __init__(self, params: Any) -> None:
+        super().__init__(params, {"lr": None})
+
+
+def test_an_optimizer_that_sets_its_rates_by_itself() -> None:
+    model = NormedNet()
+    before = SetsItsRates(model.parameters())
+    with pytest.raises(ValueError, match=r"SetsItsRates has no learning rate.*Attach first"):
+        attach(model, optimizer=before)
+    assert type(model.fc) is torch.nn.Linear
+    del before
+    attach(model, verbose=False)
+    assert check(model, X, SetsItsRates(model.parameters()))
 
 
 @pytest.mark.parametrize("freeze", [lambda m: None, lambda m: m.stem.requires_grad_(False)])

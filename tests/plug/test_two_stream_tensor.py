@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from batchformer import attach, match, split, stream_loss
 from batchformer.plug.two_stream_tensor import COMPILER_MARKS, TwoStreamTensor, mark_two_streams
@@ -246,6 +247,15 @@ def test_outputs_that_are_joined_on_purpose_are_left_alone(use: Callable[..., ob
         use(logits(), logits(), Y)
 
 
+def test_a_list_of_outputs_is_not_taken_for_samples() -> None:
+    """As of deep supervision: its halves would be whole outputs."""
+    outputs = [logits(), logits()]
+    with pytest.raises(ValueError, match="Pass a tuple of them"):
+        split(outputs)
+    assert [len(part) for part in split(tuple(outputs)).plain] == [4, 4]
+    assert len(split(list(logits())).plain) == 4  # one entry for each row
+
+
 @pytest.mark.parametrize(
     "loss",
     [
@@ -357,6 +367,18 @@ def test_only_what_awaits_a_gradient_is_marked() -> None:
     assert type(mark_two_streams(torch.zeros(4, 2))) is Tensor
     assert type(mark_two_streams(torch.zeros((), requires_grad=True) * 1)) is Tensor
     assert mark_two_streams((1, 2)) == (1, 2)
+
+
+class Own(Tensor):
+    """A class of the user's."""
+
+
+def test_a_tensor_of_another_class_keeps_it() -> None:
+    out = (torch.randn(8, 5, requires_grad=True) * 1.0).as_subclass(Own)
+    assert mark_two_streams(out) is out
+    with FakeTensorMode():  # a pass without values, as those that estimate memory
+        out = torch.randn(8, 5, requires_grad=True) * 1.0
+        assert mark_two_streams(out) is out
 
 
 def test_outputs_of_several_layers_are_stacked_and_taken_apart() -> None:

@@ -18,7 +18,7 @@ from batchformer.plug.attach import attach
 from batchformer.plug.check import check as check_model
 from batchformer.plug.classifier import AttachError
 from batchformer.plug.export import plain_state_dict
-from batchformer.plug.insertion import RECORD, unwrap
+from batchformer.plug.insertion import find_record
 
 try:
     from lightning.pytorch import Callback, LightningModule, Trainer
@@ -30,10 +30,10 @@ except ImportError as error:
 class BatchFormerCallback(Callback):  # type: ignore[misc]
     """Attach BatchFormer when fitting is set up, before the optimizers are configured.
 
-    A second ``fit`` continues with the attached model. A checkpoint contains BatchFormer's keys as
-    well: ``load_from_checkpoint(path, strict=False)`` loads it into the plain module, and
-    :func:`batchformer.export` of its state dict has the plain module's keys. ``test`` with this
-    callback loads it without further options.
+    A model that is attached already, as in a second ``fit``, stays as it is. A checkpoint contains
+    BatchFormer's keys as well: ``load_from_checkpoint(path, strict=False)`` loads it into the plain
+    module, and :func:`batchformer.export` of its state dict has the plain module's keys. ``test``
+    with this callback loads it without further options.
 
     Args:
         model: name of the submodule that is the network; None for the LightningModule itself.
@@ -65,7 +65,7 @@ class BatchFormerCallback(Callback):  # type: ignore[misc]
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         network = self._network(pl_module)
-        if RECORD in unwrap(network).__dict__:
+        if find_record(network)[1] is not None:
             return
         if stage == "fit":
             attach(network, self.at, **{"verbose": trainer.is_global_zero, **self.attach_options})

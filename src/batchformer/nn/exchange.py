@@ -260,7 +260,7 @@ def agree_on_rows(
         seed = torch.randint(2**62, (1,), device=device)
     if world_size(group) == 1:
         return AllRows([rows], slice(0, rows), seed[0], group)
-    own = torch.cat((torch.tensor([rows, positions]).to(device), seed))
+    own = torch.cat((torch.tensor([rows, positions], device=device), seed))
     found = torch.stack(all_gather(own, world_size(group), group))
     counts, shapes = (list(column) for column in zip(*found[:, :2].tolist(), strict=True))
     if len(set(shapes)) > 1:

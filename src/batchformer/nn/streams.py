@@ -262,6 +262,12 @@ def _joined(outputs: Any) -> str | None:
     if torch.compiler.is_compiling():  # there, outputs are ordinary tensors
         return None
     known = (getattr(part, "not_halves", None) for _, part in leaves(outputs))
+    listed = (part for _, part in leaves(outputs, is_leaf=_has_rows) if isinstance(part, list))
+    if any(getattr(entry, "holds_streams", False) for part in listed for entry in part):
+        return (
+            "A list has one entry for each sample, but the entries of this one hold two streams "
+            "each. Pass a tuple of them."
+        )
     return next((advice for advice in known if isinstance(advice, str)), None)
 
 

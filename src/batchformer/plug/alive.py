@@ -160,13 +160,15 @@ def weight_left(encoders: Iterable[BatchFormer]) -> float:
     for encoder in encoders:
         for layer in encoder.layers:
             attention: Any = layer.self_attn
+            width = attention.embed_dim  # that of a bottleneck, if there is one
             # torch initialises the first by Xavier, the second uniformly within 1 / sqrt(C).
             for weight, initial in (
-                (attention.in_proj_weight, (2 / (4 * encoder.dim)) ** 0.5),
-                (attention.out_proj.weight, (1 / (3 * encoder.dim)) ** 0.5),
+                (attention.in_proj_weight, (2 / (4 * width)) ** 0.5),
+                (getattr(attention.out_proj, "weight", None), (1 / (3 * width)) ** 0.5),
             ):
-                size = weight.detach().float().square().mean().sqrt()
-                left.append(float(size) / initial)
+                if isinstance(weight, Tensor):  # a wrapper of the layer may have none
+                    size = weight.detach().float().square().mean().sqrt()
+                    left.append(float(size) / initial)
     return min(left, default=1.0)
 
 

@@ -378,9 +378,19 @@ def _refuse_inference_tensors(tensors: Iterable[tuple[str, Tensor]]) -> None:
 
 
 def _refuse_optimizer(optimizer: Optimizer | None) -> None:
-    """Refuse what is no optimizer, and one with a scheduler, which would fail on a new group."""
+    """Refuse what is no optimizer, one without a rate, and one with a scheduler.
+
+    A scheduler would fail on a new group.
+    """
     an_optimizer("attach()", optimizer)
-    if optimizer is not None and hasattr(optimizer.step, SCHEDULED_STEP):
+    if optimizer is None:
+        return
+    if optimizer.param_groups[0].get("lr") is None:
+        raise AttachError(
+            f"attach(): this {type(optimizer).__name__} has no learning rate (lr=None), of which "
+            "BatchFormer's group could have a share. Attach first, then build the optimizer."
+        )
+    if hasattr(optimizer.step, SCHEDULED_STEP):
         raise AttachError(
             "attach(): this optimizer already has a learning-rate scheduler, which would not know "
             "BatchFormer's group. Attach first, then build the scheduler."

@@ -18,6 +18,7 @@ from batchformer.plug.batches import FEW, repeated_index, replace_sample, replac
 from batchformer.plug.evidence import NEGLIGIBLE, Evidence, Picker, row_orders
 from batchformer.plug.findings import ATTEND, CONTROL, Finding
 from batchformer.plug.insertion import WithBatchFormer
+from batchformer.plug.noise import fixed_noise
 from batchformer.plug.observe import SEEDS, STEPS, Experiment, Features, Pass, effect, moved
 from batchformer.plug.place_tests import left_out
 from batchformer.torch_private import gradients_of
@@ -96,12 +97,12 @@ def dependence(experiment: Experiment, pick: Picker) -> Tensor | None:
     found = []
     for number in range(len(rows[0]) if rows else 0):
         row = torch.cat([t[number].float() for t in rows])
-        total = (row * torch.randn(row.shape, generator=generator).to(row)).sum()
+        total = (row * fixed_noise(row, generator)).sum()
         try:
             slopes = gradients_of(total, given)
         except RuntimeError:  # no graph, or a checkpoint that refuses it
             return None
-        reach = torch.zeros(batch.rows, dtype=torch.bool)
+        reach = torch.zeros(batch.rows, dtype=torch.bool, device="cpu")
         for slope in (slope for slope in slopes if slope is not None):
             size = slope.detach().movedim(batch.axis, 0).flatten(1).abs().amax(1).double().cpu()
             reach |= size > FAINT * size.max()
@@ -157,7 +158,7 @@ def look_elsewhere(seen: Evidence) -> None:
 
 def _attending_otherwise(seen: Evidence) -> Tensor:
     experiment, n = seen.experiment, seen.samples
-    found = torch.zeros(n, dtype=torch.bool)
+    found = torch.zeros(n, dtype=torch.bool, device="cpu")
 
     def compare(before: Pass, after: Pass, sample: int) -> None:
         shifts = seen.moved(before, after)[seen.mixed]

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from batchformer.nn.streams import leaves
 from batchformer.plug.classifier import output_tensors
-from batchformer.plug.example import Batch, as_batch, fit_batch, run_without_values
+from batchformer.plug.example import Batch, SampleList, as_batch, fit_batch, run_without_values
 from batchformer.plug.preserve import preserve_state
 
 #: Samples that an experiment needs; more would only take longer.
@@ -42,8 +42,14 @@ def few_samples(model: nn.Module, example: Any, axis: int) -> Batch:
     chosen = [0, *rest[: FEW - 2]]
     chosen.insert(-1 if len(chosen) > 1 else 1, other)  # second to last, or last of two
     few = select_samples(given, chosen)
+    if listed:
+        return few
     call: Any = few.kwargs if few.kwargs else few.args
-    return few if listed else _half_resolution(model, fit_batch(model, call, axis))
+    fitted = fit_batch(model, call, axis)
+    # If the first argument alone is accepted, and is a tuple or dict, paths are others.
+    if few.kwargs or any(part is few.args[0] for part in fitted.args[:1]):
+        fitted = fitted._replace(samples=few.samples)
+    return _half_resolution(model, fitted)
 
 
 def _half_resolution(model: nn.Module, batch: Batch) -> Batch:
@@ -100,7 +106,7 @@ def _as_list_of_samples(model: nn.Module, example: Any) -> Batch | None:
             f"check(): the model takes a list of {len(samples)} samples, and gives no tensor with "
             "a row for each. Check the part that computes the logits, with that part's inputs."
         )
-    return Batch(args, {}, len(samples))
+    return Batch((SampleList(samples), *args[1:]), {}, len(samples))
 
 
 def repeated_index(samples: int, rows: int) -> list[int]:
@@ -129,7 +135,7 @@ def fill_up(model: nn.Module, batch: Batch) -> Batch:
 
 def select_samples(batch: Batch, index: list[int]) -> Batch:
     """A batch of these samples."""
-    order = torch.tensor(index)
+    order = torch.tensor(index, device="cpu")
     return batch.mapped(
         lambda part: part.index_select(batch.axis, order.to(part.device)),
         lambda part: [part[row] for row in index],
@@ -139,7 +145,7 @@ def select_samples(batch: Batch, index: list[int]) -> Batch:
 def same_samples(batch: Batch) -> Tensor:
     """Which samples are equal, (N, N)."""
     each = [select_samples(batch, [row]) for row in range(batch.rows)]
-    return torch.tensor([[_same(a, b) for a in each] for b in each])
+    return torch.tensor([[_same(a, b) for a in each] for b in each], device="cpu")
 
 
 def source_of(sample: int, samples: int) -> int:

@@ -74,7 +74,7 @@ def check(
             the one that ``attach`` was given, or 0.
 
     Raises:
-        ValueError: the batch cannot show anything, or the model is in ``DataParallel`` or FSDP.
+        ValueError: the batch cannot show anything, or the model is in ``DataParallel`` or sharded.
 
     >>> from batchformer import attach
     >>> model = attach(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 4)), verbose=False)
@@ -92,10 +92,10 @@ def check(
             "device. Start one process for each GPU with torchrun, wrap the model in "
             "DistributedDataParallel, and check that."
         )
-    if is_sharded(model):
+    if is_sharded(model) or any(hasattr(p, "placements") for p in model.parameters()):  # DTensor
         raise ValueError(
-            "check(): the parameters are sharded (FSDP), and check needs whole ones. Check the "
-            "model before it is sharded."
+            "check(): the parameters are sharded (FSDP, tensor parallelism), and check needs whole "
+            "ones. Check the model before it is sharded."
         )
     inner = unwrap(model)
     holder, record = find_record(inner)
@@ -385,11 +385,12 @@ def _membership(seen: Evidence, optimizer: Optimizer) -> Finding:
     total, inside = len(seen.own_weights), [p for _, p in seen.own_weights if id(p) in groups]
     text = f"{len(inside)} of {total} parameters"
     after = "build the optimizer after attach, e.g. from param_groups(model, lr)"
-    still = [groups[id(p)] for p in inside if not float(groups[id(p)]["lr"])]
+    # None, of an optimizer that sets its rates by itself, is no rate of zero.
+    still = [groups[id(p)] for p in inside if groups[id(p)].get("lr") == 0]
     if len(inside) < total or not still:
         return Finding(MEMBER, len(inside) == total, text, f"{after}, or pass optimizer=")
     text = f"{text}, {len(still)} of them at a rate of 0"
-    all_still = not any(float(group["lr"]) for group in optimizer.param_groups)
+    all_still = all(group.get("lr") == 0 for group in optimizer.param_groups)
     if all_still or all(float(group.get("initial_lr", 0.0)) for group in still):
         return Finding(MEMBER, None, f"{text} now (a warm-up?)")
     remedy = "give the encoder a learning rate: param_groups(model, lr, lr_factor=1.0)"

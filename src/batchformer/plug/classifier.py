@@ -294,16 +294,16 @@ def find_classifiers(model: nn.Module, record: Trace) -> list[str]:
             f"module of their own, or name a place with at=. {record.candidates()}"
         )
     groups = {frozenset(names): list(names) for names in record.producers}
-    names = list(dict.fromkeys(name for group in groups.values() for name in group))
+    names = found = list(dict.fromkeys(name for group in groups.values() for name in group))
     if len(groups) > 1:
         names = _on_same_features(names, record)
     widths = {_width(record.calls[name]) for name in names}
     if not names or len(widths) > 1:
         raise AttachError(
-            f"attach(): {type(model).__name__} has {len(record.producers)} outputs and no single "
-            f"classifier. Name one with at=, or a list of those that compute one output together, "
-            f"or switch auxiliary outputs off. "
-            f"{record.candidates()}"
+            f"attach(): {type(model).__name__} has no single classifier: its outputs come from "
+            f"layers that read different features, {', '.join(map(repr, found[:6]))}. Name one "
+            f"with at=, or a list of those that compute one output together, or switch auxiliary "
+            f"outputs off. {record.candidates()}"
         )
     return names
 

@@ -17,11 +17,10 @@ from batchformer.plug.example import Batch
 from batchformer.plug.export import same_bits
 from batchformer.plug.findings import EVAL, Finding
 from batchformer.plug.insertion import OURS
-from batchformer.plug.noise import seed
 from batchformer.plug.observe import gradients, moved, parameter_names, reachable
 from batchformer.plug.outputs import InEval, Layout, as_rows, find_layout, named_outputs
 from batchformer.plug.place_tests import AttentionRecord, record_attention
-from batchformer.plug.preserve import PassState, in_eval, own_generators, temporary_hooks
+from batchformer.plug.preserve import PassState, in_eval, seed_all, temporary_hooks
 
 DEPENDS_ON_ENCODER = Finding(
     EVAL,
@@ -48,11 +47,11 @@ def run_in_eval(model: nn.Module, batch: Batch, encoders: list[BatchFormer]) -> 
     n, inside = batch.rows, parameter_ids(encoders)
     _require_gradients(model, inside)
     names: list[str] = []
-    state, generators = PassState(model), own_generators(model)
+    state = PassState(model)
 
     def run(each: Batch) -> list[Tensor]:
         state.restore()
-        seed(0, generators)
+        seed_all(model, 0)
         named = named_outputs(each.run(model))
         names[:] = [name for name, _ in named]
         return [tensor for _, tensor in named]
@@ -70,7 +69,7 @@ def run_in_eval(model: nn.Module, batch: Batch, encoders: list[BatchFormer]) -> 
         layout = find_layout(few, many, (1, n))
         rows = as_rows(many, n, layout)
         judged = [i for i, t in enumerate(rows) if len(t) == n] or [0]
-        moves = moving(after)[1:] if rows else torch.zeros(0)
+        moves = moving(after)[1:] if rows else torch.zeros(0, device="cpu")
         unsteady = bool(moves.any()) and bool(moving(run(batch)).any())
     count, others = len(rows[0]) if rows else 0, int(moves.sum())
     if unsteady:

@@ -150,13 +150,13 @@ class Evidence:
         #: The passes ``base`` and ``after``, and the same with other random numbers.
         self.passes = [(base, after)]
         #: (rows,) whether a row depends on the first sample.
-        self.shifts = torch.zeros(0, dtype=torch.bool)
+        self.shifts = torch.zeros(0, dtype=torch.bool, device="cpu")
         #: (rows, N) which rows depend on which samples by gradients, if passes showed too little.
         self.depends: Tensor | None = None
         #: Encoders that are called, or whose weights take part in the outputs.
         self.used: list[BatchFormer] = []
         #: (N,) whether a mixed row, other than the first, depends on another sample.
-        self.attending = torch.zeros(n, dtype=torch.bool)
+        self.attending = torch.zeros(n, dtype=torch.bool, device="cpu")
         #: (N,) whether a plain row moved when the first sample was replaced.
         self.plain_moved = self.attending
         #: The encoder's weights, or, without a BatchFormer, those that act on mixed rows only.

@@ -23,6 +23,10 @@ _LENGTH = 8
 EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 
 
+class SampleList(list[Any]):
+    """A list with one entry for each sample. Other lists have parts, such as features by scale."""
+
+
 class Batch(NamedTuple):
     """The arguments of one call of a model, its number of samples and their axis."""
 
@@ -30,6 +34,9 @@ class Batch(NamedTuple):
     kwargs: dict[str, Any]
     rows: int
     axis: int = 0
+    # The paths of the tensors that have samples, if known; then the lists of samples, and no other
+    # lists, are a SampleList
+    samples: frozenset[str] | None = None
 
     def run(self, model: nn.Module) -> Any:
         return model(*self.args, **self.kwargs)
@@ -43,15 +50,16 @@ class Batch(NamedTuple):
     ) -> Batch:
         """A batch with every tensor and list of samples changed, in nested arguments too.
 
-        ``rows`` is counted again.
+        ``rows`` is counted again. What has samples is decided once: in a smaller batch, other axes
+        and lists may be as long by chance.
         """
         counts: list[int] = []
+        found: set[str] = set()
 
         def is_leaf(part: Any) -> bool:
-            samples = isinstance(part, list) and len(part) == self.rows
-            return samples or isinstance(part, PackedSequence)
+            return self._has_samples(part) or isinstance(part, PackedSequence)
 
-        def change(_: str, part: Any) -> Any:
+        def change(path: str, part: Any) -> Any:
             if isinstance(part, PackedSequence):
                 raise TypeError(
                     "A PackedSequence cannot be split into samples. Pass the padded sequences and "
@@ -59,18 +67,32 @@ class Batch(NamedTuple):
                     "enforce_sorted=False)."
                 )
             if isinstance(part, list):
-                items = sequence(part)
+                items = SampleList(sequence(part))
                 counts.append(len(items))
                 return items
-            rows = part.shape[self.axis] if _has_axis(part, self.axis) else None
-            if rows != self.rows:
+            known = self.samples
+            if not (self._has_rows(part) if known is None else path in known):
                 return part
+            found.add(path)
             changed = tensor(part)
             counts.append(changed.shape[self.axis])
             return changed
 
         args, kwargs = map_leaves((self.args, self.kwargs), change, is_leaf=is_leaf)
-        return Batch(args, kwargs, counts[0] if counts else self.rows, self.axis)
+        rows = counts[0] if counts else self.rows
+        return Batch(args, kwargs, rows, self.axis, frozenset(found))
+
+    def _has_rows(self, part: Any) -> bool:
+        return _has_axis(part, self.axis) and part.shape[self.axis] == self.rows
+
+    def _has_samples(self, part: Any) -> bool:
+        """Whether this is a list with an entry for each sample."""
+        if isinstance(part, SampleList) or self.samples is not None:
+            return isinstance(part, SampleList)
+        if not isinstance(part, list) or len(part) != self.rows:
+            return False
+        tensors = [entry for entry in part if isinstance(entry, Tensor)]
+        return not tensors or not all(map(self._has_rows, tensors))
 
 
 def _has_axis(part: Any, axis: int) -> bool:
@@ -235,11 +257,15 @@ _REMEMBERED: WeakKeyDictionary[nn.Module, Batch] = WeakKeyDictionary()
 
 
 def remember_example(model: nn.Module, batch: Batch) -> None:
-    """Keep two samples of a batch of tensors; they share no memory with it."""
+    """Keep two samples of a batch of tensors, unless these have no values (the meta device).
+
+    They share no memory with the batch.
+    """
     parts = [part for _, part in leaves((batch.args, batch.kwargs))]
     tensors = [part for part in parts if isinstance(part, Tensor)]
     rest = [part for part in parts if not isinstance(part, Tensor)]
     of_samples = all(t.ndim > batch.axis and t.shape[batch.axis] == batch.rows for t in tensors)
+    of_samples &= not any(t.is_meta for t in tensors)
     if of_samples and all(part is None or isinstance(part, (bool, int, float)) for part in rest):
         few = batch.head(2).mapped(lambda part: part.detach().cpu().clone(), list)
         _REMEMBERED[model] = few
@@ -273,10 +299,11 @@ def _guesses(model: nn.Module) -> Iterator[Batch]:
     generator = torch.Generator().manual_seed(0)
 
     def floats(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=generator).to(device, dtype)
+        return torch.randn(*shape, generator=generator, device="cpu").to(device, dtype)
 
     def integers(high: int, *shape: int) -> Tensor:
-        return torch.randint(0, max(high, 1), shape, generator=generator).to(device)
+        high = max(high, 1)
+        return torch.randint(0, high, shape, generator=generator, device="cpu").to(device)
 
     # The same indices may reach every embedding, so they stay below the size of the smallest. An
     # index out of range would make a GPU unusable for this process.

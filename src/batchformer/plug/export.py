@@ -13,7 +13,7 @@ from batchformer.nn.arguments import a_model
 from batchformer.nn.streams import leaves
 from batchformer.plug.classifier import CHILD, AttachError, output_tensors
 from batchformer.plug.example import Batch, find_batch, forget_example, remembered_example
-from batchformer.plug.insertion import OURS, RECORD, Attachment, remove, unwrap
+from batchformer.plug.insertion import OURS, RECORD, find_record, remove, unwrap
 from batchformer.plug.preserve import preserve_state
 
 M = TypeVar("M", bound=nn.Module)
@@ -81,8 +81,8 @@ def export(model: nn.Module | Mapping[str, Any], example: Any = None) -> Any:
         plain = copy.deepcopy(inner, _without_graphs(inner))
         _remove_all(plain, "export")
         plain.eval()
-    record: Attachment | None = inner.__dict__.get(RECORD)
-    batch = _accepted(plain, remembered_example(inner)) if example is None else None
+    holder, record = find_record(inner)
+    batch = _accepted(plain, remembered_example(holder)) if example is None else None
     batch = batch or find_batch(plain, example, record.input_axis if record else 0)
     with preserve_state(inner), torch.no_grad():
         expected = output_tensors(batch.run(inner.eval()))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-import sys
 from collections.abc import Container, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -15,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 from batchformer.nn.module import BatchFormer, parameter_ids, without_exchange
 from batchformer.plug.example import Batch
-from batchformer.plug.preserve import preserve_state
+from batchformer.plug.preserve import preserve_state, seed_all
 from batchformer.torch_private import BUFFERS, COMPILED_CALL, BatchNorm, Dropout
 
 #: The buffer by which torch's fake quantization says that each batch changes its range.
@@ -42,14 +40,15 @@ def without_noise(model: nn.Module, batch: Batch) -> Iterator[None]:
                 undo.callback(setattr, module, "dropout", module.dropout)
                 module.dropout = 0.0
         norms = [m for m in model.modules() if _has_statistics(m) and m.training]
+        device = next((p.device for p in model.parameters()), torch.device("cpu"))
         for norm in norms:
             if isinstance(norm, nn.SyncBatchNorm):  # it waits for other ranks
                 norm.training = False
             else:
-                undo.callback(_with_statistics(norm, next(model.parameters(), torch.empty(0))))
+                undo.callback(_with_statistics(norm, device))
         observers = [m for m in model.modules() if OBSERVES in getattr(m, BUFFERS)]
         if observers or any(norm.training for norm in norms):
-            seed(0)
+            seed_all(model, 0)
             with torch.no_grad():
                 batch.run(model)
         for norm in norms:
@@ -125,14 +124,14 @@ def _has_statistics(module: nn.Module) -> bool:
     return isinstance(module, BatchNorm) or {"running_mean", "running_var"} <= {*buffers}
 
 
-def _with_statistics(norm: Any, like: Tensor) -> Any:
+def _with_statistics(norm: Any, device: torch.device) -> Any:
     """Let a norm take over the statistics of the next batch; returns what undoes it."""
     names = ("momentum", "track_running_stats")
     kept = {name: getattr(norm, name) for name in names if hasattr(norm, name)}
     bare = isinstance(norm, BatchNorm) and norm.running_mean is None
     if bare:
-        norm.running_mean = torch.zeros(norm.num_features, device=like.device)
-        norm.running_var = torch.ones(norm.num_features, device=like.device)
+        norm.running_mean = torch.zeros(norm.num_features, device=device)
+        norm.running_var = torch.ones(norm.num_features, device=device)
         norm.track_running_stats = True
     if "momentum" in kept:
         norm.momentum = 1.0
@@ -146,30 +145,13 @@ def _with_statistics(norm: Any, like: Tensor) -> Any:
     return undo
 
 
-def seed(number: int, own: Iterable[Any] = ()) -> None:
-    """Seed every generator that a model usually draws from.
+def fixed_noise(like: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    """Normal numbers in the shape of a tensor, by default the same in every call.
 
-    Args:
-        own: further generators, see :func:`~batchformer.plug.preserve.own_generators`.
+    They are drawn on the CPU, so they do not depend on the device.
     """
-    for generator in own:
-        if isinstance(generator, torch.Generator):
-            generator.manual_seed(number)
-        elif hasattr(generator, "bit_generator"):
-            bits = generator.bit_generator
-            bits.state = type(bits)(number).state
-        else:
-            generator.seed(number)
-    torch.default_generator.manual_seed(number)
-    # torch.manual_seed would queue a seeding for a GPU that is not in use yet, and that seeding
-    # would outlive the restored state.
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        torch.cuda.manual_seed_all(number)
-    if torch.backends.mps.is_available():
-        torch.mps.manual_seed(number)
-    random.seed(number)
-    if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed(number)
+    generator = torch.Generator().manual_seed(0) if generator is None else generator
+    return torch.randn(like.shape, generator=generator, device="cpu").to(like)
 
 
 @contextmanager
@@ -254,8 +236,10 @@ def gates_open(gates: Iterable[nn.Parameter]) -> Iterator[None]:
     try:
         with torch.no_grad():
             for gate, _ in kept:
-                noise = torch.randn(gate.shape, generator=generator)
-                gate.copy_(noise / gate[0].numel() ** 0.5 if gate.ndim > 1 else torch.ones(()))
+                if gate.ndim > 1:
+                    gate.copy_(fixed_noise(gate, generator) / gate[0].numel() ** 0.5)
+                else:
+                    gate.fill_(1.0)
         yield
     finally:
         with torch.no_grad():

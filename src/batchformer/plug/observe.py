@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from batchformer.nn.module import BatchFormer
 from batchformer.plug.batches import select_samples
 from batchformer.plug.example import Batch
-from batchformer.plug.noise import seed
+from batchformer.plug.noise import fixed_noise
 from batchformer.plug.outputs import InEval, Layout, find_rows, named_outputs, training_layout
-from batchformer.plug.preserve import PassState, own_generators, random_states, temporary_hooks
+from batchformer.plug.preserve import PassState, random_states, seed_all, temporary_hooks
 from batchformer.plug.replay import Replay
 from batchformer.torch_private import gradients_of
 
@@ -68,7 +68,7 @@ class Experiment:
     replay: Replay | None = None  # what the backbone computed in earlier passes
 
     def __post_init__(self) -> None:
-        self.state, self.generators = PassState(self.model), own_generators(self.model)
+        self.state = PassState(self.model)
 
     def run(
         self,
@@ -92,7 +92,7 @@ class Experiment:
             self.state.skip_steps(later - 1)
         else:
             self.state.restore()
-        seed(draw, self.generators)
+        seed_all(self.model, draw)
         before = random_states(self.model)
         with (
             torch.set_grad_enabled(grad),
@@ -170,8 +170,7 @@ def encoder_inputs(encoders: Sequence[BatchFormer], features: Features) -> Itera
         x = at_unit_scale(args[0])
         if features != "unit":
             row = x.select(module.batch_axis, 0)
-            noise = torch.randn(row.shape, generator=torch.Generator().manual_seed(0))
-            row.copy_(noise * (LOUD if features == "unit_and_loud_noise" else 1.0))
+            row.copy_(fixed_noise(row) * (LOUD if features == "unit_and_loud_noise" else 1.0))
         return x
 
     changed = [] if features == "own" else list(dict.fromkeys(encoders))
@@ -210,7 +209,7 @@ def moved(before: Sequence[Tensor], after: Sequence[Tensor], tolerance: float = 
     Args:
         tolerance: what counts as rounding, relative to the largest entry.
     """
-    found = torch.zeros(len(before[0]), dtype=torch.bool)
+    found = torch.zeros(len(before[0]), dtype=torch.bool, device="cpu")
     for old, new in zip(before, after, strict=True):
         a, b = old.detach().double().cpu(), new.detach().double().cpu()
         if a.numel():
@@ -236,7 +235,7 @@ def effect(before: Sequence[Tensor], after: Sequence[Tensor], sample: int) -> fl
 
 def equal_pairs(rows: Sequence[Tensor]) -> Tensor:
     """Which rows are the same but for rounding, (rows, rows)."""
-    same = torch.ones(len(rows[0]), len(rows[0]), dtype=torch.bool)
+    same = torch.ones(len(rows[0]), len(rows[0]), dtype=torch.bool, device="cpu")
     for part in rows:
         x = part.detach().double().cpu()
         tolerance = max(1e-5, 4 * torch.finfo(part.dtype).eps) * max(float(x.abs().max()), 1e-12)
@@ -295,10 +294,9 @@ def gradients(rows: Sequence[Tensor], targets: Sequence[Tensor]) -> list[bool]:
     losses = []
     for part in rows:
         wide = part if part.dtype == torch.float64 else part.float()
-        aims = torch.randn(wide.shape, generator=generator).to(wide)
-        aims = aims * max(float(wide.detach().std(unbiased=False)), 1e-3)
+        aims = fixed_noise(wide, generator) * max(float(wide.detach().std(unbiased=False)), 1e-3)
         losses.append((wide - aims).square().mean().double())
-    loss = torch.stack(losses).sum() if losses else torch.zeros(())
+    loss = torch.stack(losses).sum() if losses else torch.zeros((), device="cpu")
     if not loss.requires_grad or not targets:
         return [False] * len(targets)
     found = gradients_of(loss, targets)
@@ -309,11 +307,9 @@ def gradients(rows: Sequence[Tensor], targets: Sequence[Tensor]) -> list[bool]:
 def perturbed(parameter: Tensor) -> Iterator[None]:
     """Within the block, a weight is changed by a tenth of its size."""
     kept = parameter.detach().clone()
-    generator = torch.Generator().manual_seed(0)
-    noise = torch.randn(parameter.shape, generator=generator).to(parameter)
     try:
         with torch.no_grad():
-            parameter.add_(0.1 * noise * kept.abs().max())
+            parameter.add_(0.1 * fixed_noise(parameter) * kept.abs().max())
         yield
     finally:
         with torch.no_grad():

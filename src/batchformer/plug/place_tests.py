@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from batchformer.nn.module import BatchFormer
 from batchformer.nn.streams import leaves
+from batchformer.plug.noise import fixed_noise
 from batchformer.plug.observe import LOUD, at_unit_scale, moved
 from batchformer.plug.preserve import temporary_hooks
 
@@ -185,8 +186,7 @@ def _moves_others(
         x = at_unit_scale(part).contiguous()
         if noisy:
             slot = positions(x)[position % len(positions(x))]
-            noise = torch.randn(slot.shape, generator=torch.Generator().manual_seed(0))
-            slot.copy_(scale * noise.to(x))
+            slot.copy_(scale * fixed_noise(slot))
         return x
 
     outputs = []

@@ -6,7 +6,7 @@ import random
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from types import ModuleType
 from typing import Any
@@ -47,10 +47,9 @@ def preserve_state(model: nn.Module) -> Iterator[None]:
         for name, buffer in getattr(module, BUFFERS).items()
         if buffer is not None
     ]
-    devices = {tensor.device for tensor in (*model.parameters(), *model.buffers())}
     own_states = _own_states(model)
     try:
-        with preserve_generators(devices), _preserve_attributes(model):
+        with preserve_generators(_devices(model)), _preserve_attributes(model):
             yield
     finally:
         for restore, state in own_states:
@@ -203,7 +202,11 @@ def _state_of(part: Any) -> dict[str, Any]:
     return {k: v for k, v in _own_attributes(part).items() if k != "forward"}
 
 
-def own_generators(model: nn.Module) -> list[Any]:
+def _devices(model: nn.Module) -> set[torch.device]:
+    return {tensor.device for tensor in (*model.parameters(), *model.buffers())}
+
+
+def _own_generators(model: nn.Module) -> list[Any]:
     """The random generators of torch, NumPy and Python that modules keep as attributes."""
     kinds: tuple[type, ...] = (torch.Generator, random.Random)
     numpy: Any = sys.modules.get("numpy")
@@ -216,9 +219,9 @@ def own_generators(model: nn.Module) -> list[Any]:
 
 
 def _own_states(model: nn.Module) -> list[tuple[Callable[[Any], Any], Any]]:
-    """The current state of each of :func:`own_generators`, and the function that sets it."""
+    """The current state of each of :func:`_own_generators`, and the function that sets it."""
     states: list[tuple[Callable[[Any], Any], Any]] = []
-    for generator in own_generators(model):
+    for generator in _own_generators(model):
         if isinstance(generator, random.Random):
             states.append((generator.setstate, generator.getstate()))
         elif hasattr(generator, "bit_generator"):
@@ -229,10 +232,29 @@ def _own_states(model: nn.Module) -> list[tuple[Callable[[Any], Any], Any]]:
     return states
 
 
+def seed_all(model: nn.Module, number: int) -> None:
+    """Seed every generator that a model usually draws from.
+
+    These are its own, those of its devices, and those of Python and NumPy.
+    """
+    for generator in _own_generators(model):
+        if isinstance(generator, torch.Generator):
+            generator.manual_seed(number)
+        elif hasattr(generator, "bit_generator"):
+            bits = generator.bit_generator
+            bits.state = type(bits)(number).state
+        else:
+            generator.seed(number)
+    for device in _devices(model) | {torch.device("cpu")}:
+        seed_device(device, number)
+    random.seed(number)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(number)
+
+
 def random_states(model: nn.Module) -> tuple[Any, ...]:
     """All random states that a model may draw from, for comparison with those after a pass."""
-    devices = {parameter.device for parameter in model.parameters()}
-    return tuple(_comparable(s) for _, s in (*_states(devices), *_own_states(model)))
+    return tuple(_comparable(s) for _, s in (*_states(_devices(model)), *_own_states(model)))
 
 
 def _comparable(state: Any) -> Any:
@@ -360,8 +382,12 @@ def seed_device(device: torch.device, number: int) -> None:
     ``torch.manual_seed`` would also seed accelerators that are not in use.
     """
     torch.default_generator.manual_seed(number)
-    if device.type not in ("cpu", "meta"):
-        torch.get_device_module(device).manual_seed(number)
+    if device.type in ("cpu", "meta"):
+        return
+    module: Any = torch.get_device_module(device)
+    # manual_seed is for the current device of several. MPS has only one.
+    with module.device(device) if hasattr(module, "device") else nullcontext():
+        module.manual_seed(number)
 
 
 def _states(devices: Iterable[torch.device]) -> list[tuple[Callable[[Any], Any], Any]]:

@@ -114,7 +114,7 @@ class Replay:
             index: the samples of the second pass by their number in the first.
         """
         first, second = self.recorded
-        order = torch.tensor(index)
+        order = torch.tensor(index, device="cpu")
         for name, module in self.modules.items():
             if any(name.startswith(f"{outer}.") for outer in self.known):
                 continue
@@ -140,7 +140,7 @@ class Replay:
 
         They have another forward, so their hooks act as before.
         """
-        order = torch.tensor(index)
+        order = torch.tensor(index, device="cpu")
 
         def replay(name: str, own: Callable[..., Any]) -> Callable[..., Any]:
             def forward(*args: Any, **kwargs: Any) -> Any:

@@ -63,6 +63,8 @@ class TwoStreamTensor(Tensor):
     """
 
     _rows_axis = 0
+    #: Read by ``split``, which takes the entries of a list for samples.
+    holds_streams = True
 
     @classmethod
     def __torch_function__(
@@ -179,10 +181,12 @@ KINDS = (TwoStreamTensor, _RowsLast, _RowsSecond, _Flattened, _AllPairs, _Joined
 
 
 def mark_two_streams(outputs: Any) -> Any:
-    """Mark doubled rows that await a loss; return anything else, and anything traced, as it is."""
-    if not _has_rows(outputs) or not outputs.requires_grad or _unmarkable():
-        return outputs
-    return outputs.as_subclass(TwoStreamTensor)
+    """Mark doubled rows that await a loss; return anything else, and anything traced, as it is.
+
+    A tensor of another class (DTensor, FakeTensor, one of the user's) keeps that class.
+    """
+    ordinary = type(outputs) is Tensor and outputs.ndim and outputs.requires_grad
+    return outputs.as_subclass(TwoStreamTensor) if ordinary and not _unmarkable() else outputs
 
 
 def _unmarkable() -> bool:

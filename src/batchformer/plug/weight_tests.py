@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from batchformer.nn.module import parameter_ids
 from batchformer.plug.evidence import Evidence
 from batchformer.plug.findings import AFTER_CLASSIFIER, LEARN, SHARED, TRAIN, Finding
+from batchformer.plug.noise import fixed_noise
 from batchformer.plug.observe import (
     Features,
     gradients,
@@ -195,8 +196,7 @@ def _support(rows: Tensor, weights: Sequence[Tensor]) -> list[Tensor]:
     none = [torch.zeros(w.shape, dtype=torch.bool, device=w.device) for w in weights]
     if not rows.requires_grad or not weights:
         return none
-    aims = torch.randn(rows.shape, generator=torch.Generator().manual_seed(0)).to(rows)
-    found = gradients_of((rows * aims).sum(), weights)
+    found = gradients_of((rows * fixed_noise(rows)).sum(), weights)
     return [empty if g is None else g != 0 for g, empty in zip(found, none, strict=True)]
 
 

@@ -934,8 +934,6 @@ def test_sequence_first_inputs_are_asked_for() -> None:
     model, batch, _ = RIGHT["sequence first, last step"]()
     result = check(model, batch)
     assert result.failures and "input_axis=1" in str(result)
-    with pytest.raises(ValueError, match="at least 0"):
-        check(model, batch, input_axis=-1)
 
 
 @pytest.mark.parametrize(("start", "words"), [(0.0, "is zero"), (1e-6, "is nearly zero")])
