@@ -19,7 +19,7 @@ QUICK = [*LENGTH, "--quiet", "--device", "cpu"]
 
 QUESTIONS = [
     *(["--help"], ["list"], ["data"], ["compare", "--help"], ["compare", "demo", "--help"]),
-    *(["sweep"], ["sweep", "--help"], ["show"]),
+    *(["sweep"], ["sweep", "--help"], ["sweep", "--help-all"], ["show"]),
 ]
 MISTAKES = [
     (["compare", "dmeo"], "Did you mean demo"),

@@ -129,7 +129,8 @@ def _write_records(folders: list[Path], options: RecordOptions) -> None:
     for path in written:
         print(path)
     same = f", {len(unchanged)} were there already" if unchanged else ""
-    print(f"{len(written)} records written{same}.")
+    count = f"{len(written)} record" + "s" * (len(written) != 1)
+    print(f"{count} written{same}.")
 
 
 def show(arguments: list[str]) -> None:
