@@ -131,10 +131,16 @@ def refuse_idle(arguments: Sequence[str], recipe: Recipe, applied: Recipe) -> No
     Args:
         applied: the recipe with the settings of these arguments.
     """
-    if is_given("--train.updates", arguments) and applied.train.epochs:
+    train = applied.train
+    if is_given("--train.updates", arguments) and train.epochs:
         raise UserError(
             f"--train.updates has no effect: {recipe.name} is trained for train.epochs "
-            f"{applied.train.epochs}. Set --train.epochs 0 beside it."
+            f"{train.epochs}. Set --train.epochs 0 beside it."
+        )
+    if is_given("--train.eval-epochs", arguments) and not train.epochs:
+        raise UserError(
+            f"--train.eval-epochs has no effect: {recipe.name} is trained for train.updates "
+            f"{train.updates}. Set --train.eval-every in its place."
         )
     unread = sorted(changed_settings(recipe, applied).keys() & unread_settings(applied))
     if unread:

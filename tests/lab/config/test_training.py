@@ -17,6 +17,7 @@ from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainCo
         (lambda: OptimConfig(lr=0), "optim.lr is 0"),
         (lambda: OptimConfig(momentum=1.0), "optim.momentum"),
         (lambda: OptimConfig(weight_decay=-1), "optim.weight-decay"),
+        (lambda: OptimConfig(betas=(0.9, 1.0)), r"optim\.betas is \(0\.9, 1\.0\), not each in"),
         (lambda: OptimConfig(momentum=0, nesterov=True), "set one, or optim.no-nesterov"),
         (lambda: ScheduleConfig(warmup=-1), "schedule.warmup"),
         (lambda: ScheduleConfig(warmup_from=-0.5), "schedule.warmup-from is -0.5, below 0"),
