@@ -103,7 +103,7 @@ def describe(sweep: Sweep, base: Recipe, root: Path) -> None:
         "levels": {name: sweep.paper(name, base) for name in sweep.level_names},
         "base": recipe_to_json(base),
     }
-    write_atomically(path, (json.dumps(content, indent=2) + "\n").encode())
+    write_json(path, content)
 
 
 def reuse_runs(runs: Sequence[Run], base: str, root: Path) -> None:
