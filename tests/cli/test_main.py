@@ -34,8 +34,6 @@ MISTAKES = [
     (["compare", "demo", "--seeds", "0"], "at least one seed"),
     (["sweep", "demo_layer"], "Did you mean demo_layers"),
     (["sweep", "demo_layers", "--levels", "3"], "its levels are 1, 2, 4"),
-    (["sweep", "demo_layers", "--arms", "batchfromer"], "Did you mean batchformer"),
-    (["sweep", "demo_layers", "--seeds", "0"], "at least one seed"),
     (["train"], "needs the name of a recipe"),
     (["evaluate"], "needs a run folder"),
     (["report", "nowhere"], "There is no folder nowhere"),
