@@ -5,7 +5,7 @@ how they belong together, for ``batchformer report``.
 
 A run that was already trained under another name, by ``batchformer compare`` of the base recipe or
 by another sweep of it, is copied and not trained again. This holds for the level that equals the
-base, and for a baseline that no level changes.
+base, and for a baseline that no level changes. Jobs of a launcher train all runs.
 """
 
 from __future__ import annotations
