@@ -58,6 +58,14 @@ def test_what_makes_no_sense_is_refused(command: str, arguments: list[str], word
         getattr(training, command)([name, *arguments])
 
 
+def test_a_demonstration_without_seeds_is_refused_at_once(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(UserError, match="at least one seed is needed"):
+        training.demo(["--seeds", "0"])
+    assert capsys.readouterr().out == "", "before the check, which takes seconds"
+
+
 def test_ranks_do_not_submit_the_same_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")

@@ -59,6 +59,7 @@ To call batchformer from your shell: source {activate}"""
 
 def demo(arguments: list[str]) -> None:
     options = parse(DemoOptions, arguments, "demo")
+    number = len(seeds_of(options.seeds))
     recipe = find_recipe("demo")
     settings = Settings.fields_of(recipe)
     # Into a pipe goes one line for each finished run instead of its progress.
@@ -70,7 +71,7 @@ def demo(arguments: list[str]) -> None:
     if talks:
         print("Does BatchFormer act in this network? batchformer.check says:\n")
         check(["demo"])
-        count = f"{options.seeds} seed" + "s" * (options.seeds != 1)
+        count = f"{number} seed" + "s" * (number != 1)
         print(f"\nDoes it help? Training without and with it, {count} each.\n")
     _compare(recipe, CompareOptions(arms=usual_arms(recipe), **given, **settings), ended)
     if talks:
