@@ -209,16 +209,6 @@ def test_a_baseline_is_trained_once_only_where_no_level_changes_it(sweep: Sweep)
     assert (sweep.baseline == "each") == bool(outside)
 
 
-def test_the_papers_levels_are_all_there() -> None:
-    levels = {sweep.name: sweep.level_names for sweep in SWEEPS.values()}
-    assert levels["imagenet_lt_batch_size"] == ("16", "32", "64", "128", "256", "512")
-    assert levels["imagenet_lt_layers"] == ("1", "2", "4", "8", "16")
-    assert levels["cifar100_lt_batch_size"] == levels["imagenet_lt_batch_size"]
-    assert levels["cifar100_lt_layers"] == levels["imagenet_lt_layers"]
-    assert levels["cifar100_lt_mixed_weight"] == ("0.25", "1", "4")
-    assert levels["cifar100_lt_dropout"] == ("0", "0.1", "0.5")
-
-
 def test_rows_of_the_paper_name_levels_that_exist_and_carry_their_numbers() -> None:
     named = [row for row in ROWS if row.recipe is not None and "/" in row.recipe]
     assert len(named) == 13
