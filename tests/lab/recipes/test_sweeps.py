@@ -118,9 +118,13 @@ def test_images_that_are_not_known_are_refused() -> None:
         with_batch_size(256)(base.changed(data={"ratio": 37.0}))
     assert training_images(base) == 10_847
     files = find_recipe("imagenet_lt_balanced_softmax_resnet10")
-    assert training_images(files) == 115_846
-    with pytest.raises(ValueError, match="imagenet_lt with ratio 100, exponential, are not known"):
-        training_images(files.changed(data={"train_list": "mine.txt", "test_list": "test.txt"}))
+    elsewhere = files.changed(data={"train_list": "a/train.txt", "test_list": "a/test.txt"})
+    assert training_images(files) == training_images(elsewhere) == 115_846
+    for some in ({"per_class": 10}, {"min_images": 21}):
+        with pytest.raises(ValueError, match="imagenet_lt with ratio 100, exponential, are not kn"):
+            training_images(files.changed(data=some))
+    with pytest.raises(ValueError, match="not known"):
+        training_images(base.changed(data={"max_images": 20}))
 
 
 @pytest.mark.parametrize("suffix", ["", "_r200"])
