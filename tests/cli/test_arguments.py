@@ -42,6 +42,14 @@ def test_updates_beside_epochs_are_refused(given: list[str]) -> None:
     assert with_recipe(TrainOptions, ["cub_ce_gzsl"], "train")[0].train.epochs == 2000
 
 
+def test_epochs_between_evaluations_need_epochs() -> None:
+    given = ["demo", "--train.eval-epochs", "2"]
+    with pytest.raises(UserError, match=r"no effect: demo .*updates 600\. Set --train\.eval-every"):
+        with_recipe(TrainOptions, given, "train")
+    recipe, _ = with_recipe(TrainOptions, [*given, "--train.epochs", "4"], "train")
+    assert recipe.train.eval_epochs == 2
+
+
 @pytest.mark.parametrize("given", [["--data", "photos"], ["--data=photos"]])
 @pytest.mark.parametrize("name", ["my_folder", "my_domains", "cub_ce_gzsl", "my_voc"])
 def test_data_is_short_for_its_root(name: str, given: list[str]) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from batchformer.cli import main as cli
 
@@ -19,7 +20,7 @@ QUICK = [*LENGTH, "--quiet", "--device", "cpu"]
 
 QUESTIONS = [
     *(["--help"], ["list"], ["data"], ["compare", "--help"], ["compare", "demo", "--help"]),
-    *(["sweep"], ["sweep", "--help"], ["show"]),
+    *(["sweep"], ["sweep", "--help"], ["sweep", "--help-all"], ["show"]),
 ]
 MISTAKES = [
     (["compare", "dmeo"], "Did you mean demo"),
@@ -33,8 +34,6 @@ MISTAKES = [
     (["compare", "demo", "--seeds", "0"], "at least one seed"),
     (["sweep", "demo_layer"], "Did you mean demo_layers"),
     (["sweep", "demo_layers", "--levels", "3"], "its levels are 1, 2, 4"),
-    (["sweep", "demo_layers", "--arms", "batchfromer"], "Did you mean batchformer"),
-    (["sweep", "demo_layers", "--seeds", "0"], "at least one seed"),
     (["train"], "needs the name of a recipe"),
     (["evaluate"], "needs a run folder"),
     (["report", "nowhere"], "There is no folder nowhere"),
@@ -92,6 +91,18 @@ def test_ctrl_c_outside_of_training_is_a_line_and_no_traceback(
     monkeypatch.setenv("BATCHFORMER_TRACEBACK", "1")
     with pytest.raises(KeyboardInterrupt):
         cli.main(["report", "."])
+
+
+def test_a_device_without_memory_is_told_with_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, failing: Any
+) -> None:
+    def full(arguments: list[str]) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+    monkeypatch.setitem(cli.COMMANDS, "train", full)
+    code, words = failing("train", "demo")
+    assert code == 1 and "Tried to allocate 2.00 GiB. What was saved" in words
+    assert "--train.batch-size" in words and "--together" in words
 
 
 def test_without_the_extras_a_line_names_them(answers: Any) -> None:

@@ -28,6 +28,7 @@ def test_the_paper_s_numbers_stay_with_its_data_network_and_method() -> None:
     for change in (
         {"data": {"name": "folder", "root": "mine", "augment": "jitter"}},
         {"data": {"ratio": 50.0}},
+        {"data": {"profile": "step"}},
         {"model": "resnet18"},
         {"method": "cross_entropy"},
     ):
@@ -36,10 +37,11 @@ def test_the_paper_s_numbers_stay_with_its_data_network_and_method() -> None:
         assert (changed.paper, changed.table) == ({}, "not in the paper"), change
 
 
-def test_a_row_is_also_told_by_experts_worlds_and_detectors() -> None:
+def test_a_row_is_also_told_by_experts_worlds_detectors_and_images() -> None:
     for name, change in (
         ("imagenet_lt_ride_resnet50", {"hyper": {"experts": 4}}),
         ("voc_moco_v3", {"hyper": {"detector": "fpn"}}),
+        ("imagenet_lt_paco", {"data": {"per_class": 10}}),
         ("mit_states_cge", {"data": {"world": "open"}}),
     ):
         recipe = find_recipe(name)

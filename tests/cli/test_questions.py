@@ -32,12 +32,12 @@ def test_check_explains_a_network_for_other_channels() -> None:
         questions.check(["demo", "--model", "resnet32", "--device", "cpu"])
 
 
-def test_check_needs_a_method_with_batchformer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_check_needs_batchformer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It says so before it asks for data, which may not be here."""
     monkeypatch.setenv("BATCHFORMER_DATA", str(tmp_path))
     with pytest.raises(UserError, match="imagenet_moco_v3_knn has no BatchFormer to check"):
         questions.check(["imagenet_moco_v3_knn"])
     with pytest.raises(ValueError, match="eszsl is a closed form"):
         questions.check(["cub_eszsl"])
+    with pytest.raises(ValueError, match=r"module\.no-enabled takes BatchFormer out"):
+        questions.check(["demo", "--module.no-enabled"])

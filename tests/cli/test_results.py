@@ -98,6 +98,14 @@ def test_evaluate_scores_a_run_again(half: Path, capsys: pytest.CaptureFixture[s
     assert f"{folder}: all {metrics_of(folder)['all']:.2f}" in capsys.readouterr().out
 
 
+def test_records_are_counted(
+    half: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for folder, said in (("demo/baseline", "1 record written."), ("demo", "1 record written, 1 w")):
+        results.record([str(half / folder), "--to", str(tmp_path)])
+        assert said in capsys.readouterr().out
+
+
 def test_export_writes_the_plain_network(
     half: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -39,12 +39,15 @@ def reported(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
         ("compare", ["--seeds", "all"], "such as 100-119"),
         ("compare", ["--together", "0"], "one run at a time"),
         ("compare", ["--arms"], "one arm"),
+        ("compare", ["--arms", "baseline", "batchformer", "baseline"], "--arms names baseline twi"),
+        ("sweep", ["--levels", "2", "2"], "--levels names 2 twice"),
         ("compare", ["--wait"], "--wait is for --launcher slurm"),
         ("compare", ["--wait", "--launcher", "local"], "the command waits anyway"),
         ("compare", ["--together", "2", "--launcher", "slurm"], r"is --jobs\.at-once"),
         ("sweep", ["--together", "2", "--launcher", "local"], r"is --jobs\.at-once"),
         ("compare", ["--jobs.at-once", "2"], "is for --launcher local or slurm"),
         ("sweep", ["--train.epochs", "3", "--train.updates", "9"], r"Set --train\.epochs 0"),
+        ("sweep", ["--hyper.tau", "2"], r"--hyper\.tau: no effect with --method balanced_softmax"),
         ("train", ["--arm", "baselin"], "Did you mean baseline"),
         ("train", ["--seed", "-1"], "seeds count from 0"),
     ],
@@ -53,6 +56,14 @@ def test_what_makes_no_sense_is_refused(command: str, arguments: list[str], word
     name = "demo_layers" if command == "sweep" else "demo"
     with pytest.raises(UserError, match=words):
         getattr(training, command)([name, *arguments])
+
+
+def test_a_demonstration_without_seeds_is_refused_at_once(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(UserError, match="at least one seed is needed"):
+        training.demo(["--seeds", "0"])
+    assert capsys.readouterr().out == "", "before the check, which takes seconds"
 
 
 def test_ranks_do_not_submit_the_same_jobs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,8 +59,7 @@ def with_recipe(kind: type[T], arguments: list[str], command: str) -> tuple[Reci
     recipe = find_recipe(arguments[0])
     options = parse_settings(kind, arguments[1:], f"{command} {recipe.name}", recipe)
     applied: Recipe = options.applied_to(recipe)  # type: ignore[attr-defined]
-    refuse_idle_updates(arguments, applied)
-    _refuse_unread(recipe, applied)
+    refuse_idle(arguments, recipe, applied)
     return applied, options
 
 
@@ -126,17 +125,23 @@ def seeds_of(given: int | str) -> list[int]:
     return seeds
 
 
-def refuse_idle_updates(arguments: Sequence[str], recipe: Recipe) -> None:
-    """Refuse --train.updates where train.epochs decides how long a training is."""
-    if is_given("--train.updates", arguments) and recipe.train.epochs:
+def refuse_idle(arguments: Sequence[str], recipe: Recipe, applied: Recipe) -> None:
+    """Refuse options that would change nothing: a person who sets one expects an effect.
+
+    Args:
+        applied: the recipe with the settings of these arguments.
+    """
+    train = applied.train
+    if is_given("--train.updates", arguments) and train.epochs:
         raise UserError(
             f"--train.updates has no effect: {recipe.name} is trained for train.epochs "
-            f"{recipe.train.epochs}. Set --train.epochs 0 beside it."
+            f"{train.epochs}. Set --train.epochs 0 beside it."
         )
-
-
-def _refuse_unread(recipe: Recipe, applied: Recipe) -> None:
-    """Refuse options that would change nothing: a person who sets one expects an effect."""
+    if is_given("--train.eval-epochs", arguments) and not train.epochs:
+        raise UserError(
+            f"--train.eval-epochs has no effect: {recipe.name} is trained for train.updates "
+            f"{train.updates}. Set --train.eval-every in its place."
+        )
     unread = sorted(changed_settings(recipe, applied).keys() & unread_settings(applied))
     if unread:
         named = ", ".join(f"--{setting.replace('_', '-')}" for setting in unread)
@@ -155,6 +160,13 @@ def refuse_unknown_arms(names: Sequence[str], further: Iterable[str] = ()) -> No
             near = difflib.get_close_matches(name, known, 1)
             hint = f" Did you mean {near[0]}?" if near else ""
             raise UserError(f"There is no arm {name!r}.{hint} Arms: {', '.join(known)}.")
+
+
+def refuse_repeated(option: str, names: Sequence[str]) -> None:
+    """Refuse a name that was given twice: two runs would share one folder."""
+    for name in names:
+        if names.count(name) > 1:
+            raise UserError(f"{option} names {name} twice.")
 
 
 def leading_paths(

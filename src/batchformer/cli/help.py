@@ -23,12 +23,12 @@ _SENTENCE_END = re.compile(r"(?<=[a-z)\]])\. ")
 
 
 def short_help(options: Any, recipe: Recipe, usage: str) -> str:
-    """What can be set of a command, with the values that it has now.
+    """The settings of a command, with their values in this call.
 
     Args:
-        options: of the command, as they are parsed.
+        options: what the command line was parsed into.
         recipe: decides which settings have an effect.
-        usage: the command as it is called.
+        usage: how the command is called.
     """
     width = min(shutil.get_terminal_size((WIDTH, 50)).columns, WIDTH)
     hidden = hidden_settings(recipe)

@@ -132,8 +132,15 @@ def _in_words(error: Exception) -> str | None:
         return f"{error.filename}: {error.strerror}{hint}."
     if isinstance(error, (UserError, OSError, ValueError, ImportError)):
         return str(error)
-    from batchformer.lab.engine.log import DivergedError  # late: it needs torch
+    from torch import OutOfMemoryError  # late: few errors come this far
 
+    from batchformer.lab.engine.log import DivergedError
+
+    if isinstance(error, OutOfMemoryError):
+        return (
+            f"{str(error).strip()} What was saved before is intact. A smaller --train.batch-size "
+            "or --train.precision bf16 needs less memory; so do fewer runs --together."
+        )
     return str(error) if isinstance(error, DivergedError) else None
 
 

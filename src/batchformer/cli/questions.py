@@ -12,7 +12,7 @@ from batchformer.cli.options import (
     LongTailOptions,
     PairsOptions,
 )
-from batchformer.lab.config.consistency import require_training
+from batchformer.lab.config.arms import MAIN, with_arm
 from batchformer.lab.config.methods import without_batchformer
 from batchformer.lab.runs.listing import ensure_data, print_data, print_listing, print_matching
 
@@ -33,7 +33,7 @@ def check(arguments: list[str]) -> None:
             f"{recipe.name} has no BatchFormer to check: {recipe.method} works on the network of "
             f"another run. Check that one: batchformer check {recipe.start or 'RECIPE'}"
         )
-    require_training(recipe.method, recipe.module)
+    with_arm(recipe, MAIN)
     ensure_data(recipe)
     from batchformer.lab.runs.build import build, load_task, pick_device
     from batchformer.lab.runs.run import explain_unfit_images

@@ -53,10 +53,9 @@ def print_report(
     against: str | None = None,
     pooled: bool = False,
 ) -> None:
-    """Tables in the terminal, and the page, of all runs at or below these folders.
+    """Print tables of all runs at or below these folders, and write their page.
 
-    Runs that have not finished are named, those submitted to a cluster also where they have not
-    begun.
+    It names runs that have not finished, and those submitted to a cluster that have not begun.
     """
     if is_follower():
         return  # rank 0 shows them
@@ -129,7 +128,8 @@ def _write_records(folders: list[Path], options: RecordOptions) -> None:
     for path in written:
         print(path)
     same = f", {len(unchanged)} were there already" if unchanged else ""
-    print(f"{len(written)} records written{same}.")
+    count = f"{len(written)} record" + "s" * (len(written) != 1)
+    print(f"{count} written{same}.")
 
 
 def show(arguments: list[str]) -> None:
@@ -163,7 +163,7 @@ def show(arguments: list[str]) -> None:
 
 
 def _from_checkpoint(options: ShowOptions, layer: str | None = None) -> Callable[[Path], object]:
-    """Computes the arrays of a run, or only its heat maps at a layer, given the run's folder."""
+    """A function of a run's folder: computes all arrays, or only the heat maps at a layer."""
     from batchformer.lab.runs.build import pick_device
 
     device, root = pick_device(options.device), options.data.root

@@ -11,11 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from batchformer.cli.arguments import (
+    HELP,
+    HELP_ALL,
     UserError,
     is_given,
     parse,
     parse_settings,
-    refuse_idle_updates,
+    refuse_idle,
+    refuse_repeated,
     refuse_unknown_arms,
     seeds_of,
     usage,
@@ -56,6 +59,7 @@ To call batchformer from your shell: source {activate}"""
 
 def demo(arguments: list[str]) -> None:
     options = parse(DemoOptions, arguments, "demo")
+    number = len(seeds_of(options.seeds))
     recipe = find_recipe("demo")
     settings = Settings.fields_of(recipe)
     # Into a pipe goes one line for each finished run instead of its progress.
@@ -67,7 +71,7 @@ def demo(arguments: list[str]) -> None:
     if talks:
         print("Does BatchFormer act in this network? batchformer.check says:\n")
         check(["demo"])
-        count = f"{options.seeds} seed" + "s" * (options.seeds != 1)
+        count = f"{number} seed" + "s" * (number != 1)
         print(f"\nDoes it help? Training without and with it, {count} each.\n")
     _compare(recipe, CompareOptions(arms=usual_arms(recipe), **given, **settings), ended)
     if talks:
@@ -118,6 +122,7 @@ def _refuse_impossible(options: CompareOptions | SweepOptions, command: str) -> 
             "many runs train at once."
         )
     refuse_unknown_arms(options.arms)
+    refuse_repeated("--arms", options.arms)
     if options.launcher != "none":
         ensure_launcher(options.launcher)
 
@@ -238,15 +243,17 @@ def sweep(arguments: list[str]) -> None:
     if not arguments:
         print_sweeps()
         return
-    if arguments[0] in ("-h", "--help"):
+    if arguments[0] in (*HELP, HELP_ALL):
         print(usage(SweepOptions, "sweep", "Sweep", SWEEPS, "demo_layers"))
         return
     plan = find_sweep(arguments[0])
-    base = plan.base_recipe()
-    options = parse_settings(SweepOptions, arguments[1:], f"sweep {plan.name}", base)
+    recipe = plan.base_recipe()
+    options = parse_settings(SweepOptions, arguments[1:], f"sweep {plan.name}", recipe)
     _refuse_impossible(options, "sweep")
+    refuse_repeated("--levels", options.levels)
     levels = [plan.level(name).name for name in options.levels or plan.level_names]
-    refuse_idle_updates(arguments, base := options.applied_to(base))
+    base = options.applied_to(recipe)
+    refuse_idle(arguments, recipe, base)
     ensure_data(base)
     folder = options.runs / plan.name
 

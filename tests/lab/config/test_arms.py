@@ -184,9 +184,12 @@ def test_what_trains_nothing_needs_runs_with_batchformer_to_start_from() -> None
     assert with_arm(find_recipe("places_lt_balms"), "batchformer").module.enabled
 
 
+@pytest.mark.parametrize(
+    "begin", [{"weights": "trained.pth"}, {"start": "imagenet_moco_v3/baseline"}]
+)
 @pytest.mark.parametrize("name", ["my_voc", "voc_moco_v3", "digits_moco_v3_probe", "my_folder_knn"])
-def test_where_all_arms_begin_alike_batchformer_is_none(name: str) -> None:
-    recipe = find_recipe(name).changed(start="", weights="trained.pth")
+def test_where_all_arms_begin_alike_batchformer_is_none(name: str, begin: dict[str, str]) -> None:
+    recipe = find_recipe(name).changed(**{"start": "", **begin})
     assert usual_arms(recipe) == ("baseline",)
     for arm in ("baseline", "random_weights"):
         with_arm(recipe, arm)
@@ -209,18 +212,8 @@ def test_arms_that_differ_are_compared_by_default() -> None:
 @pytest.mark.parametrize("name", RECIPES)
 def test_usual_arms_are_none_that_the_recipe_refuses(name: str) -> None:
     recipe = find_recipe(name)
-    if recipe.method in ("linear_probe", "knn") and not recipe.start:
-        pytest.skip("the features are for a person to name")
     for arm in usual_arms(recipe):
         with_arm(recipe, arm)
-
-
-def test_arms_that_begin_with_one_named_arm_are_alike() -> None:
-    recipe = find_recipe("digits_moco_v3_knn").changed(start="digits_moco_v3/baseline")
-    assert usual_arms(recipe) == ("baseline",)
-    with pytest.raises(ValueError, match="the baseline under another name"):
-        with_arm(recipe, "batchformer")
-    with_arm(recipe, "random_weights")
 
 
 @pytest.mark.parametrize("name", ["demo", "cifar100_lt_moco_v3", "digits_moco_v3", "my_voc"])

@@ -541,11 +541,6 @@ def test_the_first_of_the_highest_is_the_best(
     assert best["number"] == first
 
 
-def test_validation_that_is_not_there_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"no validation data; it measures all, few\. Set"):
-        is_better({"all": 1.0, "few": 0.0}, {}, "val")
-
-
 @pytest.mark.parametrize("best", [{}, {"all": 1.0, "val": 2.0}])
 def test_a_score_of_validation_that_is_no_number_is_refused(best: dict[str, float]) -> None:
     """Else the first network, the least trained, would be kept."""

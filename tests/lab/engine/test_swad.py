@@ -198,12 +198,6 @@ def test_an_evaluation_without_an_update_is_no_segment() -> None:
     assert swad.valley.losses == (HIGH, LOW) and sorted(swad.waiting) == [1]
 
 
-def test_a_task_without_a_validation_loss_is_told_so() -> None:
-    _, swad = made(2, 2, 0.3)
-    with pytest.raises(ValueError, match=r"hyper\.swad .* measures all, many\. Turn hyper\.swad"):
-        swad.tell({"all": 1.0, "many": 2.0})
-
-
 def test_updates_are_added_in_place_and_ask_nothing_of_the_device() -> None:
     net, swad = made(1, 2, 0.3)
     places = [buffer.data_ptr() for buffer in swad.segment.buffers()]

@@ -137,14 +137,9 @@ def test_from_the_command_line(
     assert "Finished" in capsys.readouterr().out
     metrics = metrics_of(tmp_path / "my_folder/batchformer/seed0")
     assert set(metrics) == {"all", "few", "mean_class", "ece"}
-    for wrong, words in (
-        (["train", "my_folder"], "--data.root"),
-        (["train", "my_folder", "--data", str(tmp_path)], "none of test images"),
-        (["train", "imagenet_lt_paco", "--data.root", str(tmp_path)], "ImageNet-LT not found"),
-    ):
-        with pytest.raises(SystemExit):
-            cli.main(wrong)
-        assert words in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        cli.main(["train", "my_folder"])
+    assert "--data.root" in capsys.readouterr().err
 
 
 def test_a_run_is_scored_and_exported_from_another_folder_and_after_its_data_has_moved(

@@ -77,7 +77,7 @@ def test_rows_of_one_block_share_their_metrics() -> None:
         peers = [r for r in ROWS if (r.table, r.data) == (row.table, row.data)]
         longest = max((r.numbers for r in peers), key=len)
         assert row.numbers.keys() <= longest.keys(), name(row)
-        assert row.headline == next(iter(longest)), name(row)
+        assert next(iter(row.numbers)) == next(iter(longest)), name(row)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_the_tables_without_baselines_have_none() -> None:
 def test_headline_agrees_with_its_columns_or_a_note_says_what_they_imply(
     row: PaperRow, value: float
 ) -> None:
-    printed = row.numbers[row.headline]
+    printed = next(iter(row.numbers.values()))
     if abs(printed - value) > ROUNDING:
         assert f"printed {printed:.1f}, its own" in row.note
         assert f" {value:.1f}" in row.note

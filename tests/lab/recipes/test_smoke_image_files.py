@@ -27,7 +27,7 @@ TREES = {
     "places_lt": ("train/scene{c}/{i}.jpg", "val/scene{c}/{i}.jpg"),
     "folder": ("train/class {c}/{i}.png", "val/class {c}/{i}.png"),
 }
-PROBES = ("linear_probe", "knn")  # without BatchFormer: tests/recipes/test_smoke_contrastive.py
+PROBES = ("linear_probe", "knn")  # without BatchFormer: test_smoke_contrastive.py
 #: Networks of these are the larger ones of their kind: test_networks.py.
 LARGER = ("ride_resnet50", "ride_resnet50_6experts", "ride_resnet10_6experts")
 LARGER += ("ride_resnet50_two_stage", "ride_resnet50_distilled")

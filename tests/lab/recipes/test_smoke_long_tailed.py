@@ -83,8 +83,6 @@ def test_its_check_passes(name: str, streams: str, root: Path) -> None:
     """An untrained network without batch statistics has features in the thousands."""
     recipe = small(f"cifar100_lt_{name}", root)
     if streams == "mixed_only":
-        if name == "paco":
-            pytest.skip("PaCo needs both")
         recipe = recipe.changed(module={"streams": "mixed_only"})
     task = load_task(recipe.data, CPU)
     images = task.feed(recipe.train, 0).batch(0)["x"]

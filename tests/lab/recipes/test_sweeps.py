@@ -118,9 +118,13 @@ def test_images_that_are_not_known_are_refused() -> None:
         with_batch_size(256)(base.changed(data={"ratio": 37.0}))
     assert training_images(base) == 10_847
     files = find_recipe("imagenet_lt_balanced_softmax_resnet10")
-    assert training_images(files) == 115_846
-    with pytest.raises(ValueError, match="imagenet_lt with ratio 100, exponential, are not known"):
-        training_images(files.changed(data={"train_list": "mine.txt", "test_list": "test.txt"}))
+    elsewhere = files.changed(data={"train_list": "a/train.txt", "test_list": "a/test.txt"})
+    assert training_images(files) == training_images(elsewhere) == 115_846
+    for some in ({"per_class": 10}, {"min_images": 21}):
+        with pytest.raises(ValueError, match="imagenet_lt with ratio 100, exponential, are not kn"):
+            training_images(files.changed(data=some))
+    with pytest.raises(ValueError, match="not known"):
+        training_images(base.changed(data={"max_images": 20}))
 
 
 @pytest.mark.parametrize("suffix", ["", "_r200"])
@@ -207,16 +211,6 @@ def test_a_baseline_is_trained_once_only_where_no_level_changes_it(sweep: Sweep)
         if not setting.startswith(("module.", "optim.module_"))
     }
     assert (sweep.baseline == "each") == bool(outside)
-
-
-def test_the_papers_levels_are_all_there() -> None:
-    levels = {sweep.name: sweep.level_names for sweep in SWEEPS.values()}
-    assert levels["imagenet_lt_batch_size"] == ("16", "32", "64", "128", "256", "512")
-    assert levels["imagenet_lt_layers"] == ("1", "2", "4", "8", "16")
-    assert levels["cifar100_lt_batch_size"] == levels["imagenet_lt_batch_size"]
-    assert levels["cifar100_lt_layers"] == levels["imagenet_lt_layers"]
-    assert levels["cifar100_lt_mixed_weight"] == ("0.25", "1", "4")
-    assert levels["cifar100_lt_dropout"] == ("0", "0.1", "0.5")
 
 
 def test_rows_of_the_paper_name_levels_that_exist_and_carry_their_numbers() -> None:

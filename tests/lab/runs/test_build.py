@@ -239,9 +239,15 @@ def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     assert pick_device("cpu") == CPU and pick_device().type in ("cpu", "cuda", "mps")
     with pytest.raises(ValueError, match="no device 'quantum'; there are auto, cpu"):
         pick_device("quantum")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(ValueError, match="no CUDA device here; set --device cpu"):
-        pick_device("cuda:1")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert pick_device("cuda:1") == torch.device("cuda:1")
+    with pytest.raises(ValueError, match=r"cuda:2: torch finds 2 of this kind here, counted from"):
+        pick_device("cuda:2")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    for name, kind in (("cuda:1", "CUDA"), ("mps", "MPS")):
+        with pytest.raises(ValueError, match=f"no {kind} device here; set --device cpu"):
+            pick_device(name)
 
 
 def test_data_is_read_once() -> None:

@@ -52,9 +52,13 @@ def submitits_handler() -> Iterator[list[int]]:
         signal.signal(number, handler)
 
 
-def test_a_job_trains_its_run_and_finds_it_finished(tmp_path: Path) -> None:
-    one = job_in(tmp_path, short())
+def test_a_job_trains_its_run_and_finds_it_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # as submitit leaves it
+    one = dataclasses.replace(job_in(tmp_path, short()), visible="3")
     one()
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "3", "the GPU that was chosen for it"
     folder = tmp_path / "demo/batchformer/seed0"
     before = (folder / "result.json").stat().st_mtime_ns
     one()
@@ -62,12 +66,6 @@ def test_a_job_trains_its_run_and_finds_it_finished(tmp_path: Path) -> None:
     config = config_of(folder)
     assert config["provenance"]["command"] == "batchformer compare demo"
     assert config["recipe"] == recipe_to_json(short())
-
-
-def test_a_gpu_can_be_chosen_for_a_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # as submitit leaves it
-    dataclasses.replace(job_in(tmp_path, short()), visible="3")()
-    assert os.environ["CUDA_VISIBLE_DEVICES"] == "3"
 
 
 def listening(seconds: float = 5) -> int | None:

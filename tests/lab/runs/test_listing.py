@@ -112,7 +112,7 @@ def test_a_row_that_two_tables_print_otherwise_says_so() -> None:
     assert paper_numbers(recipe) == "82.9 -> 83.9"
     assert recipe.table == "T6b (T7: 83.7) PACS, SWAD, ResNet-18"
     for name in RECIPES:
-        printed = {(r.arm, r.numbers[r.headline]) for r in ROWS if r.recipe == name}
+        printed = {(r.arm, next(iter(r.numbers.values()))) for r in ROWS if r.recipe == name}
         assert len(printed) <= 2 or name == "pacs_swad", name
 
 

@@ -274,7 +274,7 @@ def test_an_interrupted_write_is_not_a_result_and_is_done_again(
     def fails(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    for name in ("write_atomically", "write_figures", "write_result"):
+    for name in ("write_records", "write_figures", "write_result"):
         with monkeypatch.context() as patch:
             patch.setattr(sub_runs, name, fails)
             with pytest.raises(OSError, match="No space left"):

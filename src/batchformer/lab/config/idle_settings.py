@@ -35,7 +35,7 @@ _IMAGE_FILES = ("stride", "train.workers", "train.damaged")
 
 
 def hidden_settings(recipe: Recipe) -> set[str]:
-    """Names such as ``data.root`` of what has no effect on a recipe, or needs several ranks.
+    """Settings, such as ``data.root``, that have no effect on a recipe or need several ranks.
 
     A setting that the recipe sets itself is never hidden.
 

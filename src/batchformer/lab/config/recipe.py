@@ -16,7 +16,10 @@ from batchformer.lab.config.methods import MethodConfig, MethodName, ModuleConfi
 from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainConfig
 
 #: Settings that tell one row of the paper from another, besides network and method.
-ROW_OF_DATA = ("name", "ratio", "world", "source", "trained_on", "min_images", "max_images")
+ROW_OF_DATA = (
+    *("name", "ratio", "profile", "per_class", "min_images", "max_images"),
+    *("world", "source", "trained_on"),
+)
 ROW_OF_METHOD = ("experts", "detector")
 #: In place of a table and row, where the paper has no numbers.
 NOT_IN_THE_PAPER = "not in the paper"

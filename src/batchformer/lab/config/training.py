@@ -63,7 +63,9 @@ class OptimConfig:
     """Momentum of SGD and LARS."""
     nesterov: bool = False
     """Nesterov momentum for SGD."""
-    betas: tuple[float, float] = (0.9, 0.999)
+    betas: tuple[float, float] = limited(
+        (0.9, 0.999), lambda betas: all(0 <= beta < 1 for beta in betas), ", not each in [0, 1)"
+    )
     """Moment decay of Adam and AdamW."""
     weight_decay: float = at_least(0, 5e-4)
     """Weight decay."""

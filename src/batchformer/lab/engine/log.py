@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -123,7 +123,7 @@ class RunLog:
         """
         records = read_records(self.path)
         kept = [r for r in records if r["step"] < update + (r["kind"] == "train")]
-        write_atomically(self.path, "".join(json.dumps(r) + "\n" for r in kept).encode())
+        write_records(self.path, kept)
 
     def write(self, kind: str, epoch: int, step: int, values: Mapping[str, float]) -> None:
         """Append one record: ``"train"``, ``"eval"``, or the kind of a finding."""
@@ -158,6 +158,11 @@ class NoLog(RunLog):
 
     def write(self, kind: str, epoch: int, step: int, values: Mapping[str, float]) -> None:
         """Nothing."""
+
+
+def write_records(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
+    """Write a whole ``metrics.jsonl``."""
+    write_atomically(path, "".join(json.dumps(record) + "\n" for record in records).encode())
 
 
 def read_records(path: Path) -> list[dict[str, Any]]:

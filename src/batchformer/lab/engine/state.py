@@ -156,11 +156,6 @@ def _decisive(metrics: Mapping[str, float], select_on: str) -> str:
     """The name of the score that is compared: the headline, or validation."""
     if select_on != "val":
         return next(iter(metrics))
-    if "val" not in metrics:
-        raise ValueError(
-            "train.select-on is val, but this task has no validation data; it measures "
-            f"{', '.join(metrics)}. Set train.select-on last."
-        )
     if math.isnan(metrics["val"]):
         raise ValueError(
             "train.select-on is val, but the validation score is NaN, so no evaluation is better "

@@ -46,12 +46,7 @@ class Swad(nn.Module):
         self.segment.add(weights_of(method))
 
     def tell(self, metrics: Mapping[str, float]) -> None:
-        """End a segment with what an evaluation has measured."""
-        if "val_loss" not in metrics:
-            raise ValueError(
-                "hyper.swad needs a validation loss, and this task has none; it measures "
-                f"{', '.join(metrics)}. Turn hyper.swad off, or hold out validation data."
-            )
+        """End a segment with the scores of an evaluation, ``val_loss`` among them."""
         segment = None if self.valley.dead else self.segment.mean(self.done)
         self.done += int(self.segment.updates)
         self.segment.clear()

@@ -122,9 +122,10 @@ def training_images(recipe: Recipe) -> int:
             "A sweep of batch sizes keeps the number of epochs, which is known for long-tailed "
             "data alone. Choose a sweep of another setting."
         )
-    if data.name in ANNOTATED and data.train_list is None:
-        return ANNOTATED[data.name].images
-    if (data.name, data.ratio) not in IMAGES or data.profile != "exponential":
+    fewer = data.per_class or data.min_images or data.max_images
+    if data.name in ANNOTATED and not fewer:
+        return ANNOTATED[data.name].images  # also by lists that lie elsewhere: they are checked
+    if fewer or (data.name, data.ratio) not in IMAGES or data.profile != "exponential":
         raise ValueError(
             "A sweep of batch sizes keeps the number of epochs, and the training images of "
             f"{data.name} with ratio {data.ratio:g}, {data.profile}, are not known here. Leave "

@@ -230,8 +230,17 @@ def pick_device(name: str = "auto") -> torch.device:
             raise ValueError(
                 f"There is no device {name!r}; there are auto, cpu, cuda, cuda:1, mps ..."
             ) from error
-        if device.type == "cuda" and not torch.cuda.is_available():
-            raise ValueError(f"--device {name}: torch finds no CUDA device here; set --device cpu.")
+        present = {"cuda": torch.cuda.device_count(), "mps": torch.backends.mps.is_available()}
+        count = int(present.get(device.type, 1))
+        if not count:
+            raise ValueError(
+                f"--device {name}: torch finds no {device.type.upper()} device here; set --device "
+                "cpu."
+            )
+        if (device.index or 0) >= count:
+            raise ValueError(
+                f"--device {name}: torch finds {count} of this kind here, counted from 0."
+            )
         return device
     if torch.cuda.is_available():
         return torch.device("cuda")

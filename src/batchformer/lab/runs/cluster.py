@@ -101,8 +101,7 @@ def ensure_launcher(launcher: Launcher) -> None:
 
 
 def executor_of(launcher: Launcher, config: JobConfig, folder: Path, name: str) -> Any:
-    """Submitit's executor of jobs."""
-    ensure_launcher(launcher)
+    """Submitit's executor of jobs; :func:`ensure_launcher` says where there is none."""
     import submitit
 
     make_private_folder(folder)

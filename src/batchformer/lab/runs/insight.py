@@ -86,8 +86,8 @@ def insight_arrays(
     method: Method,
     images: LabelledImages,
     seed: int,
-    untrained: Callable[[], Method] | None = None,
-    tell: Tell = lambda done, total: None,
+    untrained: Callable[[], Method],
+    tell: Tell,
 ) -> Arrays | None:
     """The arrays of a method for figures; None if it has none.
 
@@ -98,7 +98,7 @@ def insight_arrays(
     if relations is None:
         return None
     found = look(relations, images, network=_network_of(method), seed=seed, tell=tell)
-    control = untrained().relations() if untrained and relations.encoder is not None else None
+    control = untrained().relations() if relations.encoder is not None else None
     if control is not None:
         found |= look_untrained(control, images, seed=seed, tell=tell)
     return found

@@ -25,7 +25,6 @@ from batchformer.lab.runs.folder import (
     read_config,
     read_jobs,
     recipe_to_json,
-    refuse_other_configuration,
     write_json,
 )
 from batchformer.lab.runs.job import RunJob
@@ -82,7 +81,7 @@ def still_to_train(runs: Sequence[Run]) -> list[Run]:
     """
     for run in runs:
         run.require_sources()
-        refuse_other_configuration(run.folder, {"trained": recipe_to_json(run.settled())})
+        run.require_own_folder()
     return [run for run in runs if not run.finished]
 
 

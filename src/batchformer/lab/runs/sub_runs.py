@@ -12,17 +12,15 @@ Two kinds of runs have parts, each in a folder of its own below that of the run:
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from batchformer.insight.files import write_atomically
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.engine.distributed.rank_zero import on_rank_zero
-from batchformer.lab.engine.log import read_records
+from batchformer.lab.engine.log import read_records, write_records
 from batchformer.lab.runs.folder import (
     UNAVERAGED,
     findings_of,
@@ -62,11 +60,6 @@ def _part(run: Run, name: str, recipe: Recipe, **data: Any) -> Run:
     return dataclasses.replace(run, recipe=recipe, folder=run.folder / name, part=name)
 
 
-def _write_records(folder: Path, records: Iterable[Mapping[str, Any]]) -> None:
-    lines = "\n".join(json.dumps(record) for record in records)
-    write_atomically(folder / "metrics.jsonl", f"{lines}\n".encode())
-
-
 def _totals(results: Iterable[Mapping[str, Any]]) -> dict[str, float]:
     listed = list(results)
     return {
@@ -96,7 +89,7 @@ def combine_epochs(run: Run, parts: Sequence[Run]) -> bool:
     tried = read_records(folders[CHOOSE] / "metrics.jsonl")
     epoch, score = best(tried)
     results = {part: read_result(folder) for part, folder in folders.items()}
-    _write_records(run.folder, read_records(folders[TRAIN] / "metrics.jsonl"))
+    write_records(run.folder / "metrics.jsonl", read_records(folders[TRAIN] / "metrics.jsonl"))
     evaluations = [(one["epoch"], one["hm"]) for one in tried if one["kind"] == "eval"]
     epochs, scores = zip(*evaluations, strict=True)
     with np.load(folders[TRAIN] / "figures.npz", allow_pickle=False) as arrays:
@@ -153,7 +146,7 @@ def combine_domains(run: Run, parts: Sequence[Run]) -> bool:
         return False
     results = {part.part: read_result(part.folder) for part in parts}
     records = {part.part: read_records(part.folder / "metrics.jsonl") for part in parts}
-    _write_records(run.folder, mean_records(records))
+    write_records(run.folder / "metrics.jsonl", mean_records(records))
     write_figures(run.folder / "figures.npz", joined_figures([part.folder for part in parts]))
     result = {
         "metrics": mean_scores({name: one["metrics"] for name, one in results.items()}),

@@ -5,7 +5,7 @@ how they belong together, for ``batchformer report``.
 
 A run that was already trained under another name, by ``batchformer compare`` of the base recipe or
 by another sweep of it, is copied and not trained again. This holds for the level that equals the
-base, and for a baseline that no level changes.
+base, and for a baseline that no level changes. Jobs of a launcher train all runs.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def describe(sweep: Sweep, base: Recipe, root: Path) -> None:
         "levels": {name: sweep.paper(name, base) for name in sweep.level_names},
         "base": recipe_to_json(base),
     }
-    write_atomically(path, (json.dumps(content, indent=2) + "\n").encode())
+    write_json(path, content)
 
 
 def reuse_runs(runs: Sequence[Run], base: str, root: Path) -> None:

@@ -13,7 +13,7 @@ import torch
 
 from batchformer.cli import main as cli
 from batchformer.lab.engine import checkpoint
-from batchformer.lab.engine.distributed.torchrun import is_follower, process_group, several_ranks
+from batchformer.lab.engine.distributed.torchrun import is_follower, several_ranks
 from soak.kills import folder_of
 from soak.nodes import apart, free_port
 from soak.processes import finish, start
@@ -111,12 +111,10 @@ def test_what_several_ranks_cannot_do_is_said_once(tmp_path: Path) -> None:
         assert sum(text.count(words) for text in said) == (2 if "Unrec" in words else 1), said
 
 
-def test_one_process_opens_no_group(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_are_told_by_their_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("RANK", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
     assert not several_ranks() and not is_follower()
-    with process_group() as store:
-        assert store is None and not torch.distributed.is_initialized()
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "1")
     assert not several_ranks()

@@ -63,12 +63,9 @@ def run_as_rank(work: Callable[[], None]) -> NoReturn:
 def process_group() -> Iterator[Any]:
     """Open the process group that the environment describes; close it unless an error came.
 
-    Gives the store that all ranks share, or None if there is one rank. With GPUs each rank uses the
-    one of its local rank, and tensors travel by NCCL; else by gloo.
+    Gives the store that all ranks share. With GPUs each rank uses the one of its local rank, and
+    tensors travel by NCCL; else by gloo.
     """
-    if not several_ranks():
-        yield None
-        return
     import torch
     from torch import distributed as dist
     from torch.distributed.rendezvous import rendezvous

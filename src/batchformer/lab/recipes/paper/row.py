@@ -35,11 +35,6 @@ class PaperRow:
     recipe: str | None = None
     note: str = ""  # what a reader should know before trusting the number
 
-    @property
-    def headline(self) -> str:
-        """The metric by which the paper compares this row."""
-        return next(iter(self.numbers))
-
 
 def read_rows(task: Task, text: str, columns: str = "") -> tuple[PaperRow, ...]:
     """The rows of some tables, written as the paper prints them.
