@@ -62,27 +62,29 @@ def test_a_line_that_is_not_understood(tmp_path: Path, line: str) -> None:
 
 def test_a_table(tmp_path: Path) -> None:
     file = tmp_path / "table.csv"
-    file.write_text('id,path,label\r\n1,"a, b.jpg",cat\r\n2,c d.jpg,ant\r\n', newline="")
+    file.write_text('id, path ,label\r\n1,"a, b.jpg",cat\r\n2,c d.jpg,ant\r\n', newline="")
     entries = read_table(file)
     assert entries.paths == ["a, b.jpg", "c d.jpg"] and entries.values == ["cat", "ant"]
     assert entries.lines == [2, 3]
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("content", "words"),
     [
         (
-            "path,kind\na.jpg,0\n",
-            r"no column 'label'; .* are: path, kind\. Begin .* line path,label",
+            b"path,kind\na.jpg,0\n",
+            r"no column label; .* are: path, kind\. Begin .* line path,label",
         ),
-        ("path,label\na.jpg,0\nb.jpg\n", "line 3: path or label is empty"),
-        ("", "its columns are: none"),
+        (b"path,label\na.jpg,0\nb.jpg\n", "line 3, column label: it is empty; fill it in"),
+        (b"path,label\na, b.jpg,cat\n", "line 2: more values than columns; put quotes around"),
+        (b"", "no column path, no label; its columns are: none"),
+        (b"path,label\n\xe4.jpg,0\n", "is no list of images in UTF-8"),
     ],
 )
-def test_columns_and_cells_that_are_not_there(tmp_path: Path, text: str, words: str) -> None:
+def test_tables_that_are_not_understood(tmp_path: Path, content: bytes, words: str) -> None:
     file = tmp_path / "table.csv"
-    file.write_text(text)
-    with pytest.raises(ValueError, match=words):
+    file.write_bytes(content)
+    with pytest.raises(ValueError, match=rf"table\.csv.*{words}"):
         read_table(file)
 
 
@@ -116,14 +118,18 @@ def test_annotations_in_the_manner_of_coco(tmp_path: Path) -> None:
     entries = read_annotations(file)
     assert (entries.paths, entries.values) == (["b 2.jpg", "a/1.jpg"], ["1", "0"])
     for content, words in (
-        ({"images": images}, "missing: 'annotations'"),
-        ({"images": images[:1], "annotations": annotations}, "missing: 5"),
-        ([], "expected images with id"),
+        (
+            {"images": images},
+            "it has no 'annotations'. Expected: images with id, file_name, and an",
+        ),
+        ({"images": images[:1], "annotations": annotations}, "annotation 1: .* got 5 and 1"),
+        ([], "Expected: images with id"),
         ({"images": images, "annotations": [{"image_id": 5, "category_id": -1}]}, "annotation 1:"),
     ):
         file.write_text(json.dumps(content))
         with pytest.raises(ValueError, match=words):
             read_annotations(file)
-    file.write_text('{"images": [')
-    with pytest.raises(ValueError, match=r"no complete \.json"):
-        read_annotations(file)
+    for cut in (b'{"images": [', b'{"images": "\xe4"}'):
+        file.write_bytes(cut)
+        with pytest.raises(ValueError, match=r"train\.json holds no annotations"):
+            read_annotations(file)

@@ -197,7 +197,7 @@ def test_a_table(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("split,attribute", "part,attribute", "line 1: there is no column split; .*image, part"),
+        ("split,attribute", "part,attribute", "has no column split; .*image, part"),
         ("split,attribute", "part,state", "no column attribute, no split"),
         ("cat,a/2.jpg", ",a/2.jpg", "line 3, column object: it is empty"),
         ("cat,a/2.jpg,train,old,me", "cat,a/2.jpg", "line 3, column attribute: it is empty"),
@@ -207,7 +207,7 @@ def test_a_table(tmp_path: Path) -> None:
         ("a/5.jpg", "a/1.jpg", "a/1.jpg is in train and in test"),
         (",train", ",val", "no row has the split train"),
         (",test", ",val", "no row has the split test"),
-        (TABLE, "", "there is no column .*; its columns are: none"),
+        (TABLE, "", "has no column .*; its columns are: none"),
         (TABLE, "image,attribute,object,split\n", "names no images"),
     ],
 )

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 #: Names that `one_per_line` gives.
 _LINES = 5
+#: What an annotation says of its image.
+_OF_IMAGE = ("image_id", "category_id")
 
 #: A larger label is taken for a mistake: every class has a name in memory.
 MOST_CLASSES = 1_000_000
@@ -58,49 +61,78 @@ def read_annotations(file: Path) -> Entries:
     annotations, from 1.
     """
     entries = Entries(str(file))
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-        paths = {image["id"]: image["file_name"] for image in content["images"]}
-        for number, annotation in enumerate(content["annotations"], start=1):
-            label = str(annotation["category_id"])
-            if not _is_number(label):
-                raise ValueError(
-                    f"{file}, annotation {number}: expected a category_id 0, 1, 2, ..., got {label}"
-                )
-            entries.add(paths[annotation["image_id"]], label, number)
-    except json.JSONDecodeError as error:
-        raise ValueError(
-            f"{file} is no complete .json file ({error}). Download or write it again"
-        ) from error
-    except (KeyError, TypeError) as error:
-        raise ValueError(
-            f"{file}: expected images with id and file_name, and annotations with image_id and "
-            f"category_id; missing: {error}"
-        ) from error
+    content = read_coco(file, {"images": ("id", "file_name"), "annotations": _OF_IMAGE})
+    paths = {image["id"]: image["file_name"] for image in content["images"]}
+    for number, annotation in enumerate(content["annotations"], start=1):
+        image, label = (annotation[key] for key in _OF_IMAGE)
+        if image not in paths or not _is_number(str(label)):
+            raise ValueError(
+                f"{file}, annotation {number}: expected the id of an image and a category_id "
+                f"0, 1, 2, ..., got {image} and {label}"
+            )
+        entries.add(paths[image], str(label), number)
     return entries
+
+
+def read_coco(file: Path, keys: Mapping[str, Sequence[str]]) -> dict[str, list[dict[str, Any]]]:
+    """Read parts of a .json in COCO's format: `keys` has what each entry of a part must have."""
+    try:
+        content = json.loads(file.read_bytes())
+        for part, wanted in keys.items():
+            for entry in content[part]:
+                missing = [key for key in wanted if key not in entry]
+                if missing:
+                    raise ValueError(f"an entry of {part!r} has no {missing[0]!r}")
+    except (ValueError, KeyError, TypeError) as error:
+        reason = f"it has no {error}" if isinstance(error, KeyError) else error
+        expected = ", and ".join(f"{part} with {', '.join(own)}" for part, own in keys.items())
+        raise ValueError(
+            f"{file} holds no annotations in the format of COCO: {reason}. Expected: {expected}. "
+            "Download or write it again, or name another list."
+        ) from error
+    return {part: content[part] for part in keys}
 
 
 def read_table(file: Path) -> Entries:
     """Read one image per row of a comma-separated table with the columns path and label."""
     entries = Entries(str(file))
+    for line, (path, value) in table_rows(file, ("path", "label")):
+        entries.add(path, value, line)
+    return entries
+
+
+def table_rows(file: Path, columns: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
+    """The line of each row of a comma-separated table, and its values in these columns.
+
+    Further columns are ignored. No value may be empty.
+    """
     with _text(file), file.open(encoding="utf-8-sig", newline="") as stream:
         rows = csv.DictReader(stream)
-        for column in ("path", "label"):
-            if column not in (rows.fieldnames or ()):
-                raise ValueError(
-                    f"{file} has no column {column!r}; its columns are: "
-                    f"{', '.join(rows.fieldnames or ()) or 'none'}. Begin the file with the line "
-                    "path,label and separate columns by commas"
-                )
+        there = [column.strip() for column in rows.fieldnames or ()]
+        rows.fieldnames = there
+        absent = [column for column in columns if column not in there]
+        if absent:
+            raise ValueError(
+                f"{file} has no column {', no '.join(absent)}; its columns are: "
+                f"{', '.join(there) or 'none'}. Begin the file with the line {','.join(columns)} "
+                "and separate columns by commas"
+            )
         for row in rows:
-            path, value = ((row[column] or "").strip() for column in ("path", "label"))
-            if not path or not value:
+            where = f"{file}, line {rows.line_num}"
+            # Values beyond the header are collected under None by the reader.
+            if None in row:
                 raise ValueError(
-                    f"{file}, line {rows.line_num}: path or label is empty; fill it in, or remove "
-                    "the line"
+                    f"{where}: more values than columns; put quotes around a value that has a "
+                    "comma in it"
                 )
-            entries.add(path, value, rows.line_num)
-    return entries
+            # A row that is too short has None in its last columns.
+            values = [(row[column] or "").strip() for column in columns]
+            if "" in values:
+                empty = columns[values.index("")]
+                raise ValueError(
+                    f"{where}, column {empty}: it is empty; fill it in, or remove the line"
+                )
+            yield rows.line_num, values
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from batchformer.lab.data.files.file_lists import shorten
+from batchformer.lab.data.files.file_lists import shorten, table_rows
 from batchformer.lab.data.files.image_files import ImageFiles
 
 Phase = Literal["train", "val", "test"]
@@ -244,18 +244,13 @@ def pair_table(table: str | Path, root: str | Path) -> PairFiles:
 def read_pairs(file: Path) -> list[PairImage]:
     """The rows of a table in order; errors name the line and the column."""
     images: list[PairImage] = []
-    with file.open(encoding="utf-8-sig", newline="") as stream:
-        rows = csv.DictReader(stream)
-        there = [column.strip() for column in rows.fieldnames or ()]
-        rows.fieldnames = there
-        absent = [column for column in COLUMNS if column not in there]
-        if absent:
+    for line, (path, attribute, thing, split) in table_rows(file, COLUMNS):
+        if split not in PHASES:
             raise ValueError(
-                f"{file}, line 1: there is no column {', no '.join(absent)}; its columns are: "
-                f"{', '.join(there) or 'none'}"
+                f"{file}, line {line}, column split: expected one of {', '.join(PHASES)}, got "
+                f"{split!r}"
             )
-        for row in rows:
-            images.append(_image(row, f"{file}, line {rows.line_num}"))
+        images.append(PairImage(path, attribute, thing, split))
     if not images:
         raise ValueError(f"{file} names no images")
     return images
@@ -297,25 +292,6 @@ def remarks_on(images: Sequence[PairImage]) -> tuple[str, ...]:
                 f"{shorten(unknown)}"
             )
     return tuple(remarks)
-
-
-def _image(row: dict[str, str], where: str) -> PairImage:
-    # Values beyond the header are collected under None by the reader.
-    if None in row:
-        raise ValueError(
-            f"{where}: more values than columns; put quotes around a value that has a comma in it"
-        )
-    # A row that is too short has None in its last columns.
-    values = [(row[column] or "").strip() for column in COLUMNS]
-    for column, value in zip(COLUMNS, values, strict=True):
-        if not value:
-            raise ValueError(f"{where}, column {column}: it is empty")
-    path, attribute, thing, split = values
-    if split not in PHASES:
-        raise ValueError(
-            f"{where}, column split: expected one of {', '.join(PHASES)}, got {split!r}"
-        )
-    return PairImage(path, attribute, thing, split)
 
 
 def _refuse_shared(file: Path, images: Sequence[PairImage]) -> None:
