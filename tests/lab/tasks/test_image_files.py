@@ -73,9 +73,10 @@ def test_facts(task: ImageFileTask) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_scores_by_hand(task: ImageFileTask, workers: int) -> None:
+def test_scores_by_hand(task: ImageFileTask, workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ImageFileTask, "test_batch", 4)
     optimizer_step = OptimizerStep(TrainConfig(workers=workers), CPU)
-    evaluation = task.evaluate(ByBrightness(), optimizer_step, batch=4)
+    evaluation = task.evaluate(ByBrightness(), optimizer_step)
     metrics = evaluation.metrics
     assert metrics["all"] == pytest.approx(400 / 6) and next(iter(metrics)) == "all"
     assert (metrics["many"], metrics["medium"], metrics["few"]) == (100, 100, 0)
