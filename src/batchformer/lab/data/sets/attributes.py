@@ -22,7 +22,6 @@ from batchformer.lab.data.sets.attribute_sets import (
 )
 from batchformer.lab.data.sets.images import (
     content_hash,
-    exact_floor,
     read_arrays,
     require_keys,
     require_labels,
@@ -86,12 +85,12 @@ class AttributeFeatures:
         low, span = self._scale
         return (self.features[rows] - low) / span
 
-    def for_selection(self, fraction: float = 0.2, seed: int = 0) -> AttributeFeatures:
+    def for_selection(self) -> AttributeFeatures:
         """The same task inside the training rows, for choosing settings without the test rows.
 
         `val_classes` become the unseen classes, with their training rows to be tested on. Of each
-        other seen class, ``floor(fraction * n)`` of its n training rows, drawn from (seed, class
-        number), are held out as `test_seen`. Rows and classes of the test are left out: classes are
+        other seen class, a fifth of its training rows (rounded down), drawn by the class's number,
+        is held out as `test_seen`. Rows and classes of the test are left out: classes are
         renumbered in the old order, and rows are those of the old training part.
         """
         if self.val_classes is None:
@@ -104,8 +103,8 @@ class AttributeFeatures:
         held = torch.zeros_like(chosen)
         for c in self.seen[~torch.isin(self.seen, self.val_classes)].tolist():
             rows = (labels == c).nonzero().flatten()
-            order = torch.randperm(len(rows), generator=generator(seed, "split", c))
-            held[rows[order[: exact_floor(fraction * len(rows))]]] = True
+            order = torch.randperm(len(rows), generator=generator(0, "split", c))
+            held[rows[order[: len(rows) // 5]]] = True
         return AttributeFeatures(
             name=f"{self.name}, classes of validation unseen",
             features=self.features[self.trainval],
