@@ -88,6 +88,13 @@ def test_tables_that_are_not_understood(tmp_path: Path, content: bytes, words: s
         read_table(file)
 
 
+def test_a_list_that_is_no_text_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "list.txt"
+    file.write_bytes(b"\xff\xfe\0\0")
+    with pytest.raises(ValueError, match=r"list\.txt is no list of images in UTF-8"):
+        read_list(file)
+
+
 def entries(*values: str) -> Entries:
     return Entries("it.txt", ["x"] * len(values), list(values), list(range(2, len(values) + 2)))
 
