@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
+
+from batchformer.insight.optional import extra
 
 Boxes = Mapping[str, Tensor]
 
@@ -37,7 +39,10 @@ def average_precision(pairs: Iterable[tuple[Boxes, Boxes]], classes: int) -> Ave
             (n,), and its objects, ``boxes`` (m, 4), ``labels`` (m,) and ``difficult`` (m,).
         classes: K; labels are 0..K-1.
     """
-    metric = _metric()
+    with extra("lab,detection"):
+        from torchmetrics.detection import MeanAveragePrecision
+
+        metric = MeanAveragePrecision(class_metrics=True, backend="pycocotools")
     for found, there in pairs:
         metric.update(
             [{name: found[name].cpu() for name in ("boxes", "labels", "scores")}],
@@ -168,15 +173,3 @@ def _reduced(hits: Tensor, counted: Tensor, objects: int, rule: Rule) -> float:
     # In integers, because 0.3 is not exact in binary.
     reached = [(10 * hits >= tenth * objects).nonzero()[:, 0] for tenth in range(11)]
     return sum(float(falling[places[0]]) for places in reached if len(places)) / 11
-
-
-def _metric() -> Any:
-    try:
-        from torchmetrics.detection import MeanAveragePrecision
-
-        return MeanAveragePrecision(class_metrics=True, backend="pycocotools")
-    except ImportError as error:
-        raise ImportError(
-            "Average precision needs torchmetrics and pycocotools: pip install "
-            "'batchformer[lab,detection]'"
-        ) from error

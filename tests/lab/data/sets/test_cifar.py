@@ -231,7 +231,7 @@ def test_the_list_of_a_long_tail_is_that_of_the_training_images(
     options = ["--name", name, "--ratio", "2", "--root", str(root), "--to", str(file)]
     questions.data(["long-tail", *options])
     rows = np.loadtxt(file, delimiter=",", skiprows=1, dtype=np.int64)
-    data = cifar_lt(name, ratio=2, root=root)  # type: ignore[arg-type]
+    data = cifar_lt(name, ratio=2, root=root)
     assert rows[:, 1].tolist() == data.train.labels.tolist()
     assert split_hash(rows[:, 0]) in capsys.readouterr().out
 

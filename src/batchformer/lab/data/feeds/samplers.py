@@ -130,7 +130,7 @@ ROUNDED_TO = 256
 
 @dataclass(frozen=True)
 class Repeated:
-    """Repeated augmentation: a part of the images, each `repeats` times in a row.
+    """Repeated augmentation: a part of the images, each three times in a row.
 
     The length of an epoch is the number of images rounded down to a multiple of 256 (unrounded
     below 256), so that it shows a third of the images three times, each time augmented differently.
@@ -143,7 +143,6 @@ class Repeated:
 
     images: int
     seed: int
-    repeats: int = 3
 
     @property
     def length(self) -> int:
@@ -151,7 +150,7 @@ class Repeated:
 
     def order(self, epoch: int) -> Tensor:
         drawn = torch.randperm(self.images, generator=generator(self.seed, "order", epoch))
-        return drawn.repeat_interleave(self.repeats)[: self.length]
+        return drawn.repeat_interleave(3)[: self.length]
 
 
 @dataclass(frozen=True, eq=False)

@@ -77,11 +77,6 @@ class Domains(Generic[Part]):
 class DomainFiles(Domains[ImageFiles]):
     """The image files of D domains, all from one root."""
 
-    @property
-    def root(self) -> Path:
-        """Folder that all paths start from."""
-        return self.parts[0].root
-
     def check_all(self) -> None:
         """Look for every file; raises FileNotFoundError with how many are missing."""
         for part in self.parts:

@@ -13,8 +13,6 @@ from batchformer.lab.data.files.location import folder_named, looked_in, not_fou
 
 # CIFAR-10 and CIFAR-100.
 
-Name = Literal["cifar10", "cifar100"]
-
 HOST = "www.cs.toronto.edu"
 #: Seconds within which it has to answer.
 _ANSWER_S = 1.5
