@@ -283,6 +283,22 @@ def test_missing_arrays_and_pickles_are_named(tmp_path: Path) -> None:
             load_attribute_features("npz", tmp_path / name)
 
 
+def test_labels_and_rows_are_whole_numbers(tmp_path: Path) -> None:
+    given, file = arrays(), tmp_path / "mine.npz"
+    np.savez(file, **{**given, "labels": given["labels"].astype(float)[:, None]})
+    found = load_attribute_features("npz", file)
+    assert found.labels.tolist() == given["labels"].tolist()
+    for name, wrong in (
+        ("labels", given["labels"] + 0.5),
+        ("labels", np.where(given["labels"] == 0, np.nan, given["labels"])),
+        ("labels", given["class_names"][given["labels"]]),
+        ("trainval_loc", given["labels"] < 4),  # a mask is no list of rows
+    ):
+        np.savez(file, **{**given, name: wrong})
+        with pytest.raises(ValueError, match=rf"mine\.npz: {name} must be whole numbers, counted"):
+            load_attribute_features("npz", file)
+
+
 def test_another_set_under_a_known_name_is_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "sun_gzsl.npz", **arrays())
     with pytest.raises(ValueError, match="20 seen and 12 unseen classes instead of 645 and 72"):

@@ -40,18 +40,23 @@ def read_list(file: Path) -> Entries:
     Paths may contain spaces; blank lines are skipped.
     """
     entries = Entries(str(file))
+    for number, line in lines_of(file):
+        path, *label = line.rsplit(maxsplit=1)
+        if not label or not _is_number(label[0]):
+            raise ValueError(
+                f"{file}, line {number}: expected a path, a space and a label 0, 1, 2, ..., "
+                f"got {line!r}"
+            )
+        entries.add(path, label[0], number)
+    return entries
+
+
+def lines_of(file: Path) -> Iterator[tuple[int, str]]:
+    """The lines of a list that are not blank, each with its number from 1."""
     with _text(file), file.open(encoding="utf-8-sig") as lines:
         for number, line in enumerate(lines, start=1):
-            if not line.strip():
-                continue
-            path, *label = line.strip().rsplit(maxsplit=1)
-            if not label or not _is_number(label[0]):
-                raise ValueError(
-                    f"{file}, line {number}: expected a path, a space and a label 0, 1, 2, ..., "
-                    f"got {line.strip()!r}"
-                )
-            entries.add(path, label[0], number)
-    return entries
+            if line.strip():
+                yield number, line.strip()
 
 
 def read_annotations(file: Path) -> Entries:

@@ -198,17 +198,20 @@ def load_attribute_features(name: str, root: str | Path | None = None) -> Attrib
     files = ensure_present(name, root)
     title = files.features.stem if name == OWN else ATTRIBUTE_SETS[name].title
     arrays = _read_mat(files.features, files.splits) if files.splits else _read_npz(files.features)
-    val = arrays.get("val_classes")
+
+    def whole(key: str) -> Tensor:
+        return _integers(arrays[key], f"{files.features}: {key}")
+
     found = AttributeFeatures(
         name=f"{title} ({(files.splits or files.features).name})",
         features=_numbers(arrays["features"]),
-        labels=_integers(arrays["labels"]),
+        labels=whole("labels"),
         attributes=_numbers(arrays["att"]),
         classes=tuple(map(str, arrays.get("class_names", range(len(arrays["att"]))))),
-        trainval=_integers(arrays["trainval_loc"]),
-        test_seen=_integers(arrays["test_seen_loc"]),
-        test_unseen=_integers(arrays["test_unseen_loc"]),
-        val_classes=None if val is None else _integers(val),
+        trainval=whole("trainval_loc"),
+        test_seen=whole("test_seen_loc"),
+        test_unseen=whole("test_unseen_loc"),
+        val_classes=whole("val_classes") if "val_classes" in arrays else None,
     )
     if name != OWN:
         _require_known(ATTRIBUTE_SETS[name], found, files.features)
@@ -282,5 +285,8 @@ def _numbers(array: Array) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(array, dtype=np.float32))
 
 
-def _integers(array: Array) -> Tensor:
+def _integers(array: Array, what: str) -> Tensor:
+    """Whole numbers in one axis, which may be stored as floating point."""
+    if array.dtype.kind not in "iuf" or not (array == array.round()).all():
+        raise ValueError(f"{what} must be whole numbers, counted from 0, got {array.dtype}")
     return torch.from_numpy(array.ravel().astype(np.int64))
