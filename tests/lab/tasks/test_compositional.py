@@ -17,6 +17,7 @@ from batchformer.lab.config.data import PairConfig
 from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optimizer_step import OptimizerStep
+from batchformer.lab.metrics.compositional import CompositionalScores
 from batchformer.lab.tasks import compositional
 from batchformer.lab.tasks.compositional import CompositionalTask
 
@@ -149,10 +150,23 @@ def test_without_word_vectors(table: Path) -> None:
         task(table, vectors=("nowhere.txt",))
 
 
-def test_infeasible_pairs_are_left_out_by_a_threshold_of_validation(table: Path) -> None:
+def test_infeasible_pairs_are_left_out_by_a_threshold_of_validation(
+    table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes wet dogs for dry cats: the best threshold keeps no other unseen pair than wet dog."""
+    kept: list[Tensor | None] = []
+
+    def noted(*arguments: Any, **options: Any) -> CompositionalScores:
+        kept.append(arguments[3] if len(arguments) > 3 else None)
+        return CompositionalScores(*arguments, **options)
+
+    monkeypatch.setattr(compositional, "CompositionalScores", noted)
     made = task(table, world="open", mask=True)
-    found = made.evaluate(Knows(made, [*SEEN, ("red", "cat"), *UNSEEN.values()]), optimizer_step())
-    assert found.metrics["seen"] == 100
+    made.evaluate(Knows(made, [("dry", "cat"), *SEEN, ("red", "cat")]), optimizer_step())
+    of_validation, of_test = kept
+    assert of_validation is None and of_test is not None
+    names = zip(made.compositions.names, of_test.tolist(), strict=True)
+    assert {pair for pair, on in names if on} == {*SEEN, ("red", "cat"), ("wet", "dog")}
 
 
 class Remembers(Knows):

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -122,11 +121,6 @@ def test_batches(task: DetectionTask) -> None:
 def test_difficult_objects_may_be_left_out(task: DetectionTask) -> None:
     config = dataclasses.replace(task.config, difficult=False)
     assert DetectionTask.load(config, CPU).facts()["train_objects"] == 2
-
-
-def test_data_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"ImageSets/Main/trainval\.txt"):
-        load(DetectionConfig(root=str(tmp_path)), CPU)
 
 
 class Normalised(Told):

@@ -176,10 +176,10 @@ def classes_of_size(counts: Tensor, least: int, most: int) -> Tensor:
     if most:
         chosen &= counts <= most
     if not chosen.any():
+        bounds = f"{least} to {most}" if most else f"{least} or more"
         raise ValueError(
-            f"no class has {least} to {most or 'any number of'} training images: they have "
-            f"{int(counts.min())} to {int(counts.max())}. Set other --data.min-images and "
-            "--data.max-images"
+            f"no class has {bounds} training images: they have {int(counts.min())} to "
+            f"{int(counts.max())}. Set other --data.min-images and --data.max-images"
         )
     return chosen.nonzero()[:, 0]
 
