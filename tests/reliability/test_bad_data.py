@@ -10,12 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from batchformer.cli import main as cli
 from batchformer.lab.engine import checkpoint
 from batchformer.lab.engine.log import read_records
-from helpers.data_files import save_tail
+from helpers.data_files import save_noise, save_tail
 
 Refused = Callable[..., str]
 
@@ -26,10 +25,8 @@ def images(tmp_path: Path) -> Path:
     root, draw = tmp_path / "images", np.random.default_rng(0)
     for name, size in (("ant", 8), ("bee", 5), ("cow", 4)):
         for part, count in (("train", size), ("test", 2)):
-            (root / part / name).mkdir(parents=True)
             for i in range(count):
-                pixels = draw.integers(0, 256, (36, 40, 3), dtype=np.uint8)
-                Image.fromarray(pixels).save(root / part / name / f"{i}.png")
+                save_noise(root / part / name / f"{i}.png", draw, 36, 40)
     return root
 
 

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torchvision.io import write_png
 
 from batchformer.lab.config.data import PairConfig
 from batchformer.lab.config.training import TrainConfig
@@ -20,6 +19,7 @@ from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.metrics.compositional import CompositionalScores
 from batchformer.lab.tasks import compositional
 from batchformer.lab.tasks.compositional import CompositionalTask
+from helpers.data_files import save_plain
 
 CPU = torch.device("cpu")
 SIDE = 16
@@ -38,7 +38,7 @@ def table(tmp_path: Path) -> Path:
     for (attribute, thing), split in shown:
         for _ in range(3):
             name = f"{level}.png"
-            write_png(torch.full((3, SIDE, SIDE), level, dtype=torch.uint8), str(tmp_path / name))
+            save_plain(tmp_path / name, level, SIDE, SIDE)
             rows.append([name, attribute, thing, split])
             level += 1
     path = tmp_path / "pairs.csv"
@@ -153,7 +153,7 @@ def test_without_word_vectors(table: Path) -> None:
 def test_infeasible_pairs_are_left_out_by_a_threshold_of_validation(
     table: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It takes wet dogs for dry cats: the best threshold keeps no other unseen pair than wet dog."""
+    """It takes wet dogs for dry cats: the best threshold keeps wet dog of all unseen pairs."""
     kept: list[Tensor | None] = []
 
     def noted(*arguments: Any, **options: Any) -> CompositionalScores:
@@ -202,7 +202,7 @@ def test_facts(table: Path) -> None:
     facts = task(table).facts()
     assert facts["pairs"] == 6 and facts["seen_pairs"] == 4 and facts["train"] == 12
     assert len(facts["split_sha256"]) == 64
-    write_png(torch.zeros(3, 90, 90, dtype=torch.uint8), str(min(table.parent.glob("*.png"))))
+    save_plain(min(table.parent.glob("*.png")), 0, 90, 90)
     changed = task(table).facts()
     assert {key for key in facts if facts[key] != changed[key]} == {"file_sizes_sha256"}
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from batchformer.lab.config.data import DetectionConfig
 from batchformer.lab.data.sets.voc import VOC_CLASSES, load_voc, read_annotation
 from batchformer.lab.tasks.detection import DetectionTask
+from helpers.data_files import save_plain
 
 #: Name, box as VOC writes it, difficult.
 Written = tuple[str, tuple[float, float, float, float], int]
@@ -35,12 +35,10 @@ def tree(root: Path, lists: Lists) -> Path:
     for name, images in lists.items():
         year, part = name.split("/")
         folder = root / f"VOC{year}"
-        for below in ("JPEGImages", "Annotations", "ImageSets/Main"):
+        for below in ("Annotations", "ImageSets/Main"):
             (folder / below).mkdir(parents=True, exist_ok=True)
         for image, objects in images.items():
-            Image.fromarray(np.full((30, 40, 3), 128, np.uint8)).save(
-                folder / "JPEGImages" / f"{image}.jpg"
-            )
+            save_plain(folder / "JPEGImages" / f"{image}.jpg", 128, 30, 40)
             (folder / "Annotations" / f"{image}.xml").write_text(annotation(objects))
         (folder / "ImageSets" / "Main" / f"{part}.txt").write_text("\n".join([*images, ""]))
     return root
