@@ -73,6 +73,13 @@ def test_trees_that_are_none(tree: Path, tmp_path: Path) -> None:
         domain_tree(tmp_path)
 
 
+def test_a_domain_of_dead_links_is_not_passed_over(tree: Path) -> None:
+    (tree / "line/dog/0.jpg").unlink()
+    (tree / "line/dog/0.jpg").symlink_to(tree / "gone.jpg")
+    with pytest.raises(FileNotFoundError, match=r"1 of the 2 images (.|\n)*dog/0\.jpg"):
+        domain_tree(tree)
+
+
 def test_rows_of_some_domains_joined(tree: Path) -> None:
     found = domain_tree(tree)
     files, domain = found.joined({"photo": torch.tensor([3, 0]), "line": torch.tensor([1])})

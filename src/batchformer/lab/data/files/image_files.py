@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -31,6 +31,10 @@ from batchformer.lab.data.files.file_lists import (
 SAMPLED = 64
 #: Neighbouring folders that are searched for a missing file.
 _SUBFOLDERS = 50
+
+
+class NoImagesError(FileNotFoundError):
+    """A folder has no folders of classes, or no image in any of them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,18 +67,19 @@ class ImageFiles:
 
         Names, order and file types are those of torchvision's ImageFolder.
         """
-        extensions, make_dataset = torchvision_folder()
+        with extra("lab"):
+            from torchvision.datasets.folder import IMG_EXTENSIONS, make_dataset
         root = Path(root).expanduser()
         classes = sorted(f.name for f in root.iterdir() if f.is_dir()) if root.is_dir() else []
         if not classes:
             what = "has no folders in it" if root.is_dir() else "is not a folder"
-            raise FileNotFoundError(f"{root} {what}. Expected: {root}/<class>/<image>")
+            raise NoImagesError(f"{root} {what}. Expected: {root}/<class>/<image>")
         numbers = {name: label for label, name in enumerate(classes)}
-        found = make_dataset(str(root), numbers, extensions, allow_empty=True)
+        found = make_dataset(str(root), numbers, IMG_EXTENSIONS, allow_empty=True)
         if not found:
-            raise FileNotFoundError(
+            raise NoImagesError(
                 f"{root}: no image in any of its folders ({shorten(classes)}); looked for the file "
-                f"types {', '.join(extensions)}"
+                f"types {', '.join(IMG_EXTENSIONS)}"
             )
         start = f"{root}{os.sep}"
         paths = (path.removeprefix(start).replace(os.sep, "/") for path, _ in found)
@@ -239,13 +244,6 @@ def sizes_hash(parts: Iterable[ImageFiles]) -> str:
 def without_images(counts: Tensor, classes: Sequence[str]) -> list[str]:
     """Names of the classes whose count, of `counts` (K,), is 0."""
     return [classes[c] for c in (counts == 0).nonzero().flatten().tolist()]
-
-
-def torchvision_folder() -> tuple[tuple[str, ...], Callable[..., list[tuple[str, int]]]]:
-    """The file types and the reader of torchvision's ImageFolder."""
-    with extra("lab"):
-        from torchvision.datasets.folder import IMG_EXTENSIONS, make_dataset
-    return IMG_EXTENSIONS, make_dataset
 
 
 def check_some(root: Path, paths: Sequence[str]) -> None:
