@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from batchformer.lab.data.files.file_lists import (
     Entries,
-    by_name_or_number,
-    by_number,
+    labels_of,
     read_annotations,
     read_list,
     read_table,
@@ -46,7 +45,7 @@ def test_what_is_written_is_read(
     file = tmp_path_factory.getbasetemp() / "written.txt"
     file.write_text("".join(f"{name} {label}\n" for name, label in rows), encoding="utf-8")
     entries = read_list(file)
-    labels, classes = by_number(entries, None)
+    labels, classes = labels_of(entries, None)
     got = list(zip(entries.paths, labels, strict=True))
     assert got == [(name.strip(), label) for name, label in rows]
     assert len(classes) == max((label for _, label in rows), default=-1) + 1
@@ -100,11 +99,10 @@ def entries(*values: str) -> Entries:
 
 
 def test_names_or_numbers() -> None:
-    assert by_number(entries("1", "0"), ["1", "0"]) == ([1, 0], ("1", "0")), "numbers, not names"
-    assert by_name_or_number(entries("10", "9"), None)[0] == [10, 9], "not sorted as words"
-    assert by_name_or_number(entries("1", "0"), ["b", "a"]) == ([1, 0], ("b", "a"))
-    assert by_name_or_number(entries("7", "5"), ["5", "6", "7"]) == ([2, 0], ("5", "6", "7"))
-    assert by_name_or_number(entries("b", "3"), None) == ([1, 0], ("3", "b"))
+    assert labels_of(entries("10", "9"), None)[0] == [10, 9], "not sorted as words"
+    assert labels_of(entries("1", "0"), ["b", "a"]) == ([1, 0], ("b", "a"))
+    assert labels_of(entries("7", "5"), ["5", "6", "7"]) == ([2, 0], ("5", "6", "7"))
+    assert labels_of(entries("b", "3"), None) == ([1, 0], ("3", "b"))
     many = [f"c{number}" for number in range(30)]
     for values, classes, words in (
         (("1", "2"), ["b", "a"], "it.txt, line 3: the label 2 is outside the 2 classes 0"),
@@ -114,7 +112,7 @@ def test_names_or_numbers() -> None:
         (("1000000",), None, "line 2: the label 1000000 is no class"),
     ):
         with pytest.raises(ValueError, match=words):
-            by_name_or_number(entries(*values), classes)
+            labels_of(entries(*values), classes)
 
 
 def test_annotations_in_the_manner_of_coco(tmp_path: Path) -> None:

@@ -74,9 +74,9 @@ def test_a_list(tmp_path: Path) -> None:
 def test_a_table(tmp_path: Path) -> None:
     touch(tmp_path, "1.jpg", "2.jpg")
     (tmp_path / "t.csv").write_text("path,label\n1.jpg,cat\n2.jpg,ant\n")
-    files = ImageFiles.from_csv(tmp_path / "t.csv", tmp_path)
+    files = ImageFiles.from_list(tmp_path / "t.csv", tmp_path)
     assert files.classes == ("ant", "cat") and files.labels.tolist() == [1, 0]
-    ordered = ImageFiles.from_csv(
+    ordered = ImageFiles.from_list(
         tmp_path / "t.csv", tmp_path, ["cat", "dog", "ant"], allow_empty=True
     )
     assert ordered.labels.tolist() == [0, 2] and ordered.counts.tolist() == [1, 0, 1]
@@ -111,9 +111,9 @@ def test_lists_with_gaps_are_told_what_to_do(tmp_path: Path, labels: str, words:
     table, lines = tmp_path / "t.csv", tmp_path / "list.txt"
     table.write_text("path,label\n" + "".join(f"1.jpg,{label}\n" for label in labels))
     lines.write_text("".join(f"1.jpg {label}\n" for label in labels))
-    for read, file in ((ImageFiles.from_csv, table), (ImageFiles.from_list, lines)):
+    for file in (table, lines):
         with pytest.raises(ValueError, match=words):
-            read(file, tmp_path)
+            ImageFiles.from_list(file, tmp_path)
 
 
 def test_parts_that_do_not_belong_together(tmp_path: Path) -> None:

@@ -151,47 +151,21 @@ def _text(file: Path) -> Iterator[None]:
         ) from error
 
 
-def by_number(entries: Entries, classes: Sequence[str] | None) -> tuple[list[int], tuple[str, ...]]:
-    """Labels of entries whose values are numbers, and the K names of their classes.
-
-    Without `classes`, names in label order, they are all numbers up to the largest.
-
-    >>> by_number(Entries("list.txt", ["1.jpg", "2.jpg"], ["2", "0"], [1, 2]), None)
-    ([2, 0], ('0', '1', '2'))
-    """
-    labels = [int(value) for value in entries.values]
-    for label, line in zip(labels, entries.lines, strict=True):
-        if classes is None and label >= MOST_CLASSES:
-            raise ValueError(
-                f"{entries.source}, line {line}: the label {label} is no class: labels count "
-                f"classes from 0, and at most {MOST_CLASSES:,} classes are possible"
-            )
-        if classes is not None and label >= len(classes):
-            raise ValueError(
-                f"{entries.source}, line {line}: the label {label} is outside the {len(classes)} "
-                f"classes 0..{len(classes) - 1}"
-            )
-    if classes is None:
-        return labels, tuple(str(label) for label in range(max(labels, default=-1) + 1))
-    return labels, tuple(classes)
-
-
-def by_name_or_number(
-    entries: Entries, classes: Sequence[str] | None
-) -> tuple[list[int], tuple[str, ...]]:
+def labels_of(entries: Entries, classes: Sequence[str] | None) -> tuple[list[int], tuple[str, ...]]:
     """Labels of entries whose values are names or numbers, and the K names of their classes.
 
     If all values are names in `classes`, or not all are numbers, they are class names; otherwise
     they are the labels themselves. Without `classes` they are the names that occur, sorted, or all
     numbers up to the largest.
 
-    >>> entries = Entries("list.csv", ["1.jpg", "2.jpg"], ["cat", "ant"], [2, 3])
-    >>> by_name_or_number(entries, None)
+    >>> labels_of(Entries("list.csv", ["1.jpg", "2.jpg"], ["cat", "ant"], [2, 3]), None)
     ([1, 0], ('ant', 'cat'))
+    >>> labels_of(Entries("list.txt", ["1.jpg", "2.jpg"], ["2", "0"], [1, 2]), None)
+    ([2, 0], ('0', '1', '2'))
     """
     named = classes is not None and set(entries.values) <= set(classes)
     if not named and all(map(_is_number, entries.values)):
-        return by_number(entries, classes)
+        return _numbered(entries, classes)
     names = tuple(sorted(set(entries.values)) if classes is None else classes)
     numbers = {name: label for label, name in enumerate(names)}
     if len(numbers) < len(names):
@@ -206,6 +180,23 @@ def by_name_or_number(
                 f"{shorten(names)}"
             )
     return [numbers[value] for value in entries.values], names
+
+
+def _numbered(entries: Entries, classes: Sequence[str] | None) -> tuple[list[int], tuple[str, ...]]:
+    """The same of entries whose values are all numbers, which are their labels."""
+    labels = [int(value) for value in entries.values]
+    for label, line in zip(labels, entries.lines, strict=True):
+        where = f"{entries.source}, line {line}: the label {label} is"
+        if classes is None and label >= MOST_CLASSES:
+            raise ValueError(
+                f"{where} no class: labels count classes from 0, and at most {MOST_CLASSES:,} "
+                "classes are possible"
+            )
+        if classes is not None and label >= len(classes):
+            raise ValueError(f"{where} outside the {len(classes)} classes 0..{len(classes) - 1}")
+    if classes is None:
+        return labels, tuple(str(label) for label in range(max(labels, default=-1) + 1))
+    return labels, tuple(classes)
 
 
 def shorten(names: Sequence[str], most: int = 10) -> str:

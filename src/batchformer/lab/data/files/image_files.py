@@ -17,9 +17,7 @@ from torch import Tensor
 
 from batchformer.insight.optional import extra
 from batchformer.lab.data.files.file_lists import (
-    Entries,
-    by_name_or_number,
-    by_number,
+    labels_of,
     one_per_line,
     read_annotations,
     read_list,
@@ -96,32 +94,23 @@ class ImageFiles:
         classes: Sequence[str] | None = None,
         allow_empty: bool = False,
     ) -> ImageFiles:
-        """A text file with one image per line: its path, white space, its label as a number.
+        """The images that a list names: .csv, .json in COCO's format, or ``path label`` per line.
 
-        Paths may contain spaces; blank lines are skipped. A .json file is read in COCO's format:
-        images with id and file_name, annotations with image_id and category_id. Without `classes`,
-        names in label order, they are all numbers up to the largest label.
+        A .csv has the columns path and label. Labels that are all names in `classes`, or not all
+        numbers, are class names; otherwise they are the labels themselves. Without `classes`, in
+        label order, they are the names that occur, sorted, or all numbers up to the largest label.
         """
         file = Path(list_file).expanduser()
-        entries = (read_annotations if file.suffix == ".json" else read_list)(file)
-        return cls._listed(entries, by_number(entries, classes), root, allow_empty)
-
-    @classmethod
-    def from_csv(
-        cls,
-        table: str | Path,
-        root: str | Path,
-        classes: Sequence[str] | None = None,
-        allow_empty: bool = False,
-    ) -> ImageFiles:
-        """A comma-separated table with the columns path and label, one image per row.
-
-        Labels that are all names in `classes`, or not all numbers, are class names; otherwise they
-        are the labels themselves. Without `classes` they are the names that occur, sorted, or all
-        numbers up to the largest label.
-        """
-        entries = read_table(Path(table).expanduser())
-        return cls._listed(entries, by_name_or_number(entries, classes), root, allow_empty)
+        readers = {".csv": read_table, ".json": read_annotations}
+        entries = readers.get(file.suffix.lower(), read_list)(file)
+        labels, names = labels_of(entries, classes)
+        advice = "List images of these classes, or number the others 0, 1, 2, ... without a gap"
+        if set(labels) == set(range(1, max(labels, default=0) + 1)):
+            advice = (
+                "Labels count from 0, and these begin with 1: subtract 1 from each, in every list"
+            )
+        told = None if allow_empty else advice
+        return cls._checked(entries.paths, labels, names, root, entries.source, told)
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -176,23 +165,6 @@ class ImageFiles:
     def check_all(self) -> None:
         """Look for every file; raises FileNotFoundError with how many are missing."""
         check_all(self.root, self.paths)
-
-    @classmethod
-    def _listed(
-        cls,
-        entries: Entries,
-        labelled: tuple[Sequence[int], tuple[str, ...]],
-        root: str | Path,
-        allow_empty: bool,
-    ) -> ImageFiles:
-        labels, names = labelled
-        advice = "List images of these classes, or number the others 0, 1, 2, ... without a gap"
-        if set(labels) == set(range(1, max(labels, default=0) + 1)):
-            advice = (
-                "Labels count from 0, and these begin with 1: subtract 1 from each, in every list"
-            )
-        told = None if allow_empty else advice
-        return cls._checked(entries.paths, labels, names, root, entries.source, told)
 
     @classmethod
     def _checked(

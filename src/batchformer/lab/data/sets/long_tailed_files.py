@@ -276,8 +276,7 @@ def _listed(
     if not file.is_file():
         raise FileNotFoundError(f"there is no list {file}: name another one")
     place = file.parent if root is None else Path(root)
-    read = ImageFiles.from_csv if file.suffix.lower() == ".csv" else ImageFiles.from_list
-    return read(file, place, classes=classes, allow_empty=classes is not None)
+    return ImageFiles.from_list(file, place, classes, allow_empty=classes is not None)
 
 
 def _with_classes(files: ImageFiles, classes: tuple[str, ...]) -> ImageFiles:
