@@ -83,12 +83,12 @@ class ClassBalanced(_OfClasses):
     def order(self, epoch: int) -> Tensor:
         draw = generator(self.seed, "order", epoch, self.stream)
         labels = self.labels.cpu()
-        classes = labels.bincount().nonzero()[:, 0]
-        rounds, each = -(-self.length // (len(classes) * self.per_turn)), self.per_turn
-        members = ((labels == c).nonzero()[:, 0] for c in classes)
+        sizes = labels.bincount()
+        members = torch.split(labels.argsort(stable=True), sizes[sizes > 0].tolist())
+        rounds, each = -(-self.length // (len(members) * self.per_turn)), self.per_turn
         images = torch.stack([_cycled(own, rounds * each, draw) for own in members])
         images = images.view(-1, rounds, each).transpose(0, 1)  # (rounds, classes, each)
-        turns = torch.rand(rounds, len(classes), generator=draw).argsort(1)
+        turns = torch.rand(rounds, len(members), generator=draw).argsort(1)
         return images[torch.arange(rounds)[:, None], turns].flatten()[: self.length]
 
 

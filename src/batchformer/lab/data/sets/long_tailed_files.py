@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -78,15 +79,15 @@ class LongTailedFiles(LongTailedData[ImageFiles]):
         """What to know of images that a list names several times."""
         lines = []
         for kind, part in (("training", self.train), ("test", self.test)):
-            labels: dict[str, list[int]] = {}
-            for path, label in zip(part.paths, part.labels.tolist(), strict=True):
-                labels.setdefault(path, []).append(label)
-            again = {path: {*own} for path, own in labels.items() if len(own) > 1}
+            times = Counter(part.paths)
+            again = [path for path, count in times.items() if count > 1]
             if again:
-                several = sum(len(own) > 1 for own in again.values())
+                labelled = {*zip(part.paths, part.labels.tolist(), strict=True)}
+                labels = Counter(path for path, _ in labelled)
+                several = sum(labels[path] > 1 for path in again)
                 lines.append(
-                    f"{len(again):,} of {len(labels):,} {kind} images are listed more than once, "
-                    f"{several:,} of them with several labels: {shorten([*again])}"
+                    f"{len(again):,} of {len(times):,} {kind} images are listed more than once, "
+                    f"{several:,} of them with several labels: {shorten(again)}"
                 )
         return tuple(lines)
 
