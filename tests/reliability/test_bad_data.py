@@ -96,7 +96,7 @@ def test_batches_of_no_sample(images: Path, refused: Refused) -> None:
     assert "train.batch-size is -1, below 0" in " ".join(said.split())
     assert "of each domain" in refused(*on_images(images, "--train.batch-size", 0))
     said = refused(*on_images(images, "--train.batch-size", 100))
-    assert "17 training images make no full batch of 100" in said and "train.batch-size" in said
+    assert "17 images make no full batch of 100" in said and "train.batch-size" in said
 
 
 def test_features_that_are_no_numbers(tmp_path: Path, refused: Refused) -> None:

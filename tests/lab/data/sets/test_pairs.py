@@ -246,6 +246,6 @@ rows = st.builds(
 @settings(max_examples=20)
 @given(st.lists(rows, min_size=1, max_size=8))
 def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, images: list) -> None:  # type: ignore[type-arg]
-    file = tmp_path_factory.getbasetemp() / "table.csv"
+    file = tmp_path_factory.getbasetemp() / "in a folder" / "table.csv"
     write_pair_table(file, images)
     assert read_pairs(file) == images

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import hashlib
+import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from batchformer.insight.files import write_atomically
 from batchformer.lab.data.files.file_lists import shorten, table_rows
 from batchformer.lab.data.files.image_files import ImageFiles
 
@@ -258,10 +260,9 @@ def read_pairs(file: Path) -> list[PairImage]:
 
 def write_pair_table(file: str | Path, images: Iterable[PairImage]) -> None:
     """Write a table that `pair_table` reads, in the order given."""
-    with Path(file).expanduser().open("w", encoding="utf-8", newline="") as stream:
-        writer = csv.writer(stream, lineterminator="\n")
-        writer.writerow(COLUMNS)
-        writer.writerows(images)
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([COLUMNS, *images])
+    write_atomically(Path(file).expanduser(), text.getvalue().encode())
 
 
 def remarks_on(images: Sequence[PairImage]) -> tuple[str, ...]:
