@@ -36,7 +36,8 @@ def average_precision(pairs: Iterable[tuple[Boxes, Boxes]], classes: int) -> Ave
 
     Args:
         pairs: for each image its detections, ``boxes`` (n, 4), ``labels`` (n,) and ``scores``
-            (n,), and its objects, ``boxes`` (m, 4), ``labels`` (m,) and ``difficult`` (m,).
+            (n,), and its objects, ``boxes`` (m, 4), ``labels`` (m,) and ``difficult`` (m,); on the
+            CPU.
         classes: K; labels are 0..K-1.
     """
     with extra("lab,detection"):
@@ -44,16 +45,7 @@ def average_precision(pairs: Iterable[tuple[Boxes, Boxes]], classes: int) -> Ave
 
         metric = MeanAveragePrecision(class_metrics=True, backend="pycocotools")
     for found, there in pairs:
-        metric.update(
-            [{name: found[name].cpu() for name in ("boxes", "labels", "scores")}],
-            [
-                {
-                    "boxes": there["boxes"].cpu(),
-                    "labels": there["labels"].cpu(),
-                    "iscrowd": there["difficult"].cpu().long(),
-                }
-            ],
-        )
+        metric.update([dict(found)], [{**there, "iscrowd": there["difficult"].long()}])
     scores = metric.compute()
     by_class = torch.full((classes,), torch.nan)
     for label, value in zip(
@@ -98,9 +90,7 @@ def voc_average_precision(
     edge of their first pixel to the right edge of their last. detectron2 rounds boxes to a tenth of
     a pixel and scores to a thousandth, and requires an overlap above the threshold.
     """
-    pairs = [
-        ({k: v.cpu() for k, v in a.items()}, {k: v.cpu() for k, v in b.items()}) for a, b in pairs
-    ]
+    pairs = list(pairs)
     table = torch.full((classes, len(THRESHOLDS)), torch.nan, dtype=torch.float64)
     for label in range(classes):
         objects = sum(
