@@ -191,7 +191,7 @@ def test_a_table(tmp_path: Path) -> None:
     made = pair_table(write(tmp_path, TABLE.replace("test,wet", "test,new")), tmp_path)
     assert len(made.remarks) == 1 and made.remarks[0].endswith("nothing of it is learned: new")
     with pytest.raises(FileNotFoundError, match=r"found from .*: name that folder"):
-        pair_table(tmp_path / "mine.csv", tmp_path / "a")
+        pair_table(tmp_path / "mine.csv", tmp_path / "a").check_all()
 
 
 @pytest.mark.parametrize(

@@ -25,23 +25,13 @@ from batchformer.lab.data.files.file_lists import (
     shorten,
 )
 
-#: Files that are looked for at once: a wrong root shows at the first one.
-SAMPLED = 64
 #: Neighbouring folders that are searched for a missing file.
 _SUBFOLDERS = 50
 
 
-class NoImagesError(FileNotFoundError):
-    """A folder has no folders of classes, or no image in any of them."""
-
-
 @dataclass(frozen=True, eq=False)
 class ImageFiles:
-    """The image files of one part of a data set.
-
-    A sample of the files is looked for at once, so that a wrong root is found before a run starts;
-    `check_all` looks for all of them.
-    """
+    """The image files of one part of a data set; `check_all` looks for them."""
 
     paths: tuple[str, ...]  # N paths relative to the root
     labels: Tensor  # (N,) int64 labels
@@ -57,7 +47,6 @@ class ImageFiles:
                 f"{self.paths[row]} has the label {int(self.labels[row])}, but the "
                 f"{len(self.classes)} classes are 0..{len(self.classes) - 1}"
             )
-        check_some(self.root, self.paths)
 
     @classmethod
     def from_folder(cls, root: str | Path, allow_empty: bool = False) -> ImageFiles:
@@ -71,11 +60,11 @@ class ImageFiles:
         classes = sorted(f.name for f in root.iterdir() if f.is_dir()) if root.is_dir() else []
         if not classes:
             what = "has no folders in it" if root.is_dir() else "is not a folder"
-            raise NoImagesError(f"{root} {what}. Expected: {root}/<class>/<image>")
+            raise FileNotFoundError(f"{root} {what}. Expected: {root}/<class>/<image>")
         numbers = {name: label for label, name in enumerate(classes)}
         found = make_dataset(str(root), numbers, IMG_EXTENSIONS, allow_empty=True)
         if not found:
-            raise NoImagesError(
+            raise FileNotFoundError(
                 f"{root}: no image in any of its folders ({shorten(classes)}); looked for the file "
                 f"types {', '.join(IMG_EXTENSIONS)}"
             )
@@ -218,31 +207,22 @@ def without_images(counts: Tensor, classes: Sequence[str]) -> list[str]:
     return [classes[c] for c in (counts == 0).nonzero().flatten().tolist()]
 
 
-def check_some(root: Path, paths: Sequence[str]) -> None:
-    """Look for the first, the last and evenly spaced paths between them under `root`."""
-    _check_root(root)
-    spaces = max(min(SAMPLED, len(paths)) - 1, 1)
-    rows = sorted({k * (len(paths) - 1) // spaces for k in range(spaces + 1)}) if paths else []
-    missing = [paths[row] for row in rows if not (root / paths[row]).is_file()]
-    if missing:
-        looked = f"the {len(rows)} images looked for (out of {len(paths)})"
-        raise _not_found(root, missing, looked)
-
-
 def check_all(root: Path, paths: Sequence[str]) -> None:
     """Look for all paths under `root`, by reading each folder once."""
-    _check_root(root)
+    if not root.is_dir():
+        what = "is a file, not a folder" if root.exists() else "does not exist"
+        raise FileNotFoundError(f"the folder of the images, {root}, {what}: name another one")
     rows_in: defaultdict[str, list[int]] = defaultdict(list)
     for row, path in enumerate(paths):
         rows_in[path.rpartition("/")[0]].append(row)
     missing: list[int] = []
     for folder, rows in rows_in.items():
         present = _names_in(root / folder)
-        missing += [row for row in rows if paths[row].rpartition("/")[2] not in present]
-    # Ask again by name: some file systems find a name that is spelt differently on disk.
-    missing = sorted(row for row in missing if not (root / paths[row]).is_file())
+        absent = [row for row in rows if paths[row].rpartition("/")[2] not in present]
+        # Ask again by name: some file systems find a name that is spelt differently on disk.
+        missing += [row for row in absent if not (present and (root / paths[row]).is_file())]
     if missing:
-        raise _not_found(root, [paths[row] for row in missing], f"{len(paths)} images")
+        raise _not_found(root, [paths[row] for row in sorted(missing)], len(paths))
 
 
 def _names_in(folder: Path) -> set[str]:
@@ -253,13 +233,7 @@ def _names_in(folder: Path) -> set[str]:
         return set()
 
 
-def _check_root(root: Path) -> None:
-    if not root.is_dir():
-        what = "is a file, not a folder" if root.exists() else "does not exist"
-        raise FileNotFoundError(f"the folder of the images, {root}, {what}: name another one")
-
-
-def _not_found(root: Path, missing: Sequence[str], looked: str) -> FileNotFoundError:
+def _not_found(root: Path, missing: Sequence[str], listed: int) -> FileNotFoundError:
     advice = (
         "Name the folder that these paths start from; if it is this one, unpack the rest of the "
         "data set there or leave these lines out of the list"
@@ -270,5 +244,5 @@ def _not_found(root: Path, missing: Sequence[str], looked: str) -> FileNotFoundE
             advice = f"The first of them is found from {folder}: name that folder"
             break
     return FileNotFoundError(
-        f"{len(missing)} of {looked} are not in {root}:\n{one_per_line(missing)}\n{advice}"
+        f"{len(missing)} of {listed} images are not in {root}:\n{one_per_line(missing)}\n{advice}"
     )

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from batchformer.lab.data.files.file_lists import read_list, shorten
-from batchformer.lab.data.files.image_files import ImageFiles, NoImagesError, without_images
+from batchformer.lab.data.files.image_files import ImageFiles, without_images
 from batchformer.lab.data.sets.images import (
     Part,
     content_hash,
@@ -96,7 +96,7 @@ def domain_tree(root: str | Path) -> DomainFiles:
     folders = sorted(folder.name for folder in place.iterdir() if folder.is_dir())
     found: dict[str, ImageFiles] = {}
     for folder in folders:
-        with suppress(NoImagesError):
+        with suppress(FileNotFoundError):  # no classes, or no image in them
             found[folder] = ImageFiles.from_folder(place / folder, allow_empty=True)
     if not found:
         has = f"none of its folders ({shorten(folders)}) has" if folders else "it has no"

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from batchformer.lab.data.files.file_lists import shorten
-from batchformer.lab.data.files.image_files import ImageFiles, NoImagesError, without_images
+from batchformer.lab.data.files.image_files import ImageFiles, without_images
 from batchformer.lab.data.sets.image_layouts import (
     ANNOTATED,
     Annotated,
@@ -215,7 +215,7 @@ def _one_tree(root: Path) -> ImageFiles | None:
         return None
     try:
         tree = ImageFiles.from_folder(root)
-    except NoImagesError:
+    except FileNotFoundError:  # no classes, or no images in them
         return None
     return tree if len(tree.classes) > 1 and int(tree.counts.max()) > 1 else None
 
