@@ -166,8 +166,6 @@ class PairFiles:
         """
         if compositions is None:
             shown = {p: sorted({i.pair for i in images if i.split == p}) for p in PHASES}
-            if not shown["train"]:
-                raise ValueError(f"{name}: there is no image to train on")
             compositions = Compositions.of(shown["train"], shown["val"], shown["test"])
         numbers = {pair: number for number, pair in enumerate(compositions.names)}
         place, classes = Path(root).expanduser(), pair_names(compositions)
@@ -270,7 +268,7 @@ def remarks_on(images: Sequence[PairImage]) -> tuple[str, ...]:
 
     >>> remarks_on([PairImage("1.jpg", "wet", "cat", "train"), *[
     ...     PairImage(f"{n}.jpg", "wet", "dog", phase) for n, phase in ((2, "val"), (3, "test"))]])
-    ('1 object of the test never occurs in training, so that nothing of it is learned: dog',)
+    ('objects of the test that never occur in training, so that nothing of them is learned: dog',)
     """
     remarks: list[str] = []
     trained = [image for image in images if image.split == "train"]
@@ -284,13 +282,9 @@ def remarks_on(images: Sequence[PairImage]) -> tuple[str, ...]:
     for column, place in (("attribute", 1), ("object", 2)):
         unknown = sorted({i[place] for i in tested} - {i[place] for i in trained})
         if unknown:
-            occur = f"{column} of the test never occurs"
-            if len(unknown) > 1:
-                occur = f"{column}s of the test never occur"
-            them = "it" if len(unknown) == 1 else "them"
             remarks.append(
-                f"{len(unknown)} {occur} in training, so that nothing of {them} is learned: "
-                f"{shorten(unknown)}"
+                f"{column}s of the test that never occur in training, so that nothing of them is "
+                f"learned: {shorten(unknown)}"
             )
     return tuple(remarks)
 
