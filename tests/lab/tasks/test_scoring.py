@@ -118,7 +118,7 @@ def test_the_facts_of_a_split() -> None:
     assert split_facts(data) == {
         "name": "tiny",
         "split_sha256": data.split_sha256,
-        "train_sha256": data.train_sha256,
+        "train_sha256": data.train.sha256,
         "train": 4,
         "test": 2,
         "largest_class": 3,

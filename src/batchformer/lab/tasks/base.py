@@ -362,7 +362,7 @@ def split_facts(data: LongTailedData[Any]) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "name": data.name,
         "split_sha256": data.split_sha256,
-        "train_sha256": data.train_sha256,
+        "train_sha256": data.train.sha256,
         "train": len(data.train),
         "test": len(data.test),
         "largest_class": int(counts.max()),

@@ -88,12 +88,12 @@ def test_the_hash_knows_every_pixel_and_label_of_both_parts() -> None:
 
     data = made()
     train, test = part_sha(data.train), part_sha(data.test)
-    assert data.train_sha256 == train
+    assert data.train.sha256 == train
     assert data.split_sha256 == sha(f"text 5\na\nb\nctext 64\n{train}text 64\n{test}")
     changes = ("train pixel", "train label", "test pixel", "test label")
     hashes = {data.split_sha256, *(made(change).split_sha256 for change in changes)}
     assert len(hashes) == 5
-    same = [made(change).train_sha256 == data.train_sha256 for change in changes]
+    same = [made(change).train.sha256 == data.train.sha256 for change in changes]
     assert same == [False, False, True, True]
 
 

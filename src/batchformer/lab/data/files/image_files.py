@@ -195,8 +195,8 @@ def require_one_label_each(labels: Tensor, count: int, what: str) -> None:
 def sizes_hash(parts: Iterable[ImageFiles]) -> str:
     """SHA-256 of the sizes in bytes of all files, in order.
 
-    It tells most changes of an image under its name, and no file is read. It is for images of the
-    user, who may change them: published sets stay as they are, and have millions of files.
+    It notices most changes of an image that keeps its name, and reads no file. It is for images of
+    the user, who may change them: published sets stay as they are, and have millions of files.
     """
     sizes = ((part.root / path).stat().st_size for part in parts for path in part.paths)
     return hashlib.sha256("\n".join(map(str, sizes)).encode()).hexdigest()

@@ -65,12 +65,12 @@ class LongTailedFiles(LongTailedData[ImageFiles]):
         if self.untested:
             lines.append(
                 f"{len(self.untested)} of {len(self.classes)} classes have training images and no "
-                f"test image, so that no score speaks of them: {shorten(self.untested)}"
+                f"test image, so no score covers them: {shorten(self.untested)}"
             )
         if self.trained_on:
             lines.append(
                 f"{len(self.trained_on):,} of {len(self.test):,} test images are training images "
-                f"too, so that scores are not of new images: {shorten(self.trained_on)}"
+                f"too, so scores are not of new images: {shorten(self.trained_on)}"
             )
         return (*lines, *self.repeats)
 

@@ -130,7 +130,7 @@ class PairFiles:
     train: ImageFiles  # images to train on, of seen pairs; one at least
     val: ImageFiles
     test: ImageFiles
-    remarks: tuple[str, ...] = ()  # what the user should know before
+    remarks: tuple[str, ...] = ()  # what the user should know before training
     skipped: Mapping[str, int] = field(default_factory=dict)  # images left out, by reason
 
     def __post_init__(self) -> None:

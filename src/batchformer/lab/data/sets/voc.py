@@ -59,7 +59,7 @@ class BoxedImages:
     train: tuple[BoxedImage, ...]  # images with at least one object each
     test: tuple[BoxedImage, ...]  # every image of the lists, also those without an object
     split_sha256: str
-    remarks: tuple[str, ...] = ()  # what the user should know before
+    remarks: tuple[str, ...] = ()  # what the user should know before training
 
     @property
     def train_counts(self) -> Tensor:
