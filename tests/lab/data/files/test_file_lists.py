@@ -61,7 +61,7 @@ def test_a_line_that_is_not_understood(tmp_path: Path, line: str) -> None:
 
 def test_a_table(tmp_path: Path) -> None:
     file = tmp_path / "table.csv"
-    file.write_text('id, path ,label\r\n1,"a, b.jpg",cat\r\n2,c d.jpg,ant\r\n', newline="")
+    file.write_text('id, path ,label\r\n1,"a, b.jpg",cat\r\n2,c d.jpg,ant,\r\n', newline="")
     entries = read_table(file)
     assert entries.paths == ["a, b.jpg", "c d.jpg"] and entries.values == ["cat", "ant"]
     assert entries.lines == [2, 3]

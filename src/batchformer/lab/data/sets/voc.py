@@ -188,8 +188,7 @@ def _files(root: str | None, name: str) -> list[tuple[Path, Path]]:
         ending = min(found.get(line, ENDINGS[:1]), key=lambda e: ENDINGS.index(e.lower()))
         return folder / "JPEGImages" / f"{line}{ending}"
 
-    lines = (line for _, line in lines_of(file))
-    return [(image(line), folder / "Annotations" / f"{line}.xml") for line in lines]
+    return [(image(line), folder / "Annotations" / f"{line}.xml") for _, line in lines_of(file)]
 
 
 def require_files(paths: Iterable[Path]) -> None:
