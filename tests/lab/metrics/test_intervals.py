@@ -22,6 +22,7 @@ from batchformer.lab.metrics.intervals import (
     paired,
     pooled,
     seeds_needed,
+    verdict,
 )
 
 # Hundredths of a percent point, as tables print them.
@@ -100,7 +101,7 @@ def test_a_constant_difference_has_no_interval() -> None:
     assert len({b - a for a, b in zip(baseline, other, strict=True)}) > 1
     result = paired(baseline, other)
     assert (result.sd, result.low, result.high, result.p_value) == (0.0, None, None, None)
-    assert outcome(result) == "no spread"
+    assert verdict(result, 1.5) == "no spread: +0.10 in every seed, no interval, 3 seeds"
 
 
 def test_too_few_seeds_have_no_interval() -> None:
@@ -123,24 +124,39 @@ def test_unpaired_and_missing_values_are_refused() -> None:
         paired([1.0], [math.inf])
 
 
+BASELINE = [60.0, 61.0, 62.0, 63.0]
+
+
 @pytest.mark.parametrize(
     ("other", "word", "lower"),
     [
-        ([61.0, 62.1, 62.9, 64.0], "gain", "loss"),
-        ([59.0, 60.1, 60.9, 62.0], "loss", "gain"),
-        ([61.0, 60.5, 62.5, 62.9], "not reliable", "not reliable"),
+        ([61.0, 62.1, 62.9, 64.0], "gain: +1.00 [+0.87, +1.13], p = 0.00015, 4", "loss: +1.00"),
+        ([59.0, 60.1, 60.9, 62.0], "loss: -1.00", "gain: -1.00"),
+        ([61.0, 60.5, 62.5, 62.9], "not reliable: +0.22", "not reliable: +0.22"),
+        (BASELINE, "not reliable: +0.00 [+0.00, +0.00], p = 1, 4 seeds", "not reliable"),
     ],
 )
-def test_the_outcome_of_a_comparison(other: list[float], word: str, lower: str) -> None:
-    result = paired([60.0, 61.0, 62.0, 63.0], other)
-    assert outcome(result) == word
-    assert outcome(result, higher_is_better=False) == lower
+def test_verdicts(other: list[float], word: str, lower: str) -> None:
+    result = paired(BASELINE, other)
+    assert verdict(result).startswith(word)
+    assert verdict(result, higher_is_better=False).startswith(lower)
+
+
+def test_a_verdict_says_how_many_seeds_the_papers_effect_needs() -> None:
+    result = paired([60.0, 60.0, 60.0], [59.0, 60.0, 61.0])  # differences of sd 1
+    # Two seeds would do for the test of 40 points, but two seeds give no interval here.
+    for effect, needed in ((1.0, 10), (-0.5, 34), (40.0, 3)):
+        end = f"; the paper's {effect:+.2f} needs {needed} seeds at sd 1.00"
+        assert verdict(result, effect).endswith(end)
+    assert seeds_needed(40.0, 1.0) == 2
+    few = verdict(paired([61.0, 61.5], [62.0, 62.25]), paper_effect=1.0)
+    assert few == "too few seeds: baseline 61.00, 61.50, other 62.00, 62.25, 2 seeds"
 
 
 # Seeds that a test needs
 
 
-@pytest.mark.parametrize(("ratio", "n"), [(0.2, 199), (0.5, 34), (0.8, 15), (1.0, 10), (40.0, 2)])
+@pytest.mark.parametrize(("ratio", "n"), [(0.2, 199), (0.5, 34), (0.8, 15), (1.0, 10)])
 def test_textbook_sample_sizes(ratio: float, n: int) -> None:
     assert seeds_needed(ratio, 1.0) == n
     assert seeds_needed(-3 * ratio, 3.0) == n

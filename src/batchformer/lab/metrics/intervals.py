@@ -83,8 +83,7 @@ def paired(baseline_values: Sequence[float], other_values: Sequence[float]) -> P
 def outcome(result: Paired, *, higher_is_better: bool = True) -> Outcome:
     """One word for a comparison: gain or loss only where the 95% interval excludes 0.
 
-    "no spread" is the same non-zero difference in every seed, where there is no interval. It is of
-    one comparison; correct the p-values of a table with ``holm``.
+    "no spread" is the same non-zero difference in every seed, where there is no interval.
     """
     if result.n < FEWEST_SEEDS:
         return "too few seeds"
@@ -102,6 +101,36 @@ def outcome_of(low: float | None, high: float | None, *, higher_is_better: bool 
     if low <= 0.0 <= high:
         return "not reliable"
     return "gain" if (low > 0.0) == higher_is_better else "loss"
+
+
+def verdict(
+    result: Paired, paper_effect: float | None = None, *, higher_is_better: bool = True
+) -> str:
+    """The outcome in words, with its numbers.
+
+    Given the paper's effect (percentage points), adds how many seeds would show an effect of that
+    size at the spread seen here; with fewer than three seeds the spread is not known well enough.
+    The interval is that of one comparison; correct the p-values of a table with ``holm``.
+
+    >>> verdict(paired([61.0, 62.0, 63.0], [61.5, 61.9, 63.2]))
+    'not reliable: +0.20 [-0.55, +0.95], p = 0.37, 3 seeds'
+    >>> verdict(paired([61.0], [61.5]))
+    'too few seeds: baseline 61.00, other 61.50, 1 seed'
+    """
+    word = outcome(result, higher_is_better=higher_is_better)
+    seeds = f"{result.n} seed" + ("s" if result.n > 1 else "")
+    if word == "too few seeds":
+        baseline = ", ".join(f"{value:.2f}" for value in result.baseline)
+        other = ", ".join(f"{value:.2f}" for value in result.other)
+        return f"{word}: baseline {baseline}, other {other}, {seeds}"
+    if word == "no spread":
+        return f"{word}: {result.difference:+.2f} in every seed, no interval, {seeds}"
+    numbers = f"{result.difference:+.2f} [{result.low:+.2f}, {result.high:+.2f}]"
+    text = f"{word}: {numbers}, p = {result.p_value:.2g}, {seeds}"
+    if paper_effect and result.sd:
+        needed = max(FEWEST_SEEDS, seeds_needed(paper_effect, result.sd))
+        text += f"; the paper's {paper_effect:+.2f} needs {needed} seeds at sd {result.sd:.2f}"
+    return text
 
 
 def seeds_needed(effect: float, sd: float) -> int:
