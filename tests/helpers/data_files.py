@@ -1,4 +1,4 @@
-"""Files of data sets: empty ones, where nothing is opened, and images of noise."""
+"""Files of data sets: empty ones, where nothing is opened, and images of noise or one colour."""
 
 from __future__ import annotations
 
@@ -29,6 +29,15 @@ def save_noise(path: Path, stream: np.random.Generator, height: int = 36, width:
     """An image file of noise, in folders that are made."""
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.fromarray(stream.integers(0, 256, (height, width, 3), dtype=np.uint8)).save(path)
+
+
+def save_plain(
+    path: Path, colour: int | tuple[int, int, int], height: int = 36, width: int = 36
+) -> None:
+    """An image file of one grey level or colour, in folders that are made."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    levels = (colour,) * 3 if isinstance(colour, int) else colour
+    Image.new("RGB", (width, height), levels).save(path)
 
 
 def save_images(root: Path, pattern: str, sizes: Iterable[int]) -> str:

@@ -13,7 +13,8 @@ from batchformer.lab.config.training import OptimConfig, TrainConfig
 from batchformer.lab.data.feeds.memory import FeatureFeed
 from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.methods import build_method
-from batchformer.lab.metrics.generalized import class_accuracy, generalized_accuracy
+from batchformer.lab.metrics.generalized import generalized_accuracy
+from batchformer.lab.metrics.shots import per_class_accuracy
 
 CPU = torch.device("cpu")
 ADAM = OptimConfig(name="adam", lr=1e-3, betas=(0.5, 0.999), weight_decay=0.0)
@@ -98,4 +99,5 @@ def generalized(method: Any, features: Tensor = FEATURES) -> dict[str, float]:
     with torch.no_grad():
         answers = method.predict(features).argmax(1)
     method.train()
-    return generalized_accuracy(class_accuracy(answers, LABELS, 10), UNSEEN)
+    confusion = torch.bincount(10 * LABELS + answers, minlength=100).view(10, 10)
+    return generalized_accuracy(per_class_accuracy(confusion), UNSEEN)

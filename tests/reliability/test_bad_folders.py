@@ -40,9 +40,12 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b'{"recipe": {', b"[]", b"{}", b"\xff", b'{"trained": 3}', b"[" * 100_000]
+    ("content", "finished"),
+    [
+        *((c, False) for c in (b"", b"[]", b"{}", b"\xff", b'{"trained": 3}', b"[" * 100_000)),
+        (b'{"recipe": {', True),
+    ],
 )
-@pytest.mark.parametrize("finished", [False, True])
 def test_a_half_written_configuration_is_named(
     runs: Path, again: list[str], refused: Refused, content: bytes, finished: bool
 ) -> None:

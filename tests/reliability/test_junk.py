@@ -200,24 +200,6 @@ def raised_by_the_model(error: Exception) -> bool:
     return Path(ours[-1].filename).name == "example.py" and ours[-1].name == "run"
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"optimizer": "sgd"},
-        {"batch_axis": 9},
-        {"channel_axis": -9},
-        {"input_axis": -9},
-        {"heads": 0},
-        {"streams": "third"},
-        {"batch_norm": "none"},
-    ],
-)
-def test_attach_refuses_these_in_words(options: dict[str, Any]) -> None:
-    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 4))
-    with pytest.raises((AttachError, TypeError, ValueError)):
-        attach(model, example=torch.randn(4, 8), verbose=False, **options)
-
-
 def test_a_model_without_parameters_has_the_type_of_its_input() -> None:
     model = nn.Sequential(nn.Identity()).double()
     attach(model, "0", example=torch.randn(4, 8).double(), verbose=False)

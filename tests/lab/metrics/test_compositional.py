@@ -15,7 +15,7 @@ from torch import Tensor
 
 from batchformer.lab.data.sets.pairs import Compositions
 from batchformer.lab.metrics import compositional
-from batchformer.lab.metrics.compositional import CompositionalScores
+from batchformer.lab.metrics.compositional import THRESHOLDS, CompositionalScores
 from batchformer.lab.metrics.generalized import NaNScoreError
 
 FEW = Compositions.of(
@@ -151,20 +151,18 @@ def held_bytes(found: CompositionalScores) -> int:
     return sum(parts.values())
 
 
-@pytest.mark.parametrize("thresholds", [None, 50])
-def test_what_is_kept_of_an_image_does_not_grow_with_the_pairs(thresholds: int | None) -> None:
+@pytest.mark.parametrize("thresholds", [1, THRESHOLDS])
+def test_what_is_kept_of_an_image_does_not_grow_with_the_pairs(thresholds: int) -> None:
     sizes = []
     for things in (3, 300):
         names = [(f"a{i}", f"o{j}") for i in range(3) for j in range(things)]
         pairs = Compositions.of(names[::3], [], names)
-        feasibility = None if thresholds is None else torch.linspace(0, 1, len(pairs))
-        found = CompositionalScores(
-            pairs, "test", "open", feasibility=feasibility, count=thresholds or 1
-        )
+        feasibility = None if thresholds == 1 else torch.linspace(0, 1, len(pairs))
+        found = CompositionalScores(pairs, "test", "open", feasibility=feasibility)
         in_batches(found, torch.randn(40, len(pairs)), torch.arange(40) % 9)
         sizes.append(held_bytes(found))
     # A pair and three scores with two numbers of pairs, one of the scores by threshold.
-    assert sizes == [40 * 8 * (4 + 2 * (thresholds or 1))] * 2
+    assert sizes == [40 * 8 * (4 + 2 * thresholds)] * 2
 
 
 def test_nothing_scored_has_no_result() -> None:
@@ -233,7 +231,7 @@ def test_each_threshold_is_scored_as_by_its_own_mask(scale: float) -> None:
     scores = scale * torch.randn(60, 20, generator=draw)
     scores[torch.rand(60, 20, generator=draw) < 0.2] = -math.inf
     feasibility = torch.randint(4, (20,), generator=draw).float()
-    found = CompositionalScores(pairs, "test", "open", feasibility=feasibility, count=10)
+    found = CompositionalScores(pairs, "test", "open", feasibility=feasibility)
     in_batches(found, scores, pair)
     for level, threshold in enumerate(found.thresholds.tolist()):
         kept = feasibility >= threshold
@@ -262,11 +260,11 @@ def test_the_threshold_is_the_best_of_all_tried() -> None:
     feasibility = torch.rand(len(open_world), generator=draw)
     feasibility[open_world.val & ~open_world.seen] = 0.8
     feasibility[open_world.seen] = -5.0  # not looked at, and never left out
-    found = CompositionalScores(open_world, "val", "open", feasibility=feasibility, count=20)
+    found = CompositionalScores(open_world, "val", "open", feasibility=feasibility)
     threshold, chosen = in_batches(found, scores, pair).choose()
     unseen = feasibility[~open_world.seen]
     areas = {}
-    for tried in torch.linspace(float(unseen.min()), float(unseen.max()), 20).tolist():
+    for tried in torch.linspace(float(unseen.min()), float(unseen.max()), THRESHOLDS).tolist():
         candidates = open_world.seen | (feasibility >= tried)
         areas[tried] = literal(scores, pair, open_world, candidates)["auc"]
     best = max(areas.values())

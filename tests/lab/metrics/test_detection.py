@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 from fractions import Fraction
 from typing import Any
 
@@ -76,6 +77,12 @@ def test_a_difficult_object_is_neither_missed_nor_held_against_what_finds_it() -
     assert scores((found([A, B, B], [0, 0, 0], [0.3, 0.9, 0.8]), easy)).ap < 100
     elsewhere = scores((found([A, C], [0, 0], [0.3, 0.9]), objects))
     assert elsewhere.ap == pytest.approx(50)
+
+
+def test_what_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torchmetrics.detection", None)
+    with pytest.raises(ImportError, match=r"pip install 'batchformer\[lab,detection\]'"):
+        scores((NOTHING, there([A], [0])))
 
 
 def overlap(one: Array, other: Array) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from batchformer.lab.metrics import representation
 from batchformer.lab.metrics.representation import (
     alignment,
     feature_std,
@@ -48,7 +50,8 @@ def test_uniformity_by_hand(n: int, block: int) -> None:
     x = drawn(n)
     pairs = [math.exp(-2 * squared(a, b)) for a, b in itertools.combinations(units(x), 2)]
     wanted = math.log(sum(pairs) / len(pairs))
-    assert uniformity(x, block) == pytest.approx(wanted, abs=1e-9)
+    with patch.object(representation, "PAIR_BLOCK", block):
+        assert uniformity(x) == pytest.approx(wanted, abs=1e-9)
 
 
 def test_collapsed_and_even_features() -> None:
@@ -113,7 +116,8 @@ def by_hand(
 )
 def test_brute_force(n: int, m: int, classes: int, k: int, temperature: float, block: int) -> None:
     queries, bank, labels = made(n, m, classes)
-    found = votes(queries, bank, labels, classes, k, temperature, block)
+    with patch.object(representation, "BLOCK", block):
+        found = votes(queries, bank, labels, classes, k, temperature)
     wanted = by_hand(queries, bank, labels, classes, k, temperature)
     nearest = torch.nn.functional.cosine_similarity(queries[:, None], bank, dim=2).amax(1)
     torch.testing.assert_close(found * (nearest / temperature).exp()[:, None], wanted)

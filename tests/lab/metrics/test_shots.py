@@ -22,17 +22,6 @@ from batchformer.lab.metrics.shots import (
 counts_lists = st.lists(st.integers(0, 1300), min_size=1, max_size=30)
 
 
-def exponential_counts(ratio: int) -> list[int]:
-    """CIFAR-100-LT training counts: 500 images in class 0, falling geometrically by ``ratio``."""
-    return [int(500 * (1 / ratio) ** (c / 99)) for c in range(100)]
-
-
-@pytest.mark.parametrize(("ratio", "sizes"), [(100, (35, 35, 30)), (200, (30, 31, 39))])
-def test_cifar100_lt_group_sizes(ratio: int, sizes: tuple[int, int, int]) -> None:
-    groups = shot_groups(exponential_counts(ratio))
-    assert tuple(int(mask.sum()) for mask in groups.values()) == sizes
-
-
 def test_limits_of_the_groups() -> None:
     groups = shot_groups(torch.tensor([0, 19, 20, 100, 101]))
     assert list(groups) == ["many", "medium", "few"]

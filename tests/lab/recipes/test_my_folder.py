@@ -91,7 +91,7 @@ def test_a_class_without_a_test_image_is_said_once_and_stands_in_the_page(
     said = capsys.readouterr().err.splitlines()
     sizes = "3 classes, 14 training images: 7 in the largest class, 3 in the smallest"
     assert said.count(f"photos: {sizes}; 0 many, 0 medium, 3 few") == 1
-    line = "1 of 3 classes have training images and no test image, so that no score speaks of them"
+    line = "1 of 3 classes have training images and no test image, so no score covers them"
     assert said.count(f"photos: {line}: bee") == 1
     place = tmp_path / "runs/my_folder"
     for folder in place.glob("*/seed*"):

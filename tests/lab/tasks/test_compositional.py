@@ -11,14 +11,15 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torchvision.io import write_png
 
 from batchformer.lab.config.data import PairConfig
 from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optimizer_step import OptimizerStep
+from batchformer.lab.metrics.compositional import CompositionalScores
 from batchformer.lab.tasks import compositional
 from batchformer.lab.tasks.compositional import CompositionalTask
+from helpers.data_files import save_plain
 
 CPU = torch.device("cpu")
 SIDE = 16
@@ -37,7 +38,7 @@ def table(tmp_path: Path) -> Path:
     for (attribute, thing), split in shown:
         for _ in range(3):
             name = f"{level}.png"
-            write_png(torch.full((3, SIDE, SIDE), level, dtype=torch.uint8), str(tmp_path / name))
+            save_plain(tmp_path / name, level, SIDE, SIDE)
             rows.append([name, attribute, thing, split])
             level += 1
     path = tmp_path / "pairs.csv"
@@ -149,10 +150,23 @@ def test_without_word_vectors(table: Path) -> None:
         task(table, vectors=("nowhere.txt",))
 
 
-def test_infeasible_pairs_are_left_out_by_a_threshold_of_validation(table: Path) -> None:
+def test_infeasible_pairs_are_left_out_by_a_threshold_of_validation(
+    table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes wet dogs for dry cats: the best threshold keeps wet dog of all unseen pairs."""
+    kept: list[Tensor | None] = []
+
+    def noted(*arguments: Any, **options: Any) -> CompositionalScores:
+        kept.append(arguments[3] if len(arguments) > 3 else None)
+        return CompositionalScores(*arguments, **options)
+
+    monkeypatch.setattr(compositional, "CompositionalScores", noted)
     made = task(table, world="open", mask=True)
-    found = made.evaluate(Knows(made, [*SEEN, ("red", "cat"), *UNSEEN.values()]), optimizer_step())
-    assert found.metrics["seen"] == 100
+    made.evaluate(Knows(made, [("dry", "cat"), *SEEN, ("red", "cat")]), optimizer_step())
+    of_validation, of_test = kept
+    assert of_validation is None and of_test is not None
+    names = zip(made.compositions.names, of_test.tolist(), strict=True)
+    assert {pair for pair, on in names if on} == {*SEEN, ("red", "cat"), ("wet", "dog")}
 
 
 class Remembers(Knows):
@@ -188,7 +202,7 @@ def test_facts(table: Path) -> None:
     facts = task(table).facts()
     assert facts["pairs"] == 6 and facts["seen_pairs"] == 4 and facts["train"] == 12
     assert len(facts["split_sha256"]) == 64
-    write_png(torch.zeros(3, 90, 90, dtype=torch.uint8), str(min(table.parent.glob("*.png"))))
+    save_plain(min(table.parent.glob("*.png")), 0, 90, 90)
     changed = task(table).facts()
     assert {key for key in facts if facts[key] != changed[key]} == {"file_sizes_sha256"}
 

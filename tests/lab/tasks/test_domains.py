@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torchvision.io import write_png
 
 from batchformer.lab.config.data import DomainConfig
 from batchformer.lab.config.training import TrainConfig
@@ -17,6 +16,7 @@ from batchformer.lab.data.transforms import digits_test, digits_train
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.tasks.domains import DomainTask, read_domains
+from helpers.data_files import save_plain
 
 CPU = torch.device("cpu")
 SIDE = 8
@@ -28,10 +28,8 @@ def tree(tmp_path: Path) -> Path:
     level = 0
     for number, domain in enumerate(("a", "b", "c")):
         for image in range(10 + 5 * number):
-            folder = tmp_path / "tree" / domain / f"class{image % 2}"
-            folder.mkdir(parents=True, exist_ok=True)
-            x = torch.full((3, SIDE, SIDE), level, dtype=torch.uint8)
-            write_png(x, str(folder / f"{image:02d}.png"))
+            path = tmp_path / "tree" / domain / f"class{image % 2}" / f"{image:02d}.png"
+            save_plain(path, level, SIDE, SIDE)
             level += 1
     read_domains.cache_clear()
     return tmp_path / "tree"
@@ -125,8 +123,7 @@ def test_seeds_hold_out_other_images_and_facts_stay() -> None:
 def test_an_image_that_changes_under_its_name_changes_a_fact(tree: Path) -> None:
     task = DomainTask.load(DomainConfig(name="tree", root=str(tree), target="c"), CPU)
     before = task.facts()
-    path = min(tree.rglob("*.png"))
-    write_png(torch.zeros(3, 90, 90, dtype=torch.uint8), str(path))
+    save_plain(min(tree.rglob("*.png")), 0, 90, 90)
     after = task.facts()
     assert {key for key in before if before[key] != after[key]} == {"file_sizes_sha256"}
 

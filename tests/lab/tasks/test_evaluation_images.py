@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from PIL import Image
 
 from batchformer.insight.classes import third_groups
 from batchformer.insight.images import thumbnails
@@ -14,6 +13,7 @@ from batchformer.lab.data.transforms import digits_test
 from batchformer.lab.tasks.domains import DomainTask
 from batchformer.lab.tasks.image_files import ImageFileTask
 from batchformer.lab.tasks.long_tailed import LongTailedTask
+from helpers.data_files import save_plain
 
 CPU = torch.device("cpu")
 
@@ -46,9 +46,8 @@ def test_images_in_memory() -> None:
 def test_images_in_files(tmp_path: Path) -> None:
     for part, images in (("train", 6), ("test", 4)):
         for number in range(images):
-            folder = tmp_path / part / f"class{number % 2}"
-            folder.mkdir(parents=True, exist_ok=True)
-            Image.new("RGB", (60, 40), (50 * number % 256,) * 3).save(folder / f"{number}.png")
+            path = tmp_path / part / f"class{number % 2}" / f"{number}.png"
+            save_plain(path, 50 * number % 256, 40, 60)
     config = LongTailConfig(name="folder", root=str(tmp_path), augment="resized", size=32)
     task = ImageFileTask.load(config, CPU)
     shown = task.figure_images(workers=0)

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from torch import Tensor
 
 from batchformer.lab.config.data import LongTailConfig
@@ -25,7 +24,7 @@ from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.tasks.base import image_feed
 from batchformer.lab.tasks.image_files import ImageFileTask
-from helpers.data_files import save_noise
+from helpers.data_files import save_noise, save_plain
 
 CPU = torch.device("cpu")
 SIZES = {"a": 12, "b": 6, "c": 2}
@@ -39,10 +38,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder, lines = tmp_path_factory.mktemp("images"), []
     for label, (name, size) in enumerate(SIZES.items()):
         for part, count in (("train", size), ("test", 2)):
-            (folder / part / name).mkdir(parents=True)
             for i in range(count):
-                pixels = np.full((30 + i, 50 - i, 3), 60 + 60 * label, dtype=np.uint8)
-                Image.fromarray(pixels).save(folder / part / name / f"{i}.png")
+                save_plain(folder / part / name / f"{i}.png", 60 + 60 * label, 30 + i, 50 - i)
                 lines += [f"test/{name}/{i}.png {label}"] if part == "test" else []
     (folder / "val.txt").write_text("\n".join(lines))
     return folder
@@ -73,9 +70,10 @@ def test_facts(task: ImageFileTask) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_scores_by_hand(task: ImageFileTask, workers: int) -> None:
+def test_scores_by_hand(task: ImageFileTask, workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ImageFileTask, "test_batch", 4)
     optimizer_step = OptimizerStep(TrainConfig(workers=workers), CPU)
-    evaluation = task.evaluate(ByBrightness(), optimizer_step, batch=4)
+    evaluation = task.evaluate(ByBrightness(), optimizer_step)
     metrics = evaluation.metrics
     assert metrics["all"] == pytest.approx(400 / 6) and next(iter(metrics)) == "all"
     assert (metrics["many"], metrics["medium"], metrics["few"]) == (100, 100, 0)

@@ -28,6 +28,8 @@ LARGEST_BIAS = 1e3  # the bias at the end of the curve, at which every predictio
 BELOW_TIE = 1e-4
 QUANTILES = 20  # approximate number of quantiles of these ties that are used as biases
 CHUNK = 2**24  # scores that are copied at a time
+#: Thresholds of feasibility that are tried, from the lowest of an unseen pair to the highest.
+THRESHOLDS = 50
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +76,6 @@ class CompositionalScores:
             every attribute with every object.
         kept: (P,) bool, feasible candidates; seen pairs are always kept.
         feasibility: (P,) of all pairs, to choose a threshold; values of seen pairs do not matter.
-        count: thresholds to try, from the lowest feasibility of an unseen pair to the highest.
 
     >>> few = Compositions.of([("old", "cat"), ("wet", "dog")], [], [("wet", "cat")])
     >>> found = CompositionalScores(few, "test")
@@ -94,7 +95,6 @@ class CompositionalScores:
         world: World = "closed",
         kept: Tensor | None = None,
         feasibility: Tensor | None = None,
-        count: int = 50,
     ) -> None:
         self.compositions, self.phase = compositions, phase
         candidates = _candidates(compositions, phase, world, kept)
@@ -103,7 +103,7 @@ class CompositionalScores:
         self.thresholds = torch.zeros(0)
         self.levels: tuple[Tensor, ...] = (unseen,)
         if feasibility is not None:
-            self.thresholds, self.levels = _levels(feasibility, unseen, compositions, phase, count)
+            self.thresholds, self.levels = _levels(feasibility, unseen, compositions, phase)
         self.pairs: list[Tensor] = []
         self.best: list[_Best] = []
 
@@ -154,23 +154,23 @@ class CompositionalScores:
 
 
 def _levels(
-    feasibility: Tensor, unseen: Tensor, compositions: Compositions, phase: Phase, count: int
+    feasibility: Tensor, unseen: Tensor, compositions: Compositions, phase: Phase
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
     """Thresholds (T,), ascending, and the numbers of the unseen pairs between each and the next."""
     feasibility = feasibility.detach().cpu()
-    if feasibility.shape != (len(compositions),) or count < 1:
+    if feasibility.shape != (len(compositions),):
         raise ValueError(
-            f"a threshold needs the feasibility of each of the {len(compositions)} pairs and "
-            f"a count of at least 1, got shape {tuple(feasibility.shape)} and count={count}"
+            f"a threshold needs the feasibility of each of the {len(compositions)} pairs, got "
+            f"shape {tuple(feasibility.shape)}"
         )
     if not len(unseen):
         raise ValueError(f"there is no unseen pair in {phase!r} to set a threshold for")
     own = feasibility[unseen]
     # In the type of the feasibility, so that the same comparison later keeps the same pairs.
     low, high = float(own.min()), float(own.max())
-    thresholds = torch.linspace(low, high, count, dtype=feasibility.dtype)
+    thresholds = torch.linspace(low, high, THRESHOLDS, dtype=feasibility.dtype)
     passed = torch.searchsorted(thresholds, own, right=True)
-    return thresholds, tuple(unseen[passed == level] for level in range(1, count + 1))
+    return thresholds, tuple(unseen[passed == level] for level in range(1, THRESHOLDS + 1))
 
 
 def _result(best: _Best, pair: Tensor, compositions: Compositions) -> CompositionalResult:

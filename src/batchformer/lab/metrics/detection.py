@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
+
+from batchformer.insight.optional import extra
 
 Boxes = Mapping[str, Tensor]
 
@@ -34,21 +36,16 @@ def average_precision(pairs: Iterable[tuple[Boxes, Boxes]], classes: int) -> Ave
 
     Args:
         pairs: for each image its detections, ``boxes`` (n, 4), ``labels`` (n,) and ``scores``
-            (n,), and its objects, ``boxes`` (m, 4), ``labels`` (m,) and ``difficult`` (m,).
+            (n,), and its objects, ``boxes`` (m, 4), ``labels`` (m,) and ``difficult`` (m,); on the
+            CPU.
         classes: K; labels are 0..K-1.
     """
-    metric = _metric()
+    with extra("lab,detection"):
+        from torchmetrics.detection import MeanAveragePrecision
+
+        metric = MeanAveragePrecision(class_metrics=True, backend="pycocotools")
     for found, there in pairs:
-        metric.update(
-            [{name: found[name].cpu() for name in ("boxes", "labels", "scores")}],
-            [
-                {
-                    "boxes": there["boxes"].cpu(),
-                    "labels": there["labels"].cpu(),
-                    "iscrowd": there["difficult"].cpu().long(),
-                }
-            ],
-        )
+        metric.update([dict(found)], [{**there, "iscrowd": there["difficult"].long()}])
     scores = metric.compute()
     by_class = torch.full((classes,), torch.nan)
     for label, value in zip(
@@ -93,9 +90,7 @@ def voc_average_precision(
     edge of their first pixel to the right edge of their last. detectron2 rounds boxes to a tenth of
     a pixel and scores to a thousandth, and requires an overlap above the threshold.
     """
-    pairs = [
-        ({k: v.cpu() for k, v in a.items()}, {k: v.cpu() for k, v in b.items()}) for a, b in pairs
-    ]
+    pairs = list(pairs)
     table = torch.full((classes, len(THRESHOLDS)), torch.nan, dtype=torch.float64)
     for label in range(classes):
         objects = sum(
@@ -168,15 +163,3 @@ def _reduced(hits: Tensor, counted: Tensor, objects: int, rule: Rule) -> float:
     # In integers, because 0.3 is not exact in binary.
     reached = [(10 * hits >= tenth * objects).nonzero()[:, 0] for tenth in range(11)]
     return sum(float(falling[places[0]]) for places in reached if len(places)) / 11
-
-
-def _metric() -> Any:
-    try:
-        from torchmetrics.detection import MeanAveragePrecision
-
-        return MeanAveragePrecision(class_metrics=True, backend="pycocotools")
-    except ImportError as error:
-        raise ImportError(
-            "Average precision needs torchmetrics and pycocotools: pip install "
-            "'batchformer[lab,detection]'"
-        ) from error

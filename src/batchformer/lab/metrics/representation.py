@@ -8,8 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-BLOCK = 2**27  # similarities that are held at a time; 0.5 GB in single precision
-PAIR_BLOCK = 2**26  # distances that are held at a time
+#: Similarities, and distances, that are held at a time, but at least those of one row; 2**27 are
+#: 0.5 GB in single precision.
+BLOCK, PAIR_BLOCK = 2**27, 2**26
 
 
 def votes(
@@ -19,7 +20,6 @@ def votes(
     classes: int,
     k: int,
     temperature: float,
-    block: int = BLOCK,
 ) -> Tensor:
     """Votes (N, K) of weighted nearest neighbours (Wu et al., 2018) by cosine similarity.
 
@@ -33,7 +33,6 @@ def votes(
         bank: (M, C); all rows vote if M is less than k.
         labels: (M,) classes of the bank.
         temperature: above 0; the lower it is, the more the nearest count.
-        block: similarities that are held at a time, but at least those of one query.
 
     >>> bank = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
     >>> votes(torch.tensor([[2.0, 0.0]]), bank, torch.tensor([0, 0, 1]), 2, k=3, temperature=1.0)
@@ -47,7 +46,7 @@ def votes(
     if k < 1 or temperature <= 0:
         raise ValueError(f"votes needs k >= 1 and temperature > 0, got {k} and {temperature}")
     units, labels = F.normalize(bank, dim=1), labels.to(bank.device)
-    rows = max(1, block // len(bank))
+    rows = max(1, BLOCK // len(bank))
     parts = []
     for part in torch.split(F.normalize(queries, dim=1), rows):
         cosines, nearest = (part @ units.T).topk(min(k, len(bank)), dim=1)
@@ -82,22 +81,18 @@ def alignment(first: Tensor, second: Tensor) -> float:
     return float(apart.square().sum(1).mean())
 
 
-def uniformity(features: Tensor, block: int = PAIR_BLOCK) -> float:
+def uniformity(features: Tensor) -> float:
     """Logarithm of the mean of ``exp(-2 |x - y|^2)`` over pairs of unit vectors.
 
     It is 0 if all N are the same, and about -4 if they are spread evenly over a sphere of many
-    dimensions.
-
-    Args:
-        features: (N, C), at least two.
-        block: distances that are held at a time, but at least those of one sample.
+    dimensions. Features are (N, C), at least two.
     """
     count = len(features)
     if count < 2:
         raise ValueError(f"uniformity needs at least two samples, got {count}")
     units = F.normalize(features, dim=1)
     total = 0.0
-    rows = max(1, block // count)
+    rows = max(1, PAIR_BLOCK // count)
     for start, part in zip(range(0, count, rows), torch.split(units, rows), strict=True):
         # Every pair once: samples of this part with all later ones.
         squared = (2 - 2 * part @ units[start:].T).clamp_min(0)

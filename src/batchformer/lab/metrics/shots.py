@@ -126,15 +126,19 @@ class LongTailedMetrics:
         return cells.bincount(minlength=self.num_classes**2).view(self.num_classes, -1)
 
     @property
+    def correct(self) -> Tensor:
+        """(N,) bool on the CPU: whether each sample was recognised, in order."""
+        return self._gathered(self._predictions) == self._gathered(self._targets)
+
+    @property
     def per_class(self) -> Tensor:
         """Percent right per class (K,), NaN for a class without test samples."""
         return per_class_accuracy(self.confusion)
 
     def compute(self) -> dict[str, float]:
         """All, the groups, ``mean_class`` and ``ece``, in percent."""
-        correct = self._gathered(self._predictions) == self._gathered(self._targets)
         result = shot_accuracy(self.confusion, self.groups)
-        result["ece"] = top1_calibration_error(self._gathered(self._confidences), correct)
+        result["ece"] = top1_calibration_error(self._gathered(self._confidences), self.correct)
         return result
 
     def _gathered(self, parts: list[Tensor]) -> Tensor:

@@ -252,12 +252,9 @@ class LabelledTask(FixedSplit):
         meta = image_feed(part, view, train, other, self.device, order=balanced)
         return with_second(feed, meta, "meta")
 
-    def as_at_test(
-        self, part: Any, workers: int | None = None, batch: int = 0
-    ) -> Iterator[tuple[Tensor, Tensor]]:
-        """:func:`scored_batches` of a part; a batch of 0 has the usual size."""
-        size = batch or self.test_batch
-        return scored_batches(part, self.test_view, size, self.device, workers)
+    def as_at_test(self, part: Any, workers: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+        """:func:`scored_batches` of a part."""
+        return scored_batches(part, self.test_view, self.test_batch, self.device, workers)
 
     def figure_images(self, workers: int | None = None) -> LabelledImages:
         """Test images, for figures."""
@@ -276,10 +273,10 @@ class LabelledTask(FixedSplit):
         third = self.data.val
         return images(self.data.train, None if third is None else images(third))
 
-    def evaluate(self, method: Method, optimizer_step: OptimizerStep, batch: int = 0) -> Evaluation:
+    def evaluate(self, method: Method, optimizer_step: OptimizerStep) -> Evaluation:
         """Scores in percent by shots, those of features if asked for, and what figures need."""
         data, workers = self.data, optimizer_step.config.workers
-        batches = self.as_at_test(data.test, workers, batch)
+        batches = self.as_at_test(data.test, workers)
         counts, classes = data.train_counts, data.classes
         found = evaluate_by_shots(method, optimizer_step, batches, counts, classes, self.config)
         if self.config.views == "none":
@@ -287,7 +284,7 @@ class LabelledTask(FixedSplit):
         from batchformer.lab.tasks.features import feature_scores
 
         extract: Any = method.features
-        again = self.as_at_test(data.test, workers, batch)
+        again = self.as_at_test(data.test, workers)
         features = torch.cat([all_rows(extract(x), len(y)) for x, y in again])
         looks = feature_scores(extract, features, self.config, data.test, workers)
         return Evaluation({**found.metrics, **looks}, found.figures)
@@ -315,16 +312,14 @@ def evaluate_by_shots(
     """
     groups = third_groups(counts) if config.shots == "thirds" else shot_groups(counts)
     scores = LongTailedMetrics(len(classes), groups)
-    correct, among_highest = [], []
+    among_highest = []
     with_highest = config.scores != "shots" and len(classes) > HIGHEST
     for images, labels in batches:
         with optimizer_step.autocast():
             logits = all_rows(method.predict(images).float(), len(labels))
         scores.update(logits, labels)
-        correct.append(logits.argmax(1) == labels)
         if with_highest:
             among_highest.append(in_top(logits, labels, HIGHEST))
-    figures = class_figures(scores, counts, torch.cat(correct), classes)
     metrics = scores.compute()
     highest = {}
     if with_highest:
@@ -332,25 +327,22 @@ def evaluate_by_shots(
     if config.scores == "top":
         rest = {name: metrics[name] for name in ("mean_class", "ece")}
         metrics = {"top1": metrics["all"], **highest, **rest}
+    figures = class_figures(scores, counts, classes)
     return Evaluation({**metrics, **highest, **method.further_scores()}, figures)
 
 
 def class_figures(
-    scores: Any, counts: Tensor, correct: Tensor, classes: Sequence[str]
+    scores: LongTailedMetrics, counts: Tensor, classes: Sequence[str]
 ) -> dict[str, Any]:
-    """What figures need of the scores of K classes with `counts` (K,) training images.
-
-    `scores` has ``per_class`` (K,) and ``confusion`` (K, K); `correct` (M,) says which test images
-    were recognised.
-    """
+    """What figures need of the scores of K classes with `counts` (K,) training images."""
     figures: dict[str, Any] = {
         "per_class": scores.per_class.numpy(),
         "train_counts": counts.numpy(),
-        "correct": correct.cpu().numpy(),
+        "correct": scores.correct.numpy(),
         "classes": np.array(classes),
     }
     if len(classes) <= MOST_CLASSES_WITH_CONFUSION:
-        figures["confusion"] = scores.confusion.to(torch.int32).cpu().numpy()
+        figures["confusion"] = scores.confusion.to(torch.int32).numpy()
     return figures
 
 
@@ -370,7 +362,7 @@ def split_facts(data: LongTailedData[Any]) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "name": data.name,
         "split_sha256": data.split_sha256,
-        "train_sha256": data.train_sha256,
+        "train_sha256": data.train.sha256,
         "train": len(data.train),
         "test": len(data.test),
         "largest_class": int(counts.max()),

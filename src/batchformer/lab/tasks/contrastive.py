@@ -94,5 +94,5 @@ class ContrastiveTask(FixedSplit):
             **{f"knn_{name}": by_shots[name] for name in groups if name in by_shots},
             **feature_scores(extract, features, self.config, self.labelled.data.test, workers),
         }
-        figures = class_figures(scores, counts, found.argmax(1) == targets, classes)
+        figures = class_figures(scores, counts, classes)
         return Evaluation({**metrics, **method.further_scores()}, figures)

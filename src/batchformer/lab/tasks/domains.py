@@ -41,6 +41,7 @@ from batchformer.lab.data.transforms import (
 from batchformer.lab.engine.method import Batches, Method
 from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.engine.state import Evaluation
+from batchformer.lab.metrics.shots import LongTailedMetrics
 from batchformer.lab.tasks.base import EvaluationImages, class_figures, image_feed, scored_batches
 from batchformer.lab.tasks.image_files import centre_crop, in_memory
 from batchformer.nn.randomness import seed_for
@@ -202,23 +203,25 @@ class DomainTask:
     def evaluate(self, method: Method, optimizer_step: OptimizerStep) -> Evaluation:
         """Accuracy on the target first, then that on held-out images of the sources."""
         config, split = self.config, self.split
-        target = self._score({config.target: self._target_rows}, method, optimizer_step)
-        metrics = {config.target: target.accuracy}
+        target, _ = self._score({config.target: self._target_rows}, method, optimizer_step)
+        metrics = {config.target: accuracy(target)}
         if config.adapt:
-            metrics["mean_class"] = target.mean_class
+            metrics["mean_class"] = float(target.per_class.nanmean())
         if config.held_out:
             parts = [
                 self._score({domain: held}, method, optimizer_step)
                 for domain, held in split.val.items()
             ]
             # Every source counts the same, however many images it has.
-            metrics["val"] = float(np.mean([part.accuracy for part in parts]))
-            metrics["val_loss"] = float(np.mean([part.loss for part in parts]))
+            metrics["val"] = float(np.mean([accuracy(part) for part, _ in parts]))
+            metrics["val_loss"] = float(np.mean([loss for _, loss in parts]))
         counts = self.method_options["class_counts"]
-        figures = class_figures(target, counts, target.correct, self.data.classes)
+        figures = class_figures(target, counts, self.data.classes)
         return Evaluation({**metrics, **method.further_scores()}, figures)
 
-    def _score(self, rows: Rows, method: Method, optimizer_step: OptimizerStep) -> PartScore:
+    def _score(
+        self, rows: Rows, method: Method, optimizer_step: OptimizerStep
+    ) -> tuple[LongTailedMetrics, float]:
         batches = self._scored(rows, optimizer_step.config.workers)
         return score(method, optimizer_step, batches, self.num_classes)
 
@@ -238,55 +241,29 @@ class DomainTask:
         return scored_batches(part, view, SCORED_BATCH, self.device, workers)
 
 
-@dataclass(frozen=True, eq=False)
-class PartScore:
-    """How a network does on M images of K classes; tensors are on the CPU."""
-
-    correct: Tensor  # (M,) whether each image was recognised, in order
-    confusion: Tensor  # (K, K) int64 counts by class and prediction
-    loss: float  # mean cross-entropy
-
-    @property
-    def accuracy(self) -> float:
-        """Percent of the images."""
-        return 100 * float(self.correct.double().mean())
-
-    @property
-    def per_class(self) -> Tensor:
-        """(K,) percent of each class; NaN for a class without images."""
-        return 100 * self.confusion.diagonal() / self.confusion.sum(1)
-
-    @property
-    def mean_class(self) -> float:
-        """Percent; each class that has images counts the same."""
-        return float(self.per_class.nanmean())
-
-
 def score(
     method: Method,
     optimizer_step: OptimizerStep,
     batches: Iterable[tuple[Tensor, Tensor]],
     classes: int,
-) -> PartScore:
-    """Predict every image once, by a method in eval mode.
+) -> tuple[LongTailedMetrics, float]:
+    """Predict every image once, by a method in eval mode; also returns the mean cross-entropy.
 
     Batches are those of :func:`~batchformer.lab.tasks.base.scored_batches`. Results are read from
     the device at the end.
     """
-    losses, correct, pairs = [], [], []
+    scores, losses = LongTailedMetrics(classes, {}), []
     for images, labels in batches:
         with optimizer_step.autocast():
             logits = all_rows(method.predict(images).float(), len(labels))
-        guess = logits.argmax(1)
         losses.append(F.cross_entropy(logits, labels, reduction="sum"))
-        correct.append(guess == labels)
-        pairs.append(labels * classes + guess)
-    if not correct:
-        raise ValueError("there is no image to score")
-    hits = torch.cat(correct).cpu()
-    confusion = torch.bincount(torch.cat(pairs).cpu(), minlength=classes**2)
-    loss = float(torch.stack(losses).double().sum()) / len(hits)
-    return PartScore(hits, confusion.view(classes, classes), loss)
+        scores.update(logits, labels)
+    return scores, float(torch.stack(losses).double().sum()) / len(scores.correct)
+
+
+def accuracy(scores: LongTailedMetrics) -> float:
+    """Percent of the images."""
+    return 100 * float(scores.correct.double().mean())
 
 
 # Augmentation, by the name a configuration gives it

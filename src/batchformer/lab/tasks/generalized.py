@@ -17,11 +17,8 @@ from batchformer.lab.data.sets.attributes import AttributeFeatures, load_attribu
 from batchformer.lab.engine.method import Batches, Method
 from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.engine.state import Evaluation
-from batchformer.lab.metrics.generalized import (
-    class_accuracy,
-    generalized_accuracy,
-    seen_unseen_curve,
-)
+from batchformer.lab.metrics.generalized import generalized_accuracy, seen_unseen_curve
+from batchformer.lab.metrics.shots import LongTailedMetrics
 from batchformer.lab.tasks.base import FixedSplit
 
 #: Rows in a scored batch.
@@ -90,14 +87,14 @@ class GeneralizedTask(FixedSplit):
             with optimizer_step.autocast():
                 scored.append(all_rows(method.predict(own).float(), len(part)).cpu())
         scores, truth = torch.cat(scored), data.labels[rows]
-        answers = scores.argmax(1)
-        accuracies = class_accuracy(answers, truth, self.num_classes)
+        answers = LongTailedMetrics(self.num_classes, {})
+        answers.update(scores, truth)
         curve = seen_unseen_curve(scores, truth, data.unseen)
         figures = {
-            "correct": (answers == truth).numpy(),
+            "correct": answers.correct.numpy(),
             "bias_of": np.array("classes"),
             "bias_seen": curve.seen.numpy(),
             "bias_unseen": curve.unseen.numpy(),
         }
-        metrics = {**generalized_accuracy(accuracies, data.unseen), "auc": curve.auc}
+        metrics = {**generalized_accuracy(answers.per_class, data.unseen), "auc": curve.auc}
         return Evaluation({**metrics, **method.further_scores()}, figures)

@@ -18,7 +18,6 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from torch import Tensor
 
 from batchformer.lab.data.feeds.framing import RandomResizedCrop, ResizeCentreCrop
@@ -31,6 +30,7 @@ from batchformer.lab.data.feeds.workers import (
 )
 from batchformer.lab.data.files.decode import DamagedImageError, decode
 from batchformer.lab.data.files.image_files import ImageFiles
+from helpers.data_files import save_plain
 
 IMAGES = 6
 
@@ -38,7 +38,7 @@ IMAGES = 6
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     for number in range(IMAGES):
-        Image.new("RGB", (9, 8), (number, 0, 0)).save(tmp_path / f"{number}.png")
+        save_plain(tmp_path / f"{number}.png", number, 8, 9)
     return tmp_path
 
 

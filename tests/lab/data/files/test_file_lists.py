@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from batchformer.lab.data.files.file_lists import (
     Entries,
-    by_name_or_number,
-    by_number,
+    labels_of,
     read_annotations,
     read_list,
     read_table,
@@ -46,7 +45,7 @@ def test_what_is_written_is_read(
     file = tmp_path_factory.getbasetemp() / "written.txt"
     file.write_text("".join(f"{name} {label}\n" for name, label in rows), encoding="utf-8")
     entries = read_list(file)
-    labels, classes = by_number(entries, None)
+    labels, classes = labels_of(entries, None)
     got = list(zip(entries.paths, labels, strict=True))
     assert got == [(name.strip(), label) for name, label in rows]
     assert len(classes) == max((label for _, label in rows), default=-1) + 1
@@ -62,28 +61,37 @@ def test_a_line_that_is_not_understood(tmp_path: Path, line: str) -> None:
 
 def test_a_table(tmp_path: Path) -> None:
     file = tmp_path / "table.csv"
-    file.write_text('id,path,label\r\n1,"a, b.jpg",cat\r\n2,c d.jpg,ant\r\n', newline="")
+    file.write_text('id, path ,label\r\n1,"a, b.jpg",cat\r\n2,c d.jpg,ant,\r\n', newline="")
     entries = read_table(file)
     assert entries.paths == ["a, b.jpg", "c d.jpg"] and entries.values == ["cat", "ant"]
     assert entries.lines == [2, 3]
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("content", "words"),
     [
         (
-            "path,kind\na.jpg,0\n",
-            r"no column 'label'; .* are: path, kind\. Begin .* line path,label",
+            b"path,kind\na.jpg,0\n",
+            r"no column label; .* are: path, kind\. Begin .* line path,label",
         ),
-        ("path,label\na.jpg,0\nb.jpg\n", "line 3: path or label is empty"),
-        ("", "its columns are: none"),
+        (b"path,label\na.jpg,0\nb.jpg\n", "line 3, column label: it is empty; fill it in"),
+        (b"path,label\na, b.jpg,cat\n", "line 2: more values than columns; put quotes around"),
+        (b"", "no column path, no label; its columns are: none"),
+        (b"path,label\n\xe4.jpg,0\n", "is no list of images in UTF-8"),
     ],
 )
-def test_columns_and_cells_that_are_not_there(tmp_path: Path, text: str, words: str) -> None:
+def test_tables_that_are_not_understood(tmp_path: Path, content: bytes, words: str) -> None:
     file = tmp_path / "table.csv"
-    file.write_text(text)
-    with pytest.raises(ValueError, match=words):
+    file.write_bytes(content)
+    with pytest.raises(ValueError, match=rf"table\.csv.*{words}"):
         read_table(file)
+
+
+def test_a_list_that_is_no_text_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "list.txt"
+    file.write_bytes(b"\xff\xfe\0\0")
+    with pytest.raises(ValueError, match=r"list\.txt is no list of images in UTF-8"):
+        read_list(file)
 
 
 def entries(*values: str) -> Entries:
@@ -91,11 +99,10 @@ def entries(*values: str) -> Entries:
 
 
 def test_names_or_numbers() -> None:
-    assert by_number(entries("1", "0"), ["1", "0"]) == ([1, 0], ("1", "0")), "numbers, not names"
-    assert by_name_or_number(entries("10", "9"), None)[0] == [10, 9], "not sorted as words"
-    assert by_name_or_number(entries("1", "0"), ["b", "a"]) == ([1, 0], ("b", "a"))
-    assert by_name_or_number(entries("7", "5"), ["5", "6", "7"]) == ([2, 0], ("5", "6", "7"))
-    assert by_name_or_number(entries("b", "3"), None) == ([1, 0], ("3", "b"))
+    assert labels_of(entries("10", "9"), None)[0] == [10, 9], "not sorted as words"
+    assert labels_of(entries("1", "0"), ["b", "a"]) == ([1, 0], ("b", "a"))
+    assert labels_of(entries("7", "5"), ["5", "6", "7"]) == ([2, 0], ("5", "6", "7"))
+    assert labels_of(entries("b", "3"), None) == ([1, 0], ("3", "b"))
     many = [f"c{number}" for number in range(30)]
     for values, classes, words in (
         (("1", "2"), ["b", "a"], "it.txt, line 3: the label 2 is outside the 2 classes 0"),
@@ -105,7 +112,7 @@ def test_names_or_numbers() -> None:
         (("1000000",), None, "line 2: the label 1000000 is no class"),
     ):
         with pytest.raises(ValueError, match=words):
-            by_name_or_number(entries(*values), classes)
+            labels_of(entries(*values), classes)
 
 
 def test_annotations_in_the_manner_of_coco(tmp_path: Path) -> None:
@@ -116,14 +123,18 @@ def test_annotations_in_the_manner_of_coco(tmp_path: Path) -> None:
     entries = read_annotations(file)
     assert (entries.paths, entries.values) == (["b 2.jpg", "a/1.jpg"], ["1", "0"])
     for content, words in (
-        ({"images": images}, "missing: 'annotations'"),
-        ({"images": images[:1], "annotations": annotations}, "missing: 5"),
-        ([], "expected images with id"),
+        (
+            {"images": images},
+            "it has no 'annotations'. Expected: images with id, file_name, and an",
+        ),
+        ({"images": images[:1], "annotations": annotations}, "annotation 1: .* got 5 and 1"),
+        ([], "Expected: images with id"),
         ({"images": images, "annotations": [{"image_id": 5, "category_id": -1}]}, "annotation 1:"),
     ):
         file.write_text(json.dumps(content))
         with pytest.raises(ValueError, match=words):
             read_annotations(file)
-    file.write_text('{"images": [')
-    with pytest.raises(ValueError, match=r"no complete \.json"):
-        read_annotations(file)
+    for cut in (b'{"images": [', b'{"images": "\xe4"}'):
+        file.write_bytes(cut)
+        with pytest.raises(ValueError, match=r"train\.json holds no annotations"):
+            read_annotations(file)

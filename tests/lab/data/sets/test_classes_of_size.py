@@ -52,8 +52,8 @@ def test_a_run_on_the_whole_accepts_the_network_of_a_part() -> None:
     data = whole()
     assert only_classes(data, 0, 0) is data and "part_of_sha256" not in split_facts(data)
     part = split_facts(only_classes(data, 0, 2))
-    assert part["train_sha256"] != data.train_sha256
-    assert training_hash(part) == training_hash(split_facts(data)) == data.train_sha256
+    assert part["train_sha256"] != data.train.sha256
+    assert training_hash(part) == training_hash(split_facts(data)) == data.train.sha256
 
 
 def test_bounds_that_no_class_meets_are_refused() -> None:

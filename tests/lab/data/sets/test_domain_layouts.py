@@ -49,7 +49,7 @@ def test_the_published_layout(name: str, tmp_path: Path, monkeypatch: pytest.Mon
     touch(tmp_path / folder, "image_list/readme", "test/other/1.jpg")
     for place in (None, tmp_path, tmp_path / folder):
         found = load_domains(name, place)
-        assert found.root == tmp_path / folder
+        assert found.parts[0].root == tmp_path / folder
     assert found.domains == tuple(sorted(domains)) and found.classes == tuple(class_names(name))
     assert found.counts.tolist() == [[1] * classes] * len(domains)
     for domain, part in zip(found.domains, found.parts, strict=True):

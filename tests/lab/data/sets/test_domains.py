@@ -47,7 +47,7 @@ def test_classes_are_those_of_all_domains(tree: Path) -> None:
     assert found.sizes == {"line": 2, "paint": 3, "photo": 4}
     photo = found.parts[2]
     assert photo.paths == ("photo/cat/0.jpg", *(f"photo/emu/{n}.jpg" for n in range(3)))
-    assert photo.labels.tolist() == [0, 2, 2, 2] and photo.root == found.root == tree
+    assert photo.labels.tolist() == [0, 2, 2, 2] and photo.root == found.parts[0].root == tree
     two = domain_folders("two", tree, {"b": "line", "a": "photo"})
     assert two.domains == ("a", "b") and two.counts.tolist() == [[1, 0, 3], [0, 2, 0]]
 
@@ -71,6 +71,13 @@ def test_trees_that_are_none(tree: Path, tmp_path: Path) -> None:
         domain_tree(tree / "photo/cat")
     with pytest.raises(ValueError, match=r"one domain only, set.*/<domain>/<class>/<image>"):
         domain_tree(tmp_path)
+
+
+def test_a_domain_of_dead_links_is_not_passed_over(tree: Path) -> None:
+    (tree / "line/dog/0.jpg").unlink()
+    (tree / "line/dog/0.jpg").symlink_to(tree / "gone.jpg")
+    with pytest.raises(FileNotFoundError, match=r"1 of 2 images (.|\n)*dog/0\.jpg"):
+        domain_tree(tree).check_all()
 
 
 def test_rows_of_some_domains_joined(tree: Path) -> None:
@@ -168,7 +175,7 @@ def test_labels_begin_at_0_or_1(root: Path, first: int) -> None:
     a = write(root, "a.txt", first, ("a", "cat"), ("a", "ant"))
     b = write(root, "b.txt", first, ("b c", "dog"), ("b c", "cat"))
     found = domain_lists("set", root, {"b": [b], "a": [a]}, classes=3)
-    assert found.domains == ("a", "b") and found.classes == CLASSES and found.root == root
+    assert found.domains == ("a", "b") and found.classes == CLASSES and found.parts[0].root == root
     assert [part.labels.tolist() for part in found.parts] == [[1, 2], [0, 1]]
     assert found.parts[1].paths == ("b c/dog/1.jpg", "b c/cat/1.jpg")
 

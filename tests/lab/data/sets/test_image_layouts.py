@@ -9,6 +9,7 @@ import pytest
 from batchformer.lab.data.files.location import looked_in, match_name, names_in, not_found
 from batchformer.lab.data.sets.image_layouts import (
     ANNOTATED,
+    coco_folder,
     ensure_imagenet,
     ensure_lists,
     ensure_voc,
@@ -78,8 +79,15 @@ def test_a_folder_of_the_name_comes_before_the_root(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BATCHFORMER_DATA", str(tmp_path))
-    assert imagenet_folder(None) == tmp_path / "imagenet"
-    assert voc_folder(None) == tmp_path / "VOCdevkit"
+    for name, folder in (
+        ("imagenet", imagenet_folder),
+        ("VOCdevkit", voc_folder),
+        ("coco", coco_folder),
+    ):
+        assert folder(None) == folder(str(tmp_path)) == tmp_path
+        (tmp_path / name).mkdir()
+        assert folder(None) == folder(str(tmp_path)) == tmp_path / name
+        assert folder(str(tmp_path / name)) == tmp_path / name
     assert lists_of("places_lt").root == tmp_path
     (tmp_path / "places_lt").mkdir()
     found = lists_of("places_lt")

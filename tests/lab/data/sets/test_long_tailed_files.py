@@ -47,11 +47,11 @@ def test_a_known_data_set(places: Path) -> None:
     assert found.train_counts.tolist() == [2, 1] and len(found.test) == 2 and found.val is not None
     assert len(found.val) == 1 and found.untested == [] and found.name == "Places-LT"
     text = "".join(f"{line}\n" for line in TRAIN)
-    assert found.train_sha256 == hashlib.sha256(text.encode()).hexdigest()
+    assert found.train.sha256 == hashlib.sha256(text.encode()).hexdigest()
     assert annotated("places_lt", lists_of("places_lt", places)).val is None
     val = annotated("places_lt", lists_of("places_lt", places, part="val"))
     assert len(val.test) == 1 and val.untested == ["bee"]
-    assert val.train_sha256 == found.train_sha256 and val.split_sha256 != found.split_sha256
+    assert val.train.sha256 == found.train.sha256 and val.split_sha256 != found.split_sha256
     found.check_all()
     (places / "val/bee/7.jpg").unlink()
     with pytest.raises(FileNotFoundError, match=r"val/bee/7\.jpg"):
@@ -107,13 +107,13 @@ def test_folders_of_classes(tmp_path: Path, part: str) -> None:
     touch(tmp_path, f"{part}/b/1.jpg", f"{part}/c/1.jpg")
     found = own_files(tmp_path)
     assert len(found.remarks) == 1 and found.remarks[0].startswith("1 of 3 classes have training")
-    assert found.remarks[0].endswith(" no test image, so that no score speaks of them: a")
+    assert found.remarks[0].endswith(" no test image, so no score covers them: a")
     assert found.classes == found.test.classes == ("a", "b", "c")
     assert found.train_counts.tolist() == [1, 2, 1] and found.test.labels.tolist() == [1, 2]
     assert found.name == tmp_path.name and found.untested == ["a"]
     touch(tmp_path, f"{part}/a/1.jpg")
     again = own_files(tmp_path)
-    assert again.train_sha256 == found.train.sha256 and again.remarks == ()
+    assert again.train.sha256 == found.train.sha256 and again.remarks == ()
     assert again.split_sha256 != found.split_sha256, "there is one more test image"
 
 
@@ -156,11 +156,18 @@ def test_one_tree_is_divided_class_by_class_by_a_seed(tmp_path: Path) -> None:
         assert part.labels.tolist() == labels
     said, untested = found.remarks
     assert "8 of 40 images, drawn by data.seed 3" in said and found.split_sha256[:12] in said
-    assert untested.endswith("no score speaks of them: ant")
+    assert untested.endswith("no score covers them: ant")
     again, other = own_files(tmp_path / "tree", seed=3), own_files(tmp_path / "tree", seed=4)
     assert again.split_sha256 == found.split_sha256 != other.split_sha256
     touch(tmp_path / "tree", "dog/new.jpg")  # the same images are tested, or one of them is not
     assert len({*found.test.paths} - {*own_files(tmp_path / "tree", seed=3).test.paths}) <= 1
+
+
+def test_dead_links_in_a_tree_are_named(tmp_path: Path) -> None:
+    touch(tmp_path, "ant/1.jpg", "ant/2.jpg", "bee/1.jpg")
+    (tmp_path / "bee/2.jpg").symlink_to(tmp_path / "gone.jpg")
+    with pytest.raises(FileNotFoundError, match=r"1 of . images (.|\n)*bee/2\.jpg"):
+        own_files(tmp_path).check_all()
 
 
 def test_one_of_two_parts_is_not_taken_for_a_tree(
@@ -186,12 +193,12 @@ def test_lists_and_tables(tmp_path: Path) -> None:
     (tmp_path / "test.csv").write_text("path,label\n3.jpg,cat\n")
     lists = [str(tmp_path / "train.csv"), str(tmp_path / "test.csv")]
     found = own_files(tmp_path / "images", *lists)
-    assert found.remarks[0].endswith("no score speaks of them: ant")
+    assert found.remarks[0].endswith("no score covers them: ant")
     assert found.classes == ("ant", "cat") and found.test.labels.tolist() == [1]
     (tmp_path / "train.txt").write_text("images/1.jpg 0\nimages/2.jpg 1\n")
     (tmp_path / "test.txt").write_text("images/3.jpg 0\nimages/1.jpg 1\n")
     plain = own_files(None, str(tmp_path / "train.txt"), str(tmp_path / "test.txt"))
-    said = "1 of 2 test images are training images too, so that scores are not of new images"
+    said = "1 of 2 test images are training images too, so scores are not of new images"
     assert plain.remarks == (f"{said}: images/1.jpg",)
     assert plain.classes == ("0", "1") and plain.train.root == tmp_path
     with pytest.raises(ValueError, match="or neither"):

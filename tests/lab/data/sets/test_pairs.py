@@ -133,7 +133,7 @@ def test_no_validation_and_no_training(tmp_path: Path) -> None:
     assert len(dataclasses.replace(made, val=nothing).val) == 0
     with pytest.raises(ValueError, match="no image to train on"):
         dataclasses.replace(made, train=nothing)
-    with pytest.raises(ValueError, match="no image to train on"):
+    with pytest.raises(ValueError, match="no pair to train on"):
         PairFiles.of("some", tmp_path, [image for image in IMAGES if image.split != "train"])
 
 
@@ -189,15 +189,15 @@ def test_a_table(tmp_path: Path) -> None:
     assert made.test.paths == ("a/3, again.jpg", "a/5.jpg")
     assert made.test.labels.tolist() == [2, 0] and made.val.labels.tolist() == [1]
     made = pair_table(write(tmp_path, TABLE.replace("test,wet", "test,new")), tmp_path)
-    assert len(made.remarks) == 1 and made.remarks[0].endswith("nothing of it is learned: new")
+    assert len(made.remarks) == 1 and made.remarks[0].endswith("nothing of them is learned: new")
     with pytest.raises(FileNotFoundError, match=r"found from .*: name that folder"):
-        pair_table(tmp_path / "mine.csv", tmp_path / "a")
+        pair_table(tmp_path / "mine.csv", tmp_path / "a").check_all()
 
 
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("split,attribute", "part,attribute", "line 1: there is no column split; .*image, part"),
+        ("split,attribute", "part,attribute", "has no column split; .*image, part"),
         ("split,attribute", "part,state", "no column attribute, no split"),
         ("cat,a/2.jpg", ",a/2.jpg", "line 3, column object: it is empty"),
         ("cat,a/2.jpg,train,old,me", "cat,a/2.jpg", "line 3, column attribute: it is empty"),
@@ -207,7 +207,7 @@ def test_a_table(tmp_path: Path) -> None:
         ("a/5.jpg", "a/1.jpg", "a/1.jpg is in train and in test"),
         (",train", ",val", "no row has the split train"),
         (",test", ",val", "no row has the split test"),
-        (TABLE, "", "there is no column .*; its columns are: none"),
+        (TABLE, "", "has no column .*; its columns are: none"),
         (TABLE, "image,attribute,object,split\n", "names no images"),
     ],
 )
@@ -228,9 +228,9 @@ def test_remarks() -> None:
     )
     strange = [*unseen, row("5", "new cow", "test"), row("6", "dry cow", "test")]
     assert remarks_on([*seen, *strange]) == (
-        "2 attributes of the test never occur in training, so that nothing of them is learned: "
+        "attributes of the test that never occur in training, so that nothing of them is learned: "
         "dry, new",
-        "1 object of the test never occurs in training, so that nothing of it is learned: cow",
+        "objects of the test that never occur in training, so that nothing of them is learned: cow",
     )
     assert remarks_on([*seen, unseen[1]]) == ("there are no images of validation",)
 
@@ -246,6 +246,6 @@ rows = st.builds(
 @settings(max_examples=20)
 @given(st.lists(rows, min_size=1, max_size=8))
 def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, images: list) -> None:  # type: ignore[type-arg]
-    file = tmp_path_factory.getbasetemp() / "table.csv"
+    file = tmp_path_factory.getbasetemp() / "in a folder" / "table.csv"
     write_pair_table(file, images)
     assert read_pairs(file) == images

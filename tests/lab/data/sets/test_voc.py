@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from batchformer.lab.config.data import DetectionConfig
 from batchformer.lab.data.sets.voc import VOC_CLASSES, load_voc, read_annotation
 from batchformer.lab.tasks.detection import DetectionTask
+from helpers.data_files import save_plain
 
 #: Name, box as VOC writes it, difficult.
 Written = tuple[str, tuple[float, float, float, float], int]
@@ -35,12 +35,10 @@ def tree(root: Path, lists: Lists) -> Path:
     for name, images in lists.items():
         year, part = name.split("/")
         folder = root / f"VOC{year}"
-        for below in ("JPEGImages", "Annotations", "ImageSets/Main"):
+        for below in ("Annotations", "ImageSets/Main"):
             (folder / below).mkdir(parents=True, exist_ok=True)
         for image, objects in images.items():
-            Image.fromarray(np.full((30, 40, 3), 128, np.uint8)).save(
-                folder / "JPEGImages" / f"{image}.jpg"
-            )
+            save_plain(folder / "JPEGImages" / f"{image}.jpg", 128, 30, 40)
             (folder / "Annotations" / f"{image}.xml").write_text(annotation(objects))
         (folder / "ImageSets" / "Main" / f"{part}.txt").write_text("\n".join([*images, ""]))
     return root
@@ -167,6 +165,15 @@ def test_images_of_other_formats(tmp_path: Path) -> None:
     shutil.copy(folder / "b.jpg", folder / "b.png")
     data = load_voc(str(root), *LISTS)
     assert [data.train[0].path.name, data.test[0].path.name] == ["a.PNG", "b.jpg"]
+
+
+def test_a_list_is_text(tmp_path: Path) -> None:
+    file = tree(tmp_path, USUAL) / "VOC2007/ImageSets/Main/test.txt"
+    file.write_text("\ufeffb\n\n none \n")
+    assert [image.path.stem for image in load_voc(str(tmp_path), *LISTS).test] == ["b", "none"]
+    file.write_bytes(b"\xe4\n")
+    with pytest.raises(ValueError, match=r"test\.txt is no list of images in UTF-8"):
+        load_voc(str(tmp_path), *LISTS)
 
 
 def test_nothing_to_train_on_or_to_score(tmp_path: Path) -> None:

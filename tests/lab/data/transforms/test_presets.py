@@ -1,3 +1,5 @@
+"""The augmentation and normalisation of each experiment."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -8,12 +10,10 @@ from torch import Tensor
 from torchvision.transforms import v2
 
 from batchformer.lab.data.transforms import (
-    AutoAugment,
-    Cutout,
+    Compose,
+    Normalise,
     RandomCrop,
-    RandomFlip,
-    Transform,
-    cifar_train,
+    cifar_test,
     digits_test,
     digits_train,
     domain_test,
@@ -24,36 +24,10 @@ Maker = Callable[..., Tensor]
 STATISTICS = ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
 
 
-@pytest.mark.parametrize(
-    ("preset", "steps", "mean", "std"),
-    [
-        (
-            cifar_train(),
-            (RandomCrop(4), RandomFlip(0.5), AutoAugment(), Cutout(16)),
-            [0.4914, 0.4822, 0.4465],
-            [0.2023, 0.1994, 0.2010],
-        ),
-        (digits_train(), (RandomCrop(1),), [0.3053], [0.3761]),
-    ],
-    ids=["cifar", "digits"],
-)
-def test_training_follows_the_published_order(
-    preset: Transform,
-    steps: tuple[Transform, ...],
-    mean: list[float],
-    std: list[float],
-    images: Maker,
-    numbers: Maker,
-) -> None:
-    x, u = images(32, len(mean)), numbers(32, preset.draws)
-    expected, used = x, 0
-    for step in steps:
-        expected = step(expected, u[:, used : used + step.draws])
-        used += step.draws
-    assert used == preset.draws
-    expected = expected / 255
-    expected = (expected - torch.tensor(mean).view(-1, 1, 1)) / torch.tensor(std).view(-1, 1, 1)
-    torch.testing.assert_close(preset(x, u), expected)
+def test_small_images() -> None:
+    """What the views of CIFAR are made of is in the tests of tasks."""
+    assert cifar_test() == Normalise(mean=(0.4914, 0.4822, 0.4465), std=(0.2023, 0.1994, 0.2010))
+    assert digits_train() == Compose((RandomCrop(1), digits_test()))
 
 
 def test_testing_is_torchvisions(images: Maker) -> None:

@@ -22,8 +22,8 @@ from batchformer.lab.data.sets.voc import BoxedImage
 
 #: Images that a worker reads at a time for scoring.
 SCORED_AT_ONCE = 4
-#: Folders of images of which was said that boxes lie outside: a mistake there is in many images.
-_TOLD: set[Path] = set()
+#: Folders whose images have boxes outside, each reported once: a mistake is in many images.
+_REPORTED: set[Path] = set()
 
 
 class DetectionRequest(NamedTuple):
@@ -131,11 +131,11 @@ def detector_inputs(
 
 
 def _warn_of_outside(image: BoxedImage, height: int, width: int) -> None:
-    """Say of the first image of a folder that boxes lie outside of it."""
+    """Warn of boxes outside of their image, for the first such image of a folder."""
     left, top, right, bottom = image.boxes.unbind(1)
     outside = (left >= width) | (top >= height) | (right <= 0) | (bottom <= 0)
-    if outside.any() and image.path.parent not in _TOLD:
-        _TOLD.add(image.path.parent)
+    if outside.any() and image.path.parent not in _REPORTED:
+        _REPORTED.add(image.path.parent)
         warnings.warn(
             f"{int(outside.sum())} of {len(outside)} boxes of {image.path} lie outside of the "
             f"image, which is {width} x {height} pixels. Such objects are not trained on, and "
@@ -191,7 +191,7 @@ class DetectionFeed(ReadAheadFeed[DetectionRequest, DetectionImages]):
 
         ``x`` N tensors (3, H, W) uint8, ``boxes`` N tensors (n, 4), ``labels`` N tensors (n,);
         ``y`` (N,) the number n of objects of each image, ``index`` (N,) which images these are,
-        ``row`` (N,) their places in the lists, by which parts of a batch find what is theirs;
+        ``row`` (N,) their places in the lists, which tell parts of a batch what is theirs;
         ``objects_per_image``, the mean over the images of all ranks.
         """
         inputs = detector_inputs(result, self.images, self.device)

@@ -54,8 +54,9 @@ class Steps:
             )
         if drop_last and samples < batch_size:
             raise ValueError(
-                f"{samples} training images make no full batch of {batch_size}: set a smaller "
-                "train.batch-size, or keep the last batch (train.no-drop-last)."
+                f"{samples} images make no full batch of {batch_size}: set a smaller "
+                "train.batch-size, or keep the last batch if train.drop-last is on "
+                "(train.no-drop-last)."
             )
         self.sampler, self.batch_size = sampler, batch_size
         self.per_epoch = samples // batch_size if drop_last else -(-samples // batch_size)

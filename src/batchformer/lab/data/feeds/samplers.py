@@ -83,12 +83,12 @@ class ClassBalanced(_OfClasses):
     def order(self, epoch: int) -> Tensor:
         draw = generator(self.seed, "order", epoch, self.stream)
         labels = self.labels.cpu()
-        classes = labels.bincount().nonzero()[:, 0]
-        rounds, each = -(-self.length // (len(classes) * self.per_turn)), self.per_turn
-        members = ((labels == c).nonzero()[:, 0] for c in classes)
+        sizes = labels.bincount()
+        members = torch.split(labels.argsort(stable=True), sizes[sizes > 0].tolist())
+        rounds, each = -(-self.length // (len(members) * self.per_turn)), self.per_turn
         images = torch.stack([_cycled(own, rounds * each, draw) for own in members])
         images = images.view(-1, rounds, each).transpose(0, 1)  # (rounds, classes, each)
-        turns = torch.rand(rounds, len(classes), generator=draw).argsort(1)
+        turns = torch.rand(rounds, len(members), generator=draw).argsort(1)
         return images[torch.arange(rounds)[:, None], turns].flatten()[: self.length]
 
 
@@ -130,7 +130,7 @@ ROUNDED_TO = 256
 
 @dataclass(frozen=True)
 class Repeated:
-    """Repeated augmentation: a part of the images, each `repeats` times in a row.
+    """Repeated augmentation: a part of the images, each three times in a row.
 
     The length of an epoch is the number of images rounded down to a multiple of 256 (unrounded
     below 256), so that it shows a third of the images three times, each time augmented differently.
@@ -143,7 +143,6 @@ class Repeated:
 
     images: int
     seed: int
-    repeats: int = 3
 
     @property
     def length(self) -> int:
@@ -151,7 +150,7 @@ class Repeated:
 
     def order(self, epoch: int) -> Tensor:
         drawn = torch.randperm(self.images, generator=generator(self.seed, "order", epoch))
-        return drawn.repeat_interleave(self.repeats)[: self.length]
+        return drawn.repeat_interleave(3)[: self.length]
 
 
 @dataclass(frozen=True, eq=False)

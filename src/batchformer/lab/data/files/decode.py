@@ -86,8 +86,8 @@ def _upper_bits(image: Tensor) -> Tensor:
 def _damaged(path: str | os.PathLike[str], reason: str) -> DamagedImageError:
     return DamagedImageError(
         f"{os.fspath(path)} cannot be decoded: {reason}",
-        "Replace the file, and a stopped run goes on; without it the data set is another, for new "
-        "runs. Training images are passed over with --train.damaged skip",
+        "Replace the file, and a stopped run continues. Without the file it is another data set, "
+        "for new runs only. --train.damaged skip passes over damaged training images",
     )
 
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 #: Names that `one_per_line` gives.
 _LINES = 5
+#: What an annotation says of its image.
+_OF_IMAGE = ("image_id", "category_id")
 
 #: A larger label is taken for a mistake: every class has a name in memory.
 MOST_CLASSES = 1_000_000
@@ -37,18 +40,23 @@ def read_list(file: Path) -> Entries:
     Paths may contain spaces; blank lines are skipped.
     """
     entries = Entries(str(file))
+    for number, line in lines_of(file):
+        path, *label = line.rsplit(maxsplit=1)
+        if not label or not _is_number(label[0]):
+            raise ValueError(
+                f"{file}, line {number}: expected a path, a space and a label 0, 1, 2, ..., "
+                f"got {line!r}"
+            )
+        entries.add(path, label[0], number)
+    return entries
+
+
+def lines_of(file: Path) -> Iterator[tuple[int, str]]:
+    """The lines of a list that are not blank, each with its number from 1."""
     with _text(file), file.open(encoding="utf-8-sig") as lines:
         for number, line in enumerate(lines, start=1):
-            if not line.strip():
-                continue
-            path, *label = line.strip().rsplit(maxsplit=1)
-            if not label or not _is_number(label[0]):
-                raise ValueError(
-                    f"{file}, line {number}: expected a path, a space and a label 0, 1, 2, ..., "
-                    f"got {line.strip()!r}"
-                )
-            entries.add(path, label[0], number)
-    return entries
+            if line.strip():
+                yield number, line.strip()
 
 
 def read_annotations(file: Path) -> Entries:
@@ -58,49 +66,78 @@ def read_annotations(file: Path) -> Entries:
     annotations, from 1.
     """
     entries = Entries(str(file))
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-        paths = {image["id"]: image["file_name"] for image in content["images"]}
-        for number, annotation in enumerate(content["annotations"], start=1):
-            label = str(annotation["category_id"])
-            if not _is_number(label):
-                raise ValueError(
-                    f"{file}, annotation {number}: expected a category_id 0, 1, 2, ..., got {label}"
-                )
-            entries.add(paths[annotation["image_id"]], label, number)
-    except json.JSONDecodeError as error:
-        raise ValueError(
-            f"{file} is no complete .json file ({error}). Download or write it again"
-        ) from error
-    except (KeyError, TypeError) as error:
-        raise ValueError(
-            f"{file}: expected images with id and file_name, and annotations with image_id and "
-            f"category_id; missing: {error}"
-        ) from error
+    content = read_coco(file, {"images": ("id", "file_name"), "annotations": _OF_IMAGE})
+    paths = {image["id"]: image["file_name"] for image in content["images"]}
+    for number, annotation in enumerate(content["annotations"], start=1):
+        image, label = (annotation[key] for key in _OF_IMAGE)
+        if image not in paths or not _is_number(str(label)):
+            raise ValueError(
+                f"{file}, annotation {number}: expected the id of an image and a category_id "
+                f"0, 1, 2, ..., got {image} and {label}"
+            )
+        entries.add(paths[image], str(label), number)
     return entries
+
+
+def read_coco(file: Path, keys: Mapping[str, Sequence[str]]) -> dict[str, list[dict[str, Any]]]:
+    """Read parts of a .json in COCO's format: `keys` has what each entry of a part must have."""
+    try:
+        content = json.loads(file.read_bytes())
+        for part, wanted in keys.items():
+            for entry in content[part]:
+                missing = [key for key in wanted if key not in entry]
+                if missing:
+                    raise ValueError(f"an entry of {part!r} has no {missing[0]!r}")
+    except (ValueError, KeyError, TypeError) as error:
+        reason = f"it has no {error}" if isinstance(error, KeyError) else error
+        expected = ", and ".join(f"{part} with {', '.join(own)}" for part, own in keys.items())
+        raise ValueError(
+            f"{file} holds no annotations in the format of COCO: {reason}. Expected: {expected}. "
+            "Download or write it again, or name another list."
+        ) from error
+    return {part: content[part] for part in keys}
 
 
 def read_table(file: Path) -> Entries:
     """Read one image per row of a comma-separated table with the columns path and label."""
     entries = Entries(str(file))
+    for line, (path, value) in table_rows(file, ("path", "label")):
+        entries.add(path, value, line)
+    return entries
+
+
+def table_rows(file: Path, columns: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
+    """The line of each row of a comma-separated table, and its values in these columns.
+
+    Further columns are ignored. No value may be empty.
+    """
     with _text(file), file.open(encoding="utf-8-sig", newline="") as stream:
         rows = csv.DictReader(stream)
-        for column in ("path", "label"):
-            if column not in (rows.fieldnames or ()):
-                raise ValueError(
-                    f"{file} has no column {column!r}; its columns are: "
-                    f"{', '.join(rows.fieldnames or ()) or 'none'}. Begin the file with the line "
-                    "path,label and separate columns by commas"
-                )
+        there = [column.strip() for column in rows.fieldnames or ()]
+        rows.fieldnames = there
+        absent = [column for column in columns if column not in there]
+        if absent:
+            raise ValueError(
+                f"{file} has no column {', no '.join(absent)}; its columns are: "
+                f"{', '.join(there) or 'none'}. Begin the file with the line {','.join(columns)} "
+                "and separate columns by commas"
+            )
         for row in rows:
-            path, value = ((row[column] or "").strip() for column in ("path", "label"))
-            if not path or not value:
+            where = f"{file}, line {rows.line_num}"
+            # Values beyond the header are collected under None; a comma at the end is harmless.
+            if any(row.get(None) or ()):
                 raise ValueError(
-                    f"{file}, line {rows.line_num}: path or label is empty; fill it in, or remove "
-                    "the line"
+                    f"{where}: more values than columns; put quotes around a value that has a "
+                    "comma in it"
                 )
-            entries.add(path, value, rows.line_num)
-    return entries
+            # A row that is too short has None in its last columns.
+            values = [(row[column] or "").strip() for column in columns]
+            if "" in values:
+                empty = columns[values.index("")]
+                raise ValueError(
+                    f"{where}, column {empty}: it is empty; fill it in, or remove the line"
+                )
+            yield rows.line_num, values
 
 
 @contextmanager
@@ -114,47 +151,21 @@ def _text(file: Path) -> Iterator[None]:
         ) from error
 
 
-def by_number(entries: Entries, classes: Sequence[str] | None) -> tuple[list[int], tuple[str, ...]]:
-    """Labels of entries whose values are numbers, and the K names of their classes.
-
-    Without `classes`, names in label order, they are all numbers up to the largest.
-
-    >>> by_number(Entries("list.txt", ["1.jpg", "2.jpg"], ["2", "0"], [1, 2]), None)
-    ([2, 0], ('0', '1', '2'))
-    """
-    labels = [int(value) for value in entries.values]
-    for label, line in zip(labels, entries.lines, strict=True):
-        if classes is None and label >= MOST_CLASSES:
-            raise ValueError(
-                f"{entries.source}, line {line}: the label {label} is no class: labels count "
-                f"classes from 0, and at most {MOST_CLASSES:,} classes are possible"
-            )
-        if classes is not None and label >= len(classes):
-            raise ValueError(
-                f"{entries.source}, line {line}: the label {label} is outside the {len(classes)} "
-                f"classes 0..{len(classes) - 1}"
-            )
-    if classes is None:
-        return labels, tuple(str(label) for label in range(max(labels, default=-1) + 1))
-    return labels, tuple(classes)
-
-
-def by_name_or_number(
-    entries: Entries, classes: Sequence[str] | None
-) -> tuple[list[int], tuple[str, ...]]:
+def labels_of(entries: Entries, classes: Sequence[str] | None) -> tuple[list[int], tuple[str, ...]]:
     """Labels of entries whose values are names or numbers, and the K names of their classes.
 
     If all values are names in `classes`, or not all are numbers, they are class names; otherwise
     they are the labels themselves. Without `classes` they are the names that occur, sorted, or all
     numbers up to the largest.
 
-    >>> entries = Entries("list.csv", ["1.jpg", "2.jpg"], ["cat", "ant"], [2, 3])
-    >>> by_name_or_number(entries, None)
+    >>> labels_of(Entries("list.csv", ["1.jpg", "2.jpg"], ["cat", "ant"], [2, 3]), None)
     ([1, 0], ('ant', 'cat'))
+    >>> labels_of(Entries("list.txt", ["1.jpg", "2.jpg"], ["2", "0"], [1, 2]), None)
+    ([2, 0], ('0', '1', '2'))
     """
     named = classes is not None and set(entries.values) <= set(classes)
     if not named and all(map(_is_number, entries.values)):
-        return by_number(entries, classes)
+        return _numbered(entries, classes)
     names = tuple(sorted(set(entries.values)) if classes is None else classes)
     numbers = {name: label for label, name in enumerate(names)}
     if len(numbers) < len(names):
@@ -169,6 +180,23 @@ def by_name_or_number(
                 f"{shorten(names)}"
             )
     return [numbers[value] for value in entries.values], names
+
+
+def _numbered(entries: Entries, classes: Sequence[str] | None) -> tuple[list[int], tuple[str, ...]]:
+    """The same of entries whose values are all numbers, which are their labels."""
+    labels = [int(value) for value in entries.values]
+    for label, line in zip(labels, entries.lines, strict=True):
+        where = f"{entries.source}, line {line}: the label {label} is"
+        if classes is None and label >= MOST_CLASSES:
+            raise ValueError(
+                f"{where} no class: labels count classes from 0, and at most {MOST_CLASSES:,} "
+                "classes are possible"
+            )
+        if classes is not None and label >= len(classes):
+            raise ValueError(f"{where} outside the {len(classes)} classes 0..{len(classes) - 1}")
+    if classes is None:
+        return labels, tuple(str(label) for label in range(max(labels, default=-1) + 1))
+    return labels, tuple(classes)
 
 
 def shorten(names: Sequence[str], most: int = 10) -> str:

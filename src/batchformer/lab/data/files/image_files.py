@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -17,9 +17,7 @@ from torch import Tensor
 
 from batchformer.insight.optional import extra
 from batchformer.lab.data.files.file_lists import (
-    Entries,
-    by_name_or_number,
-    by_number,
+    labels_of,
     one_per_line,
     read_annotations,
     read_list,
@@ -27,19 +25,13 @@ from batchformer.lab.data.files.file_lists import (
     shorten,
 )
 
-#: Files that are looked for at once: a wrong root shows at the first one.
-SAMPLED = 64
 #: Neighbouring folders that are searched for a missing file.
 _SUBFOLDERS = 50
 
 
 @dataclass(frozen=True, eq=False)
 class ImageFiles:
-    """The image files of one part of a data set.
-
-    A sample of the files is looked for at once, so that a wrong root is found before a run starts;
-    `check_all` looks for all of them.
-    """
+    """The image files of one part of a data set; `check_all` looks for them."""
 
     paths: tuple[str, ...]  # N paths relative to the root
     labels: Tensor  # (N,) int64 labels
@@ -55,7 +47,6 @@ class ImageFiles:
                 f"{self.paths[row]} has the label {int(self.labels[row])}, but the "
                 f"{len(self.classes)} classes are 0..{len(self.classes) - 1}"
             )
-        check_some(self.root, self.paths)
 
     @classmethod
     def from_folder(cls, root: str | Path, allow_empty: bool = False) -> ImageFiles:
@@ -63,18 +54,19 @@ class ImageFiles:
 
         Names, order and file types are those of torchvision's ImageFolder.
         """
-        extensions, make_dataset = torchvision_folder()
+        with extra("lab"):
+            from torchvision.datasets.folder import IMG_EXTENSIONS, make_dataset
         root = Path(root).expanduser()
         classes = sorted(f.name for f in root.iterdir() if f.is_dir()) if root.is_dir() else []
         if not classes:
             what = "has no folders in it" if root.is_dir() else "is not a folder"
             raise FileNotFoundError(f"{root} {what}. Expected: {root}/<class>/<image>")
         numbers = {name: label for label, name in enumerate(classes)}
-        found = make_dataset(str(root), numbers, extensions, allow_empty=True)
+        found = make_dataset(str(root), numbers, IMG_EXTENSIONS, allow_empty=True)
         if not found:
             raise FileNotFoundError(
                 f"{root}: no image in any of its folders ({shorten(classes)}); looked for the file "
-                f"types {', '.join(extensions)}"
+                f"types {', '.join(IMG_EXTENSIONS)}"
             )
         start = f"{root}{os.sep}"
         paths = (path.removeprefix(start).replace(os.sep, "/") for path, _ in found)
@@ -91,32 +83,23 @@ class ImageFiles:
         classes: Sequence[str] | None = None,
         allow_empty: bool = False,
     ) -> ImageFiles:
-        """A text file with one image per line: its path, white space, its label as a number.
+        """The images that a list names: .csv, .json in COCO's format, or ``path label`` per line.
 
-        Paths may contain spaces; blank lines are skipped. A .json file is read in COCO's format:
-        images with id and file_name, annotations with image_id and category_id. Without `classes`,
-        names in label order, they are all numbers up to the largest label.
+        A .csv has the columns path and label. Labels that are all names in `classes`, or not all
+        numbers, are class names; otherwise they are the labels themselves. Without `classes`, in
+        label order, they are the names that occur, sorted, or all numbers up to the largest label.
         """
         file = Path(list_file).expanduser()
-        entries = (read_annotations if file.suffix == ".json" else read_list)(file)
-        return cls._listed(entries, by_number(entries, classes), root, allow_empty)
-
-    @classmethod
-    def from_csv(
-        cls,
-        table: str | Path,
-        root: str | Path,
-        classes: Sequence[str] | None = None,
-        allow_empty: bool = False,
-    ) -> ImageFiles:
-        """A comma-separated table with the columns path and label, one image per row.
-
-        Labels that are all names in `classes`, or not all numbers, are class names; otherwise they
-        are the labels themselves. Without `classes` they are the names that occur, sorted, or all
-        numbers up to the largest label.
-        """
-        entries = read_table(Path(table).expanduser())
-        return cls._listed(entries, by_name_or_number(entries, classes), root, allow_empty)
+        readers = {".csv": read_table, ".json": read_annotations}
+        entries = readers.get(file.suffix.lower(), read_list)(file)
+        labels, names = labels_of(entries, classes)
+        advice = "List images of these classes, or number the others 0, 1, 2, ... without a gap"
+        if set(labels) == set(range(1, max(labels, default=0) + 1)):
+            advice = (
+                "Labels count from 0, and these begin with 1: subtract 1 from each, in every list"
+            )
+        told = None if allow_empty else advice
+        return cls._checked(entries.paths, labels, names, root, entries.source, told)
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -173,23 +156,6 @@ class ImageFiles:
         check_all(self.root, self.paths)
 
     @classmethod
-    def _listed(
-        cls,
-        entries: Entries,
-        labelled: tuple[Sequence[int], tuple[str, ...]],
-        root: str | Path,
-        allow_empty: bool,
-    ) -> ImageFiles:
-        labels, names = labelled
-        advice = "List images of these classes, or number the others 0, 1, 2, ... without a gap"
-        if set(labels) == set(range(1, max(labels, default=0) + 1)):
-            advice = (
-                "Labels count from 0, and these begin with 1: subtract 1 from each, in every list"
-            )
-        told = None if allow_empty else advice
-        return cls._checked(entries.paths, labels, names, root, entries.source, told)
-
-    @classmethod
     def _checked(
         cls,
         paths: Iterable[str],
@@ -229,8 +195,8 @@ def require_one_label_each(labels: Tensor, count: int, what: str) -> None:
 def sizes_hash(parts: Iterable[ImageFiles]) -> str:
     """SHA-256 of the sizes in bytes of all files, in order.
 
-    It tells most changes of an image under its name, and no file is read. It is for images of the
-    user, who may change them: published sets stay as they are, and have millions of files.
+    It notices most changes of an image that keeps its name, and reads no file. It is for images of
+    the user, who may change them: published sets stay as they are, and have millions of files.
     """
     sizes = ((part.root / path).stat().st_size for part in parts for path in part.paths)
     return hashlib.sha256("\n".join(map(str, sizes)).encode()).hexdigest()
@@ -241,38 +207,22 @@ def without_images(counts: Tensor, classes: Sequence[str]) -> list[str]:
     return [classes[c] for c in (counts == 0).nonzero().flatten().tolist()]
 
 
-def torchvision_folder() -> tuple[tuple[str, ...], Callable[..., list[tuple[str, int]]]]:
-    """The file types and the reader of torchvision's ImageFolder."""
-    with extra("lab"):
-        from torchvision.datasets.folder import IMG_EXTENSIONS, make_dataset
-    return IMG_EXTENSIONS, make_dataset
-
-
-def check_some(root: Path, paths: Sequence[str]) -> None:
-    """Look for the first, the last and evenly spaced paths between them under `root`."""
-    _check_root(root)
-    spaces = max(min(SAMPLED, len(paths)) - 1, 1)
-    rows = sorted({k * (len(paths) - 1) // spaces for k in range(spaces + 1)}) if paths else []
-    missing = [paths[row] for row in rows if not (root / paths[row]).is_file()]
-    if missing:
-        looked = f"the {len(rows)} images looked for (out of {len(paths)})"
-        raise _not_found(root, missing, looked)
-
-
 def check_all(root: Path, paths: Sequence[str]) -> None:
     """Look for all paths under `root`, by reading each folder once."""
-    _check_root(root)
+    if not root.is_dir():
+        what = "is a file, not a folder" if root.exists() else "does not exist"
+        raise FileNotFoundError(f"the folder of the images, {root}, {what}: name another one")
     rows_in: defaultdict[str, list[int]] = defaultdict(list)
     for row, path in enumerate(paths):
         rows_in[path.rpartition("/")[0]].append(row)
     missing: list[int] = []
     for folder, rows in rows_in.items():
         present = _names_in(root / folder)
-        missing += [row for row in rows if paths[row].rpartition("/")[2] not in present]
-    # Ask again by name: some file systems find a name that is spelt differently on disk.
-    missing = sorted(row for row in missing if not (root / paths[row]).is_file())
+        absent = [row for row in rows if paths[row].rpartition("/")[2] not in present]
+        # Ask again by name: some file systems find a name that is spelt differently on disk.
+        missing += [row for row in absent if not (present and (root / paths[row]).is_file())]
     if missing:
-        raise _not_found(root, [paths[row] for row in missing], f"{len(paths)} images")
+        raise _not_found(root, [paths[row] for row in sorted(missing)], len(paths))
 
 
 def _names_in(folder: Path) -> set[str]:
@@ -283,13 +233,7 @@ def _names_in(folder: Path) -> set[str]:
         return set()
 
 
-def _check_root(root: Path) -> None:
-    if not root.is_dir():
-        what = "is a file, not a folder" if root.exists() else "does not exist"
-        raise FileNotFoundError(f"the folder of the images, {root}, {what}: name another one")
-
-
-def _not_found(root: Path, missing: Sequence[str], looked: str) -> FileNotFoundError:
+def _not_found(root: Path, missing: Sequence[str], listed: int) -> FileNotFoundError:
     advice = (
         "Name the folder that these paths start from; if it is this one, unpack the rest of the "
         "data set there or leave these lines out of the list"
@@ -300,5 +244,5 @@ def _not_found(root: Path, missing: Sequence[str], looked: str) -> FileNotFoundE
             advice = f"The first of them is found from {folder}: name that folder"
             break
     return FileNotFoundError(
-        f"{len(missing)} of {looked} are not in {root}:\n{one_per_line(missing)}\n{advice}"
+        f"{len(missing)} of {listed} images are not in {root}:\n{one_per_line(missing)}\n{advice}"
     )

@@ -22,7 +22,6 @@ from batchformer.lab.data.sets.attribute_sets import (
 )
 from batchformer.lab.data.sets.images import (
     content_hash,
-    exact_floor,
     read_arrays,
     require_keys,
     require_labels,
@@ -86,12 +85,12 @@ class AttributeFeatures:
         low, span = self._scale
         return (self.features[rows] - low) / span
 
-    def for_selection(self, fraction: float = 0.2, seed: int = 0) -> AttributeFeatures:
+    def for_selection(self) -> AttributeFeatures:
         """The same task inside the training rows, for choosing settings without the test rows.
 
         `val_classes` become the unseen classes, with their training rows to be tested on. Of each
-        other seen class, ``floor(fraction * n)`` of its n training rows, drawn from (seed, class
-        number), are held out as `test_seen`. Rows and classes of the test are left out: classes are
+        other seen class, a fifth of its training rows (rounded down), drawn by the class's number,
+        is held out as `test_seen`. Rows and classes of the test are left out: classes are
         renumbered in the old order, and rows are those of the old training part.
         """
         if self.val_classes is None:
@@ -104,8 +103,8 @@ class AttributeFeatures:
         held = torch.zeros_like(chosen)
         for c in self.seen[~torch.isin(self.seen, self.val_classes)].tolist():
             rows = (labels == c).nonzero().flatten()
-            order = torch.randperm(len(rows), generator=generator(seed, "split", c))
-            held[rows[order[: exact_floor(fraction * len(rows))]]] = True
+            order = torch.randperm(len(rows), generator=generator(0, "split", c))
+            held[rows[order[: len(rows) // 5]]] = True
         return AttributeFeatures(
             name=f"{self.name}, classes of validation unseen",
             features=self.features[self.trainval],
@@ -199,17 +198,20 @@ def load_attribute_features(name: str, root: str | Path | None = None) -> Attrib
     files = ensure_present(name, root)
     title = files.features.stem if name == OWN else ATTRIBUTE_SETS[name].title
     arrays = _read_mat(files.features, files.splits) if files.splits else _read_npz(files.features)
-    val = arrays.get("val_classes")
+
+    def whole(key: str) -> Tensor:
+        return _integers(arrays[key], f"{files.features}: {key}")
+
     found = AttributeFeatures(
         name=f"{title} ({(files.splits or files.features).name})",
         features=_numbers(arrays["features"]),
-        labels=_integers(arrays["labels"]),
+        labels=whole("labels"),
         attributes=_numbers(arrays["att"]),
         classes=tuple(map(str, arrays.get("class_names", range(len(arrays["att"]))))),
-        trainval=_integers(arrays["trainval_loc"]),
-        test_seen=_integers(arrays["test_seen_loc"]),
-        test_unseen=_integers(arrays["test_unseen_loc"]),
-        val_classes=None if val is None else _integers(val),
+        trainval=whole("trainval_loc"),
+        test_seen=whole("test_seen_loc"),
+        test_unseen=whole("test_unseen_loc"),
+        val_classes=whole("val_classes") if "val_classes" in arrays else None,
     )
     if name != OWN:
         _require_known(ATTRIBUTE_SETS[name], found, files.features)
@@ -283,5 +285,8 @@ def _numbers(array: Array) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(array, dtype=np.float32))
 
 
-def _integers(array: Array) -> Tensor:
+def _integers(array: Array, what: str) -> Tensor:
+    """Whole numbers in one axis, which may be stored as floating point."""
+    if array.dtype.kind not in "iuf" or not (array == array.round()).all():
+        raise ValueError(f"{what} must be whole numbers, counted from 0, got {array.dtype}")
     return torch.from_numpy(array.ravel().astype(np.int64))

@@ -16,7 +16,6 @@ from batchformer.lab.data.files.lock import locked
 from batchformer.lab.data.sets.image_layouts import (
     CIFAR_SETS,
     CifarLayout,
-    Name,
     cifar_not_found,
     find_cifar,
 )
@@ -34,7 +33,7 @@ _ARRAYS = ("x_train", "y_train", "rank_in_class", "x_test", "y_test", "classes")
 
 
 def cifar_lt(
-    name: Name = "cifar100",
+    name: str = "cifar100",
     ratio: float = 100.0,
     profile: Profile = "exponential",
     root: Path | None = None,
@@ -65,7 +64,7 @@ def cifar_lt(
     )
 
 
-def official_labels(name: Name, root: Path | None = None) -> npt.NDArray[np.int64]:
+def official_labels(name: str, root: Path | None = None) -> npt.NDArray[np.int64]:
     """(N,) labels of the official training files, in their order."""
     source = find_cifar(name, root := looked_in(root))
     if source is None or source.suffix == ".npz":
@@ -104,7 +103,7 @@ def _damaged(folder: Path, reader: Any) -> list[str]:
     return [file for file, md5 in expected if not check_integrity(str(base / file), md5)]
 
 
-def _download_or_raise(name: Name, root: Path) -> Path:
+def _download_or_raise(name: str, root: Path) -> Path:
     """Download into `root` and return it; raises FileNotFoundError if that is not possible."""
     layout = CIFAR_SETS[name]
     if root.suffix == ".npz":

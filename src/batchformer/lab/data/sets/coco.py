@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import torch
 
+from batchformer.lab.data.files.file_lists import read_coco
 from batchformer.lab.data.sets.image_layouts import coco_folder, coco_list, ensure_coco
 from batchformer.lab.data.sets.voc import BoxedImage, BoxedImages, boxed_images, require_files
 
@@ -42,24 +42,13 @@ def load_coco(root: str | None, trained_on: Sequence[str], scored_on: Sequence[s
 
 def read_annotations(file: Path) -> dict[str, list[dict[str, Any]]]:
     """The categories, images and annotations of a list; an error says what is missing."""
-    try:
-        content = json.loads(file.read_text())
-        for part, keys in KEYS.items():
-            for entry in content[part]:
-                missing = [key for key in keys if key not in entry]
-                if missing:
-                    raise ValueError(f"an entry of {part!r} has no {missing[0]!r}")
-        for entry in content["annotations"]:
-            sides = [side for side in entry["bbox"] if isinstance(side, (int, float))]
-            if len(sides) != 4 or len(entry["bbox"]) != 4:
-                raise ValueError(f"a bbox is {entry['bbox']}, not 4 numbers")
-    except (ValueError, KeyError, TypeError) as error:
-        reason = f"it has no {error}" if isinstance(error, KeyError) else error
-        raise ValueError(
-            f"{file} holds no annotations in the format of COCO: {reason}. Write it again, or name "
-            "another list."
-        ) from error
-    return {part: content[part] for part in KEYS}
+    content = read_coco(file, KEYS)
+    for entry in content["annotations"]:
+        box = entry["bbox"]
+        sides = [isinstance(side, (int, float)) for side in box] if isinstance(box, list) else []
+        if sides != [True] * 4:
+            raise ValueError(f"{file}: a bbox is {box}, not 4 numbers. Write the file again.")
+    return content
 
 
 def _categories(read: Mapping[str, Mapping[str, list[dict[str, Any]]]]) -> dict[int, str]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from batchformer.lab.data.files.file_lists import read_list, shorten
-from batchformer.lab.data.files.image_files import ImageFiles, torchvision_folder, without_images
+from batchformer.lab.data.files.image_files import ImageFiles, without_images
 from batchformer.lab.data.sets.images import (
     Part,
     content_hash,
@@ -77,11 +77,6 @@ class Domains(Generic[Part]):
 class DomainFiles(Domains[ImageFiles]):
     """The image files of D domains, all from one root."""
 
-    @property
-    def root(self) -> Path:
-        """Folder that all paths start from."""
-        return self.parts[0].root
-
     def check_all(self) -> None:
         """Look for every file; raises FileNotFoundError with how many are missing."""
         for part in self.parts:
@@ -99,16 +94,19 @@ def domain_tree(root: str | Path) -> DomainFiles:
     if not place.is_dir():
         raise FileNotFoundError(f"{place} is not a folder. {expected}")
     folders = sorted(folder.name for folder in place.iterdir() if folder.is_dir())
-    domains = [folder for folder in folders if _has_classes(place / folder)]
-    if not domains:
+    found: dict[str, ImageFiles] = {}
+    for folder in folders:
+        with suppress(FileNotFoundError):  # no classes, or no image in them
+            found[folder] = ImageFiles.from_folder(place / folder, allow_empty=True)
+    if not found:
         has = f"none of its folders ({shorten(folders)}) has" if folders else "it has no"
         raise FileNotFoundError(
             f"{place} has no domain: {has} folders with images in them. {expected}; if these are "
             "the classes of one domain, name the folder above it"
         )
-    if len(domains) == 1:
-        raise ValueError(f"{place} has one domain only, {domains[0]}. {expected}")
-    return domain_folders(place.resolve().name, place, {own: own for own in domains})
+    if len(found) == 1:
+        raise ValueError(f"{place} has one domain only, {next(iter(found))}. {expected}")
+    return _of_one_root(place.resolve().name, place, found)
 
 
 def domain_folders(name: str, root: Path, folders: Mapping[str, str]) -> DomainFiles:
@@ -117,22 +115,20 @@ def domain_folders(name: str, root: Path, folders: Mapping[str, str]) -> DomainF
         domain: ImageFiles.from_folder(root / folders[domain], allow_empty=True)
         for domain in sorted(folders)
     }
+    return _of_one_root(name, root, found)
+
+
+def _of_one_root(name: str, root: Path, found: Mapping[str, ImageFiles]) -> DomainFiles:
+    """Domains, each read from its own folder below `root`."""
     # A folder that is empty in every domain is not a class.
     occurring = ({part.classes[c] for c in part.labels.tolist()} for part in found.values())
     classes = tuple(sorted(set[str]().union(*occurring)))
     parts = []
-    for domain, part in found.items():
-        paths = tuple(f"{folders[domain]}/{path}" for path in part.paths)
+    for part in found.values():
+        folder = part.root.relative_to(root).as_posix()
+        paths = tuple(f"{folder}/{path}" for path in part.paths)
         parts.append(dataclasses.replace(part.with_classes(classes), paths=paths, root=root))
     return DomainFiles(name, tuple(found), classes, tuple(parts))
-
-
-def _has_classes(folder: Path) -> bool:
-    """Whether an image lies in a folder of this one, at any depth."""
-    extensions, _ = torchvision_folder()
-    inside = (own for own in folder.iterdir() if own.is_dir())
-    walks = (names for own in inside for _, _, names in os.walk(own, followlinks=True))
-    return any(name.lower().endswith(extensions) for names in walks for name in names)
 
 
 # Lists of images, with labels that begin at 0 or at 1.

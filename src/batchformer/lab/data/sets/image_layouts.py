@@ -9,11 +9,9 @@ from pathlib import Path
 from typing import Literal
 
 from batchformer.lab.data.files.file_lists import one_per_line
-from batchformer.lab.data.files.location import looked_in, not_found
+from batchformer.lab.data.files.location import folder_named, looked_in, not_found
 
 # CIFAR-10 and CIFAR-100.
-
-Name = Literal["cifar10", "cifar100"]
 
 HOST = "www.cs.toronto.edu"
 #: Seconds within which it has to answer.
@@ -223,14 +221,9 @@ def ensure_lists(name: str, lists: Lists) -> None:
 # ImageNet.
 
 
-def _folder(root: str | None, usual: str) -> Path:
-    """`root`, or the folder of the usual name where data is looked for."""
-    return Path(root).expanduser() if root else looked_in() / usual
-
-
 def imagenet_folder(root: str | None) -> Path:
     """The folder of ``train`` and ``val``."""
-    return _folder(root, "imagenet")
+    return folder_named(root, ["imagenet"])
 
 
 def ensure_imagenet(root: str | None) -> None:
@@ -245,6 +238,7 @@ def ensure_imagenet(root: str | None) -> None:
             "folders in both, such as n01440764",
             "register at https://image-net.org/download.php, unpack ILSVRC2012 there and sort the "
             "validation images into class folders",
+            usual="imagenet",
         )
 
 
@@ -257,7 +251,7 @@ def _has_a_class(folder: Path) -> bool:
 
 def voc_folder(root: str | None) -> Path:
     """The folder of ``VOC2007`` and others."""
-    return _folder(root, "VOCdevkit")
+    return folder_named(root, ["VOCdevkit"])
 
 
 def voc_list(root: str | None, name: str) -> Path:
@@ -272,7 +266,7 @@ def voc_list(root: str | None, name: str) -> Path:
 
 def coco_folder(root: str | None) -> Path:
     """The folder of ``annotations``."""
-    return _folder(root, "coco")
+    return folder_named(root, ["coco"])
 
 
 def coco_list(root: str | None, name: str) -> Path:
@@ -319,6 +313,6 @@ def _ensure_files(
             expected,
             f"unpack the archives of {source} there; your own lists are named with "
             "--data.trained-on and --data.scored-on",
-            f"folder {usual}",
+            usual=usual,
             where=f"in {folder}",
         )

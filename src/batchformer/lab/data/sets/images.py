@@ -150,15 +150,10 @@ class LongTailedData(Generic[Part]):
             if part is not None:
                 part.require_fits(f"{self.name}, {name} part", self.classes, self.train)
 
-    @property
-    def train_sha256(self) -> str:
-        """Hash of the training part."""
-        return self.train.sha256
-
     @cached_property
     def split_sha256(self) -> str:
         """Hash of the class names, and of the training and the test part."""
-        return content_hash("\n".join(self.classes), self.train_sha256, self.test.sha256)
+        return content_hash("\n".join(self.classes), self.train.sha256, self.test.sha256)
 
     @property
     def train_counts(self) -> Tensor:
@@ -176,10 +171,10 @@ def classes_of_size(counts: Tensor, least: int, most: int) -> Tensor:
     if most:
         chosen &= counts <= most
     if not chosen.any():
+        bounds = f"{least} to {most}" if most else f"{least} or more"
         raise ValueError(
-            f"no class has {least} to {most or 'any number of'} training images: they have "
-            f"{int(counts.min())} to {int(counts.max())}. Set other --data.min-images and "
-            "--data.max-images"
+            f"no class has {bounds} training images: they have {int(counts.min())} to "
+            f"{int(counts.max())}. Set other --data.min-images and --data.max-images"
         )
     return chosen.nonzero()[:, 0]
 
@@ -205,7 +200,7 @@ def only_classes(data: Data, least: int, most: int) -> Data:
         classes=names,
         name=f"{data.name}_of_{least}_to_{most or 'all'}",
         val=None if data.val is None else renumbered(data.val),
-        part_of=data.train_sha256,
+        part_of=data.train.sha256,
     )
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from batchformer.lab.data.files.file_lists import lines_of
 from batchformer.lab.data.files.location import folder_named, not_found
 
 if TYPE_CHECKING:
@@ -109,16 +110,13 @@ def ensure_present(name: str, root: str | Path | None = None) -> None:
 def read_pair_list(file: Path) -> list[Pair]:
     """Pairs of a list, one ``attribute object`` per line; blank lines are skipped."""
     pairs: list[Pair] = []
-    with file.open(encoding="utf-8-sig") as lines:
-        for number, line in enumerate(lines, start=1):
-            words = line.split()
-            if len(words) == 2:
-                pairs.append((words[0], words[1]))
-            elif words:
-                raise ValueError(
-                    f"{file}, line {number}: expected an attribute, a space and an object, got "
-                    f"{line.strip()!r}"
-                )
+    for number, line in lines_of(file):
+        words = line.split()
+        if len(words) != 2:
+            raise ValueError(
+                f"{file}, line {number}: expected an attribute, a space and an object, got {line!r}"
+            )
+        pairs.append((words[0], words[1]))
     return pairs
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -64,12 +65,12 @@ class LongTailedFiles(LongTailedData[ImageFiles]):
         if self.untested:
             lines.append(
                 f"{len(self.untested)} of {len(self.classes)} classes have training images and no "
-                f"test image, so that no score speaks of them: {shorten(self.untested)}"
+                f"test image, so no score covers them: {shorten(self.untested)}"
             )
         if self.trained_on:
             lines.append(
                 f"{len(self.trained_on):,} of {len(self.test):,} test images are training images "
-                f"too, so that scores are not of new images: {shorten(self.trained_on)}"
+                f"too, so scores are not of new images: {shorten(self.trained_on)}"
             )
         return (*lines, *self.repeats)
 
@@ -78,15 +79,15 @@ class LongTailedFiles(LongTailedData[ImageFiles]):
         """What to know of images that a list names several times."""
         lines = []
         for kind, part in (("training", self.train), ("test", self.test)):
-            labels: dict[str, list[int]] = {}
-            for path, label in zip(part.paths, part.labels.tolist(), strict=True):
-                labels.setdefault(path, []).append(label)
-            again = {path: {*own} for path, own in labels.items() if len(own) > 1}
+            times = Counter(part.paths)
+            again = [path for path, count in times.items() if count > 1]
             if again:
-                several = sum(len(own) > 1 for own in again.values())
+                labelled = {*zip(part.paths, part.labels.tolist(), strict=True)}
+                labels = Counter(path for path, _ in labelled)
+                several = sum(labels[path] > 1 for path in again)
                 lines.append(
-                    f"{len(again):,} of {len(labels):,} {kind} images are listed more than once, "
-                    f"{several:,} of them with several labels: {shorten([*again])}"
+                    f"{len(again):,} of {len(times):,} {kind} images are listed more than once, "
+                    f"{several:,} of them with several labels: {shorten(again)}"
                 )
         return tuple(lines)
 
@@ -276,8 +277,7 @@ def _listed(
     if not file.is_file():
         raise FileNotFoundError(f"there is no list {file}: name another one")
     place = file.parent if root is None else Path(root)
-    read = ImageFiles.from_csv if file.suffix.lower() == ".csv" else ImageFiles.from_list
-    return read(file, place, classes=classes, allow_empty=classes is not None)
+    return ImageFiles.from_list(file, place, classes, allow_empty=classes is not None)
 
 
 def _with_classes(files: ImageFiles, classes: tuple[str, ...]) -> ImageFiles:

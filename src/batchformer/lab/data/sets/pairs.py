@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import hashlib
+import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +16,8 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from batchformer.lab.data.files.file_lists import shorten
+from batchformer.insight.files import write_atomically
+from batchformer.lab.data.files.file_lists import shorten, table_rows
 from batchformer.lab.data.files.image_files import ImageFiles
 
 Phase = Literal["train", "val", "test"]
@@ -128,7 +130,7 @@ class PairFiles:
     train: ImageFiles  # images to train on, of seen pairs; one at least
     val: ImageFiles
     test: ImageFiles
-    remarks: tuple[str, ...] = ()  # what the user should know before
+    remarks: tuple[str, ...] = ()  # what the user should know before training
     skipped: Mapping[str, int] = field(default_factory=dict)  # images left out, by reason
 
     def __post_init__(self) -> None:
@@ -164,8 +166,6 @@ class PairFiles:
         """
         if compositions is None:
             shown = {p: sorted({i.pair for i in images if i.split == p}) for p in PHASES}
-            if not shown["train"]:
-                raise ValueError(f"{name}: there is no image to train on")
             compositions = Compositions.of(shown["train"], shown["val"], shown["test"])
         numbers = {pair: number for number, pair in enumerate(compositions.names)}
         place, classes = Path(root).expanduser(), pair_names(compositions)
@@ -244,18 +244,13 @@ def pair_table(table: str | Path, root: str | Path) -> PairFiles:
 def read_pairs(file: Path) -> list[PairImage]:
     """The rows of a table in order; errors name the line and the column."""
     images: list[PairImage] = []
-    with file.open(encoding="utf-8-sig", newline="") as stream:
-        rows = csv.DictReader(stream)
-        there = [column.strip() for column in rows.fieldnames or ()]
-        rows.fieldnames = there
-        absent = [column for column in COLUMNS if column not in there]
-        if absent:
+    for line, (path, attribute, thing, split) in table_rows(file, COLUMNS):
+        if split not in PHASES:
             raise ValueError(
-                f"{file}, line 1: there is no column {', no '.join(absent)}; its columns are: "
-                f"{', '.join(there) or 'none'}"
+                f"{file}, line {line}, column split: expected one of {', '.join(PHASES)}, got "
+                f"{split!r}"
             )
-        for row in rows:
-            images.append(_image(row, f"{file}, line {rows.line_num}"))
+        images.append(PairImage(path, attribute, thing, split))
     if not images:
         raise ValueError(f"{file} names no images")
     return images
@@ -263,10 +258,9 @@ def read_pairs(file: Path) -> list[PairImage]:
 
 def write_pair_table(file: str | Path, images: Iterable[PairImage]) -> None:
     """Write a table that `pair_table` reads, in the order given."""
-    with Path(file).expanduser().open("w", encoding="utf-8", newline="") as stream:
-        writer = csv.writer(stream, lineterminator="\n")
-        writer.writerow(COLUMNS)
-        writer.writerows(images)
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([COLUMNS, *images])
+    write_atomically(Path(file).expanduser(), text.getvalue().encode())
 
 
 def remarks_on(images: Sequence[PairImage]) -> tuple[str, ...]:
@@ -274,7 +268,7 @@ def remarks_on(images: Sequence[PairImage]) -> tuple[str, ...]:
 
     >>> remarks_on([PairImage("1.jpg", "wet", "cat", "train"), *[
     ...     PairImage(f"{n}.jpg", "wet", "dog", phase) for n, phase in ((2, "val"), (3, "test"))]])
-    ('1 object of the test never occurs in training, so that nothing of it is learned: dog',)
+    ('objects of the test that never occur in training, so that nothing of them is learned: dog',)
     """
     remarks: list[str] = []
     trained = [image for image in images if image.split == "train"]
@@ -288,34 +282,11 @@ def remarks_on(images: Sequence[PairImage]) -> tuple[str, ...]:
     for column, place in (("attribute", 1), ("object", 2)):
         unknown = sorted({i[place] for i in tested} - {i[place] for i in trained})
         if unknown:
-            occur = f"{column} of the test never occurs"
-            if len(unknown) > 1:
-                occur = f"{column}s of the test never occur"
-            them = "it" if len(unknown) == 1 else "them"
             remarks.append(
-                f"{len(unknown)} {occur} in training, so that nothing of {them} is learned: "
-                f"{shorten(unknown)}"
+                f"{column}s of the test that never occur in training, so that nothing of them is "
+                f"learned: {shorten(unknown)}"
             )
     return tuple(remarks)
-
-
-def _image(row: dict[str, str], where: str) -> PairImage:
-    # Values beyond the header are collected under None by the reader.
-    if None in row:
-        raise ValueError(
-            f"{where}: more values than columns; put quotes around a value that has a comma in it"
-        )
-    # A row that is too short has None in its last columns.
-    values = [(row[column] or "").strip() for column in COLUMNS]
-    for column, value in zip(COLUMNS, values, strict=True):
-        if not value:
-            raise ValueError(f"{where}, column {column}: it is empty")
-    path, attribute, thing, split = values
-    if split not in PHASES:
-        raise ValueError(
-            f"{where}, column split: expected one of {', '.join(PHASES)}, got {split!r}"
-        )
-    return PairImage(path, attribute, thing, split)
 
 
 def _refuse_shared(file: Path, images: Sequence[PairImage]) -> None:

@@ -28,8 +28,8 @@ class Family:
     present: Callable[[Any], bool] | None = None
     # Takes a set's name; where it is.
     place: Callable[[str], object] = lambda name: ""
-    # Takes a set's name; what was looked for and where it comes from. None: its place.
-    looked: Callable[[str], str] | None = None
+    # Takes a set's name; what was looked for, and where it comes from.
+    looked: Callable[[str], str] = lambda name: ""
     # Published sets are looked for on disk; the others always have this state.
     state: Literal["published", "embedded", "yours"] = "published"
 
@@ -95,14 +95,17 @@ _LISTED = Family(
 _IMAGENET = Family(
     ensure=lambda data: image_layouts.ensure_imagenet(data.root),
     place=lambda name: image_layouts.imagenet_folder(None),
+    looked=lambda name: f"looked for imagenet/train and imagenet/val in {looked_in()}",
 )
 _VOC = Family(
     ensure=lambda data: image_layouts.ensure_voc(data.root, (*data.trained_on, *data.scored_on)),
     place=lambda name: image_layouts.voc_folder(None),
+    looked=lambda name: f"looked for VOCdevkit/VOC2007 and VOCdevkit/VOC2012 in {looked_in()}",
 )
 _COCO = Family(
     ensure=lambda data: image_layouts.ensure_coco(data.root, (*data.trained_on, *data.scored_on)),
     place=lambda name: image_layouts.coco_folder(None),
+    looked=lambda name: f"looked for coco/annotations in {looked_in()}",
 )
 _DOMAINS = Family(
     ensure=lambda data: domain_layouts.ensure_present(data.name, data.root, data.lists),
@@ -168,7 +171,6 @@ def places() -> Iterator[tuple[str, State, str]]:
         )
         state = family.state_of(usual)
         if state == "absent":
-            looked = family.looked(name) if family.looked else f"looked in {family.place(name)}"
-            yield name, state, looked
+            yield name, state, family.looked(name)
         elif state != "yours":
             yield name, state, str(family.place(name))

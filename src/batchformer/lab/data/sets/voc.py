@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 import torch
 from torch import Tensor
 
-from batchformer.lab.data.files.file_lists import one_per_line
+from batchformer.lab.data.files.file_lists import lines_of, one_per_line
 from batchformer.lab.data.sets.image_layouts import ensure_voc, voc_list
 
 #: The classes of Pascal VOC, in their official order.
@@ -59,7 +59,7 @@ class BoxedImages:
     train: tuple[BoxedImage, ...]  # images with at least one object each
     test: tuple[BoxedImage, ...]  # every image of the lists, also those without an object
     split_sha256: str
-    remarks: tuple[str, ...] = ()  # what the user should know before
+    remarks: tuple[str, ...] = ()  # what the user should know before training
 
     @property
     def train_counts(self) -> Tensor:
@@ -174,7 +174,6 @@ def _files(root: str | None, name: str) -> list[tuple[Path, Path]]:
     """Image and annotation of every line of a list; a missing image is named as .jpg."""
     file = voc_list(root, name)
     folder = file.parents[2]
-    lines = [line.strip() for line in file.read_text().splitlines()]
     found: dict[str, list[str]] = {}
     try:
         with os.scandir(folder / "JPEGImages") as entries:
@@ -189,7 +188,7 @@ def _files(root: str | None, name: str) -> list[tuple[Path, Path]]:
         ending = min(found.get(line, ENDINGS[:1]), key=lambda e: ENDINGS.index(e.lower()))
         return folder / "JPEGImages" / f"{line}{ending}"
 
-    return [(image(line), folder / "Annotations" / f"{line}.xml") for line in lines if line]
+    return [(image(line), folder / "Annotations" / f"{line}.xml") for _, line in lines_of(file)]
 
 
 def require_files(paths: Iterable[Path]) -> None:

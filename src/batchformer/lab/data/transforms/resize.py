@@ -297,7 +297,7 @@ def gaussian_blur(x: Tensor, sigma: Tensor, kernel_size: int) -> Tensor:
     if min(height, width) <= radius:
         raise ValueError(
             f"images of {height} x {width} are too small to reflect the {radius} pixels that a "
-            f"kernel of {kernel_size} needs on each side; set a smaller sigma"
+            f"kernel of {kernel_size} needs on each side; use larger images or a smaller sigma"
         )
     offset = torch.arange(-radius, radius + 1) / sigma.double()[:, None]
     kernel = (-0.5 * offset**2).exp()
