@@ -14,7 +14,7 @@ from batchformer.lab.config.methods import ModuleConfig
 from batchformer.lab.config.training import OptimConfig
 from batchformer.lab.methods.classifier import classifier_of, make_encoder
 from batchformer.lab.models.build import build_model
-from batchformer.lab.models.heads import CosineClassifier, replace_classifier
+from batchformer.lab.models.heads import CosineClassifier, WithFeatureLayer, replace_classifier
 
 COUNTS = torch.tensor([50, 20, 10, 5, 1])
 
@@ -100,6 +100,16 @@ def test_transformers_are_classified_by_timms_own_path(make: Any, name: str) -> 
         mixed = network.head(built.encoder(built.features(x)))
         torch.testing.assert_close(both[4:], mixed)
     assert check(built, x).passed
+
+
+@pytest.mark.parametrize("layer", [0, 6])
+def test_the_head_of_a_network_may_widen_its_features(make: Any, layer: int) -> None:
+    """As in MobileNetV3: the encoder, or a layer before it, has the channels after the head."""
+    network: Any = build_model("mobilenetv3_small_050", 5)
+    network = WithFeatureLayer(network, layer) if layer else network
+    method = make("cross_entropy", options={"network": network}, heads=2)
+    assert method.encoder.dim == network.get_classifier().in_features == (layer or 1024)
+    assert method.train()(torch.randn(4, 3, 32, 32)).shape == (8, 5)
 
 
 @pytest.mark.parametrize(

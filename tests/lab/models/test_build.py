@@ -12,15 +12,16 @@ from batchformer.lab.models.build import (
     models_with_weights,
     train_last_block,
 )
+from batchformer.lab.models.heads import feature_width
 
 
-@pytest.mark.parametrize("name", [*OWN, "resnet18"])
+@pytest.mark.parametrize("name", [*OWN, "resnet18", "mobilenetv3_small_050"])
 def test_every_network_keeps_the_contract(name: str) -> None:
     model = build_model(name, 7)
     shape = {"digits_net": (1, 8, 8), "digits16_net": (1, 16, 16)}.get(name, (3, 32, 32))
     x = torch.randn(2, *shape)
     features = model.forward_head(model.forward_features(x), pre_logits=True)
-    assert features.shape == (2, model.num_features)
+    assert features.shape == (2, feature_width(model))
     model.eval()
     features = model.forward_head(model.forward_features(x), pre_logits=True)
     torch.testing.assert_close(model.get_classifier()(features), model(x))

@@ -17,6 +17,7 @@ from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optimizer_step import Batch
 from batchformer.lab.losses.attention_labels import attended_labels, permute_others
 from batchformer.lab.methods.class_context import ClassContext, class_row_loss
+from batchformer.lab.models.heads import feature_width
 from batchformer.nn.module import BatchFormer, two_streams
 from batchformer.nn.randomness import drawing
 from batchformer.nn.streams import stream_loss, weigh_streams
@@ -37,7 +38,7 @@ class Classifier(Method):
 
     Args:
         network: with timm's contract: ``forward_features``, ``forward_head(x, pre_logits=True)``,
-            ``get_classifier`` and ``num_features``.
+            ``get_classifier``, ``num_features``, and ``head_hidden_size`` if its head widens them.
         module: BatchFormer's settings; ``enabled=False`` is the baseline.
         groups: G equal blocks of rows in a batch, one domain each; some methods compare domains.
         classes: K, for class rows in the batch (``module.context``) and soft labels.
@@ -187,11 +188,6 @@ def pooled_features(network: Any, x: Tensor) -> Tensor:
     """Pooled features ``(N, C)`` of images, by a network with timm's contract."""
     features: Tensor = network.forward_head(network.forward_features(x), pre_logits=True)
     return features
-
-
-def feature_width(network: Any) -> int:
-    """Channels C of a network's pooled features."""
-    return int(network.num_features)
 
 
 def head_of(network: Any) -> nn.Module:

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from batchformer.lab.config.training import OptimConfig
 from batchformer.lab.engine.optimizer_step import Batch
 from batchformer.lab.losses.domains import coral, irm_penalty, mdd, vrex
-from batchformer.lab.methods.classifier import Classifier, feature_width
+from batchformer.lab.methods.classifier import Classifier
 from batchformer.lab.models.domains import insert_mixstyle, reverse_gradient
-from batchformer.lab.models.heads import replace_classifier
+from batchformer.lab.models.heads import feature_width, replace_classifier
 from batchformer.nn.randomness import drawing
 from batchformer.nn.streams import match
 
