@@ -52,7 +52,7 @@ def in_parts(state: dict[str, Tensor]) -> dict[str, Any]:
     [
         lambda state: state,
         lambda state: {"state_dict": {f"module.{k}": v for k, v in state.items()}, "epoch": 1},
-        lambda state: {"model": {f"_orig_mod.{k}": v for k, v in state.items()}},
+        lambda state: {"model": {f"_orig_mod.module.{k}": v for k, v in state.items()}},
         in_parts,
     ],
 )

@@ -289,11 +289,11 @@ def _state(found: Any, file: Path) -> Weights:
 
 
 def _without_prefixes(found: Weights) -> Weights:
-    weights = dict(found)
+    """Without the prefixes of all wrappers, in whatever order they were put around a network."""
     for prefix in PREFIXES:
-        if all(name.startswith(prefix) for name in weights):
-            weights = {name.removeprefix(prefix): value for name, value in weights.items()}
-    return weights
+        if found and all(name.startswith(prefix) for name in found):
+            return _without_prefixes({n.removeprefix(prefix): v for n, v in found.items()})
+    return found
 
 
 def _shape(value: Tensor | None) -> str:
