@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from batchformer.lab.losses import require_shapes
+from batchformer.lab.losses import require_shapes, widened
 from batchformer.lab.losses.long_tailed import ClassCounts, checked_counts
 
 #: Added to the share of each class, so that a class without images has a finite logarithm.
@@ -109,5 +109,6 @@ class CentreLoss(nn.Module):
         self.register_buffer("class_counts", counts.float(), persistent=False)
 
     def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Loss of centre logits (N, K) against targets (N,)."""
-        return F.cross_entropy(logits + log_prior(self.class_counts, logits.dtype), targets)
+        """Loss of centre logits (N, K) against targets (N,), in float32 or wider."""
+        scores = widened(logits)
+        return F.cross_entropy(scores + log_prior(self.class_counts, scores.dtype), targets)
