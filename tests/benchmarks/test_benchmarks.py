@@ -96,6 +96,7 @@ def test_frozen_features(features: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_few_images(features: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(few_images, "UPDATES", 20)
+    monkeypatch.setattr(few_images, "HIDDEN", 32)
     train, _ = frozen_features.read(features)
     few, more = (few_images.some_of_each(train, n, seed=5) for n in (3, 6))
     assert few[1].bincount().tolist() == [3, 3, 3, 3]
@@ -131,10 +132,10 @@ def test_features_of_images(tmp_path: Path) -> None:
 
 
 def test_contrast() -> None:
-    images = TwoViews("ResNet-32", "resnet32", 10, 32, hidden=16, dim=8)
+    images = TwoViews("images", "test_resnet", 10, 32, hidden=16, dim=8)
     features = TwoViews("features", "", 0, 0, hidden=16, dim=8, channels=32)
     table = measure_contrast(ONCE, [(images, 4, (EAGER,)), (features, 8, (EAGER,))])
-    assert [row[:2] for row in table.rows] == [("ResNet-32", 4), ("features", 8)]
+    assert [row[:2] for row in table.rows] == [("images", 4), ("features", 8)]
     for row in table.rows:
         plain, both, _, rate, share, alone = row[3:]
         assert isinstance(plain, Spread) and isinstance(both, Spread)
@@ -240,10 +241,10 @@ def _quick_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("_quick_compiler")
 def test_attached_steps() -> None:
-    table = attached.measure(ONCE, [attached.Case("ResNet-32", "resnet32", 4, 32, 10)])
+    table = attached.measure(ONCE, [attached.Case("small", "test_resnet", 4, 32, 10)])
     assert [row[:3] for row in table.rows] == [
-        ("ResNet-32", 4, "eager"),
-        ("ResNet-32", 4, "compiled"),
+        ("small", 4, "eager"),
+        ("small", 4, "compiled"),
     ], table.notes
     assert all(isinstance(cell, Spread) for row in table.rows for cell in row[3:])
 
@@ -261,6 +262,7 @@ def test_kernels_of_the_laboratory() -> None:
             torch.testing.assert_close(other, first)
 
 
+@pytest.mark.usefixtures("_quick_compiler")
 def test_attention_kernels() -> None:
     table = attention_kernels.measure(ONCE, (((6, 16), ("fp32",)),))
     assert [row[3] for row in table.rows] == [
