@@ -72,10 +72,11 @@ def paco(
         class_counts=(class_counts, "K"),
         queue_valid=(queue_valid, "Q"),
     )
-    dtype = torch.promote_types(torch.promote_types(queries.dtype, keys.dtype), torch.float32)
+    queries = widened(queries)
+    dtype = queries.dtype
     with torch.autocast(queries.device.type, enabled=False):
-        others = torch.cat([queries.to(dtype), keys.to(dtype), queue.to(dtype)])
-        samples = queries.to(dtype) @ others.T / temperature  # (N, 2N + Q)
+        others = torch.cat([queries, keys.to(dtype), queue.to(dtype)])
+        samples = queries @ others.T / temperature  # (N, 2N + Q)
     centres = centre_logits.to(dtype) + log_prior(class_counts, dtype)  # (N, K)
 
     rows = torch.arange(len(queries), device=queries.device)
