@@ -33,6 +33,15 @@ def test_an_unknown_name_is_answered_with_the_nearest() -> None:
         build_model("resnet_32", 7)
 
 
+@pytest.mark.parametrize(
+    "name", ["deit_tiny_distilled_patch16_224", "crossvit_tiny_240", "volo_d1_224"]
+)
+def test_networks_of_several_classifiers_are_refused(name: str) -> None:
+    """VOLO adds the logits of its patches to those of its class token."""
+    with torch.device("meta"), pytest.raises(ValueError, match=f"{name} has several classifiers"):
+        build_model(name, 7)
+
+
 @pytest.mark.parametrize("name", EXPERTS)
 def test_every_network_of_experts_keeps_its_contract(name: str) -> None:
     with torch.device("meta"):
