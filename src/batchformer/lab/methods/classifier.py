@@ -57,8 +57,9 @@ class Classifier(Method):
         super().__init__()
         if not hasattr(network, "forward_head"):
             raise ValueError(
-                f"{type(self).__name__} needs a network with one classifier, such as resnet32; "
-                f"{type(network).__name__} has several experts and is for the method ride."
+                f"{type(self).__name__} needs a network with one classifier and timm's contract, "
+                f"such as resnet32, and {type(network).__name__} has no forward_head; one of "
+                "several experts is for the method ride."
             )
         self.network, self.criterion, self.config = network, criterion, module
         self.hyper = hyper
