@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,6 +25,7 @@ from scipy.stats import binom
 from torch._C._autograd import DeviceType
 from torchvision.transforms import CenterCrop, Compose, Normalize, Resize, ToTensor
 
+import batchformer
 from batchformer.lab.bench.layer import LayerPair
 from batchformer.lab.bench.measure import BenchSettings
 from batchformer.lab.bench.step import EAGER, UpdateRunner
@@ -196,6 +198,13 @@ def test_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_kernels_have_families(name: str, expected: str) -> None:
     assert expected in family(name)
+
+
+def test_the_families_know_no_kernel_that_is_gone() -> None:
+    files = Path(batchformer.__file__).parent.rglob("kernels/*.py")
+    sources = "".join(file.read_text() for file in files)
+    names = re.findall(r"\^(_\w+)", " ".join(pattern for pattern, _ in profile.FAMILIES))
+    assert names and [name for name in names if f"def {name}" not in sources] == []
 
 
 def test_profile(monkeypatch: pytest.MonkeyPatch) -> None:
