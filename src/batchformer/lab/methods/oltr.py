@@ -99,7 +99,7 @@ class Oltr(Classifier):
 
 
 def insert_attention(network: nn.Module, hyper: MethodConfig) -> SpatialAttention:
-    """Put attention behind the network's part of this name, where features are pooled next."""
+    """Put attention behind the part that ``hyper.attention_after`` names; pooling comes next."""
     body = network.body if isinstance(network, WithFeatureLayer) else network
     parts = dict(body.named_children())
     name = hyper.attention_after
