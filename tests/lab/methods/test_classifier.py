@@ -122,6 +122,14 @@ def test_a_replaced_classifier_is_the_one_in_use(name: str) -> None:
     assert network.get_classifier() is head  # type: ignore[operator]
 
 
+def test_a_classifier_of_maps_is_refused_where_one_is_needed(make: Any) -> None:
+    options = {"network": build_model("dla46_c", 5)}
+    for name in ("cross_entropy", "ldam"):
+        with pytest.raises(ValueError, match=r"DLA classifies maps by a convolution.*--model"):
+            make(name, options=options)
+    assert make("knn", options=options).encoder is None
+
+
 def test_another_kind_of_classifier_is_named() -> None:
     network = build_model("digits_net", 3)
     replace_classifier(network, CosineClassifier(64, 3))

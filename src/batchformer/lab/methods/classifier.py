@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from batchformer.insight.relations import Relations
 from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.config.training import OptimConfig
-from batchformer.lab.engine.method import Method
+from batchformer.lab.engine.method import Method, Untrained
 from batchformer.lab.engine.optimizer_step import Batch
 from batchformer.lab.losses.attention_labels import attended_labels, permute_others
 from batchformer.lab.methods.class_context import ClassContext, class_row_loss
@@ -60,6 +60,13 @@ class Classifier(Method):
                 f"{type(self).__name__} needs a network with one classifier and timm's contract, "
                 f"such as resnet32, and {type(network).__name__} has no forward_head; one of "
                 "several experts is for the method ride."
+            )
+        # Neighbours vote without the classifier.
+        if isinstance(head_of(network), nn.Conv2d) and not isinstance(self, Untrained):
+            raise ValueError(
+                f"{type(network).__name__} classifies maps by a convolution, and "
+                f"{type(self).__name__} needs a classifier of pooled features: set --model to "
+                "another network, such as resnet50."
             )
         self.network, self.criterion, self.config = network, criterion, module
         self.hyper = hyper
