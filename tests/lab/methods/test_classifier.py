@@ -128,6 +128,9 @@ def test_a_classifier_of_maps_is_refused_where_one_is_needed(make: Any) -> None:
         with pytest.raises(ValueError, match=r"DLA classifies maps by a convolution.*--model"):
             make(name, options=options)
     assert make("knn", options=options).encoder is None
+    layered = {"network": WithFeatureLayer(build_model("dla46_c", 5), 6)}  # it has its own
+    method = make("cross_entropy", options=layered, heads=2).train()
+    assert method(torch.randn(4, 3, 64, 64)).shape == (8, 5)
 
 
 def test_another_kind_of_classifier_is_named() -> None:

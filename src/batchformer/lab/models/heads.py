@@ -103,7 +103,8 @@ class WithFeatureLayer(WithClassifier):
                 f"hyper.feature-layer {width} stands between pooled features and one classifier, "
                 f"and {type(body).__name__} has several; set --hyper.feature-layer 0"
             )
-        classes = int(contract.get_classifier().out_features)
+        head = contract.get_classifier()
+        classes = int(head.out_channels if isinstance(head, nn.Conv2d) else head.out_features)
         replace_classifier(body, nn.Identity())
         self.body, self.num_features = body, width
         self.layer = nn.Linear(feature_width(body), width)
