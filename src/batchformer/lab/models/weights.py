@@ -107,7 +107,8 @@ def read_weights(file: Path, stride_told: bool = False) -> StoredWeights:
     except OSError:
         raise
     except Exception as error:  # bytes that are not a pickle raise anything
-        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        # torch's next sentence advises to load without this safety.
+        reason = f"{type(error).__name__}: {error}".splitlines()[0].partition(". ")[0]
         raise ValueError(
             f"{file} holds more than weights, or is damaged, or no file of torch.save; only "
             "tensors are loaded, as anything else could run code. Save the state dict alone: "
