@@ -38,7 +38,7 @@ from batchformer.lab.methods.momentum import (
 )
 from batchformer.lab.models.heads import feature_width, normalised_projector, projector
 from batchformer.lab.models.norms import normalise_in_parts
-from batchformer.nn.exchange import gather, row_counts, rows_of_rank, world_size
+from batchformer.nn.exchange import gather, row_counts, rows_of_rank
 from batchformer.nn.randomness import drawing
 
 
@@ -140,11 +140,6 @@ class Moco(Method):
         momentum = self.momentum()
         update_average_(self.key_network, self.network, momentum)
         update_average_(self.key_head, self.head, momentum)
-
-    def why_eager(self) -> str | None:
-        if world_size() > 1:
-            return "ranks exchange their keys, and first their numbers of keys"
-        return None
 
 
 def unit_rows(rows: Tensor) -> Tensor:
