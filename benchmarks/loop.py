@@ -55,7 +55,7 @@ def measure(settings: BenchSettings, network: TimedNetwork = RESNET32, size: int
         ("update", "ms", "the loop adds, %"),
         settings.environment(torch.float32),
         notes=[
-            "Bare and looped updates alternate on one network, each waited for",
+            "Bare and looped updates alternate on one network; each is waited for",
             f"A block is {BLOCK} updates with {BLOCK // LOG_EVERY} records and a checkpoint "
             f"among them, compared with the {BLOCK} bare updates in between",
         ],

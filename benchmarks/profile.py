@@ -33,7 +33,7 @@ FAMILIES: tuple[tuple[str, str], ...] = (
     ),
     (r"gemm|cutlass|nvjet|cublas|splitk", "matrix products"),
     (
-        r"softmax|layer_?norm|dropout|^_forward|^_backward|^_delta|^_project|^_finish|^_sum\b|nll",
+        r"softmax|layer_?norm|dropout|^_forward|^_backward|^_delta|nll",
         "attention, layer norm, dropout, loss",
     ),
     (r"memcpy|memset|copy|fill|catarray", "copies, casts and fills"),

@@ -21,11 +21,11 @@ ADAM = OptimConfig(name="adam", lr=1e-3, betas=(0.5, 0.999), weight_decay=0.0)
 SEEN, UNSEEN = torch.tensor([0, 1, 3, 4, 5, 6, 8, 9]), torch.tensor([2, 7])
 
 
-def linear_classes(rows: int = 30) -> tuple[Tensor, Tensor, Tensor]:
+def linear_classes() -> tuple[Tensor, Tensor, Tensor]:
     """Features (N, 12) and labels of ten classes, whose means are linear in attributes (10, 5)."""
     draw = torch.Generator().manual_seed(0)
     attributes = F.normalize(torch.randn(10, 5, generator=draw), dim=1)
-    labels = torch.arange(10).repeat_interleave(rows)
+    labels = torch.arange(10).repeat_interleave(30)
     means = 1 + 0.5 * attributes @ torch.randn(5, 12, generator=draw)
     features = (means[labels] + 0.1 * torch.randn(len(labels), 12, generator=draw)).clamp(min=0)
     return features, labels, attributes
@@ -65,21 +65,19 @@ def made(name: str, hyper: dict[str, Any] | None = None, seed: int = 0, **module
     )
 
 
-def feed(
-    batch_size: int = 32, times: int = 2, features: Tensor = FEATURES, device: Any = "cpu"
-) -> FeatureFeed:
-    return FeatureFeed(features[TRAINED], LABELS[TRAINED], batch_size, 1, device, times=times)
+def feed(batch_size: int = 32, times: int = 2, features: Tensor = FEATURES) -> FeatureFeed:
+    return FeatureFeed(features[TRAINED], LABELS[TRAINED], batch_size, 1, "cpu", times=times)
 
 
 def optimizer_step(**train: Any) -> OptimizerStep:
     return OptimizerStep(TrainConfig(**train), CPU)
 
 
-def one_part(n: int = 16, noise: int = 4, features: Tensor = FEATURES) -> dict[str, Tensor]:
+def one_part(features: Tensor = FEATURES) -> dict[str, Tensor]:
     """The batch of one step of a critic."""
     draw = torch.Generator().manual_seed(3)
-    batch = feed(n, 1, features).batch(0)
-    drawn, share = torch.randn(n, noise, generator=draw), torch.rand(n, 1, generator=draw)
+    batch = feed(16, 1, features).batch(0)
+    drawn, share = torch.randn(16, 4, generator=draw), torch.rand(16, 1, generator=draw)
     return {"x": batch["x"], "y": batch["y"], "noise": drawn, "share": share}
 
 

@@ -127,13 +127,26 @@ def test_ranks_are_timed() -> None:
     assert all(len(seconds) == 2 and min(seconds) > 0 for seconds in found.values())
 
 
-def test_a_rank_that_fails_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("ends", "words"),
+    [
+        ("echo more >&2; echo no heads >&2; exit 1", "a rank failed: no heads"),
+        ("kill -9 $$", "a rank failed: status -9"),
+        ("exec sleep 60", "the ranks did not end within 2 seconds"),
+    ],
+)
+def test_a_rank_that_fails_says_why_and_the_others_do_not_wait(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ends: str, words: str
+) -> None:
+    """The second of two ranks ends so; the first waits for it."""
     broken = tmp_path / "python"
-    broken.write_text("#!/bin/sh\necho more >&2\necho no heads >&2\nexit 1\n")
+    last = 'case "$*" in *\'"rank": 1\'*) ' + ends + ";; esac"
+    broken.write_text(f"#!/bin/sh\n{last}\nexec sleep 60\n")
     broken.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(broken))
-    with pytest.raises(RuntimeError, match=r"^a rank failed: no heads$"):
-        time_ranks(Case(1, 3, 7), rounds=2)
+    monkeypatch.setattr(bench, "TIMEOUT_S", 2)
+    with pytest.raises(RuntimeError, match=f"^{words}$"):
+        time_ranks(Case(2, 3, 7), rounds=2)
 
 
 def test_a_case_that_fails_costs_its_row(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -164,6 +164,8 @@ def test_without_samples_it_is_the_loss_of_the_centres() -> None:
         loss(x.centres, x.targets), F.cross_entropy(x.centres + priors, x.targets)
     )
     assert loss.state_dict() == {}, "counts describe the data"
+    half, many = x.centres.half(), CentreLoss([70_000, 900, 2])  # 70,000 is infinite in float16
+    torch.testing.assert_close(many(half, x.targets), many(half.float(), x.targets))
 
 
 def test_wrong_shapes_are_refused() -> None:

@@ -155,6 +155,8 @@ def test_the_settings_of_the_context() -> None:
         losses, without = method.step(batch), plain.step(batch)
         torch.testing.assert_close(losses["loss"], without["loss"] + 2 * losses["class_loss"])
     assert context_of(method).momentum == 0.5
+    with pytest.raises(ValueError, match="needs the number of classes, got classes=0"):
+        ClassContext(8, classes=0)
 
 
 def test_eval_moves_no_mean() -> None:

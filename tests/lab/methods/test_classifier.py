@@ -14,7 +14,7 @@ from batchformer.lab.config.methods import ModuleConfig
 from batchformer.lab.config.training import OptimConfig
 from batchformer.lab.methods.classifier import classifier_of, make_encoder
 from batchformer.lab.models.build import build_model
-from batchformer.lab.models.heads import CosineClassifier, replace_classifier
+from batchformer.lab.models.heads import CosineClassifier, WithFeatureLayer, replace_classifier
 
 COUNTS = torch.tensor([50, 20, 10, 5, 1])
 
@@ -102,6 +102,16 @@ def test_transformers_are_classified_by_timms_own_path(make: Any, name: str) -> 
     assert check(built, x).passed
 
 
+@pytest.mark.parametrize("layer", [0, 6])
+def test_the_head_of_a_network_may_widen_its_features(make: Any, layer: int) -> None:
+    """As in MobileNetV3: the encoder, or a layer before it, has the channels after the head."""
+    network: Any = build_model("mobilenetv3_small_050", 5)
+    network = WithFeatureLayer(network, layer) if layer else network
+    method = make("cross_entropy", options={"network": network}, heads=2)
+    assert method.encoder.dim == network.get_classifier().in_features == (layer or 1024)
+    assert method.train()(torch.randn(4, 3, 32, 32)).shape == (8, 5)
+
+
 @pytest.mark.parametrize(
     "name", ["resnet32", "digits_net", "convnext_atto", "vit_tiny_patch16_224"]
 )
@@ -110,6 +120,17 @@ def test_a_replaced_classifier_is_the_one_in_use(name: str) -> None:
     head = nn.Linear(network.num_features, 7)  # type: ignore[arg-type]
     replace_classifier(network, head)
     assert network.get_classifier() is head  # type: ignore[operator]
+
+
+def test_a_classifier_of_maps_is_refused_where_one_is_needed(make: Any) -> None:
+    options = {"network": build_model("dla46_c", 5)}
+    for name in ("cross_entropy", "ldam"):
+        with pytest.raises(ValueError, match=r"DLA classifies maps by a convolution.*--model"):
+            make(name, options=options)
+    assert make("knn", options=options).encoder is None
+    layered = {"network": WithFeatureLayer(build_model("dla46_c", 5), 6)}  # it has its own
+    method = make("cross_entropy", options=layered, heads=2).train()
+    assert method(torch.randn(4, 3, 64, 64)).shape == (8, 5)
 
 
 def test_another_kind_of_classifier_is_named() -> None:

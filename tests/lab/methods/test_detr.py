@@ -218,6 +218,15 @@ def test_a_step_is_the_mean_of_two_streams_written_out(boxed: Any, kind: detr.Ki
     torch.testing.assert_close(loss, (of_plain.loss + of_mixed.loss) / 2)
 
 
+@pytest.mark.parametrize(("streams", "factor"), [("shared", 2), ("mixed_only", 1)])
+def test_only_the_loss_of_two_streams_has_a_scale(boxed: Any, streams: str, factor: int) -> None:
+    mean, total = (
+        build(enabled=True, streams=streams, loss_scale=scale).train().step(boxed)["loss"]
+        for scale in ("mean", "sum")
+    )
+    torch.testing.assert_close(total, factor * mean)
+
+
 @pytest.mark.parametrize("module", [{}, {"encoder": "none"}, {"attend": "self"}])
 def test_eval_is_the_plain_detector(boxed: Any, module: dict[str, Any]) -> None:
     method, plain = build(enabled=True, **module).eval(), build().eval()

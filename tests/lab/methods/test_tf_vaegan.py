@@ -36,7 +36,7 @@ def feed(batch_size: int = 32, times: int = 2) -> Any:
 
 
 def part() -> dict[str, Tensor]:
-    return one_part(features=FEATURES)
+    return one_part(FEATURES)
 
 
 def leaky(x: Tensor) -> Tensor:

@@ -12,15 +12,16 @@ from batchformer.lab.models.build import (
     models_with_weights,
     train_last_block,
 )
+from batchformer.lab.models.heads import feature_width
 
 
-@pytest.mark.parametrize("name", [*OWN, "resnet18"])
+@pytest.mark.parametrize("name", [*OWN, "resnet18", "mobilenetv3_small_050"])
 def test_every_network_keeps_the_contract(name: str) -> None:
     model = build_model(name, 7)
     shape = {"digits_net": (1, 8, 8), "digits16_net": (1, 16, 16)}.get(name, (3, 32, 32))
     x = torch.randn(2, *shape)
     features = model.forward_head(model.forward_features(x), pre_logits=True)
-    assert features.shape == (2, model.num_features)
+    assert features.shape == (2, feature_width(model))
     model.eval()
     features = model.forward_head(model.forward_features(x), pre_logits=True)
     torch.testing.assert_close(model.get_classifier()(features), model(x))
@@ -30,6 +31,15 @@ def test_every_network_keeps_the_contract(name: str) -> None:
 def test_an_unknown_name_is_answered_with_the_nearest() -> None:
     with pytest.raises(ValueError, match=r"no model 'resnet_32'.*resnet32"):
         build_model("resnet_32", 7)
+
+
+@pytest.mark.parametrize(
+    "name", ["deit_tiny_distilled_patch16_224", "crossvit_tiny_240", "volo_d1_224"]
+)
+def test_networks_of_several_classifiers_are_refused(name: str) -> None:
+    """VOLO adds the logits of its patches to those of its class token."""
+    with torch.device("meta"), pytest.raises(ValueError, match=f"{name} has several classifiers"):
+        build_model(name, 7)
 
 
 @pytest.mark.parametrize("name", EXPERTS)

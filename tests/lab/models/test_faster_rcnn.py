@@ -9,7 +9,7 @@ import torch
 from timm.models import resnet
 from torch import Tensor, nn
 
-from batchformer.lab.models import faster_rcnn as module
+from batchformer.lab.data.transforms import IMAGENET
 from batchformer.lab.models.faster_rcnn import (
     AlignedPool,
     C4Backbone,
@@ -106,7 +106,7 @@ def test_nothing_is_resized(training: bool) -> None:
     assert made.image_sizes == [(64, 50), (40, 70)] and made.tensors.shape == (2, 3, 64, 96)
     for one, other in zip(same, targets, strict=True):
         assert torch.equal(one["boxes"], other["boxes"])
-    mean, std = (torch.tensor(t).view(3, 1, 1) for t in (module.MEAN, module.STD))
+    mean, std = (torch.tensor(t).view(3, 1, 1) for t in (IMAGENET.mean, IMAGENET.std))
     torch.testing.assert_close(made.tensors[0, :, :, :50], (images[0] - mean) / std)
     assert not made.tensors[0, :, :, 50:].any() and not made.tensors[1, :, 40:].any()
 

@@ -62,7 +62,7 @@ def test_it_says_what_it_is() -> None:
     assert repr(CosineClassifier(3, 2)) == expected
 
 
-# MoCo's heads.
+# MoCo's heads; test_moco_reference.py computes MoCo-v3's.
 
 
 def test_parameters_of_the_papers() -> None:
@@ -98,23 +98,6 @@ def test_the_front_comes_first_and_changes_no_draw_of_the_rest() -> None:
     first = F.linear(x, head[0].weight, head[0].bias)  # type: ignore[arg-type]
     standardised = (first - first.mean(0)) / (first.var(0, unbiased=False) + 1e-5).sqrt()
     torch.testing.assert_close(head(x), plain(F.relu(standardised)))
-
-
-def test_the_normalised_head_by_hand() -> None:
-    head = normalised_projector(6, 3, layers=2, hidden=5).double()
-    x = torch.randn(9, 6, dtype=torch.float64)
-
-    def standardised(rows: torch.Tensor) -> torch.Tensor:
-        return (rows - rows.mean(0)) / (rows.var(0, unbiased=False) + 1e-5).sqrt()
-
-    first, last = (part for part in head if isinstance(part, nn.Linear))
-    norm = head[1]
-    assert first.bias is None and last.bias is None
-    with torch.no_grad():
-        norm.weight.uniform_(0.5, 2)
-        norm.bias.normal_()
-    hidden = F.relu(standardised(x @ first.weight.T) * norm.weight + norm.bias)
-    torch.testing.assert_close(head(x), standardised(hidden @ last.weight.T))
 
 
 def test_no_layer_is_refused() -> None:

@@ -131,6 +131,7 @@ def test_a_model_on_the_cpu_never_imports_triton(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_nothing_prevents_compiled_kernels_on_a_gpu() -> None:
     pytest.importorskip("triton")
     assert conv_unsupported_reason(X.cuda(), conv().cuda()) is None

@@ -52,7 +52,7 @@ def in_parts(state: dict[str, Tensor]) -> dict[str, Any]:
     [
         lambda state: state,
         lambda state: {"state_dict": {f"module.{k}": v for k, v in state.items()}, "epoch": 1},
-        lambda state: {"model": {f"_orig_mod.{k}": v for k, v in state.items()}},
+        lambda state: {"model": {f"_orig_mod.module.{k}": v for k, v in state.items()}},
         in_parts,
     ],
 )
@@ -130,8 +130,9 @@ def test_files_without_weights(tmp_path: Path, content: Any, words: str) -> None
 def test_a_damaged_or_empty_file(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "w.pth").write_bytes(content)
     words = "holds more than weights, or is damaged" if content else "is empty: name another"
-    with pytest.raises(ValueError, match=rf"w\.pth {words}"):
+    with pytest.raises(ValueError, match=rf"w\.pth {words}") as told:
         read_weights(tmp_path / "w.pth")
+    assert "weights_only" not in str(told.value), "nobody is told to let the file run code"
 
 
 def test_all_fits(source: nn.Module) -> None:
@@ -437,11 +438,10 @@ def test_experts_are_made_of_bottlenecks_too() -> None:
     assert all(b.conv1.stride == (2, 2) and b.conv2.stride == (1, 1) for b in blocks)
 
 
-@pytest.mark.parametrize("to", ["1x1", "3x3"])
-@pytest.mark.parametrize("name", ["resnet18", "resnet32", "vit_tiny_patch16_224"])
-def test_networks_without_bottlenecks_are_refused(name: str, to: Place) -> None:
+@pytest.mark.parametrize("name", ["resnet18", "vit_tiny_patch16_224"])
+def test_networks_without_bottlenecks_are_refused(name: str) -> None:
     with pytest.raises(ValueError, match=r"no bottlenecks of timm's or torchvision's.*--model"):
-        move_stride(build_model(name, 3), to)
+        move_stride(build_model(name, 3), "1x1")
 
 
 @pytest.mark.parametrize("layer", [nn.AvgPool2d, timm.layers.BlurPool2d])

@@ -127,26 +127,41 @@ def time_ranks(case: Case, rounds: int, on_gpu: bool = False) -> dict[str, list[
     """Seconds of a step by round, of the slowest rank, without and with exchange."""
     with tempfile.TemporaryDirectory() as folder:
         work = {**asdict(case), "rounds": rounds, "on_gpu": on_gpu, "folder": folder}
-        ranks = [
-            subprocess.Popen(
-                [sys.executable, "-m", __name__, json.dumps({**work, "rank": rank})],
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                text=True,
-                env={**os.environ, "OMP_NUM_THREADS": "1"},
-            )
-            for rank in range(case.ranks)
-        ]
+        logs = [Path(folder) / f"{rank}.log" for rank in range(case.ranks)]
+        ranks = []
         try:
-            errors = [rank.communicate(timeout=TIMEOUT_S)[1] for rank in ranks]
+            for rank, path in enumerate(logs):
+                command = [sys.executable, "-m", __name__, json.dumps({**work, "rank": rank})]
+                env = {**os.environ, "OMP_NUM_THREADS": "1"}
+                with path.open("w") as log:
+                    ranks.append(
+                        subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=log)
+                    )
+            failed = _wait(ranks)
         finally:
-            for rank in ranks:
-                rank.kill()
-        for rank, error in zip(ranks, errors, strict=True):
-            if rank.returncode:
-                raise RuntimeError(f"a rank failed: {error.strip().splitlines()[-1]}")
+            for process in ranks:
+                process.kill()
+                process.wait()
+        if failed is not None:
+            words = logs[failed].read_text().strip() or f"status {ranks[failed].returncode}"
+            raise RuntimeError(f"a rank failed: {words.splitlines()[-1]}")
         found: dict[str, list[float]] = json.loads((Path(folder) / "seconds.json").read_text())
         return found
+
+
+def _wait(ranks: Sequence[subprocess.Popen[bytes]]) -> int | None:
+    """Wait for all ranks, or for the first that fails, whose number is returned.
+
+    The others would wait for that one without end.
+    """
+    end = time.monotonic() + TIMEOUT_S
+    while time.monotonic() < end:
+        codes = [process.poll() for process in ranks]
+        failed = next((rank for rank, code in enumerate(codes) if code), None)
+        if failed is not None or None not in codes:
+            return failed
+        time.sleep(0.05)
+    raise RuntimeError(f"the ranks did not end within {TIMEOUT_S} seconds")
 
 
 def as_rank(

@@ -79,7 +79,7 @@ def measure(
     return table
 
 
-def make_photographs(folder: Path, images: int, classes: int = 4) -> float:
+def make_photographs(folder: Path, images: int) -> float:
     """Write JPEG files as heavy as photographs, in class folders; returns their mean size in kB.
 
     They are smooth fields of colour, with noise that costs the encoder about what texture would.
@@ -88,7 +88,7 @@ def make_photographs(folder: Path, images: int, classes: int = 4) -> float:
 
     draw = np.random.default_rng(0)
     for number in range(images):
-        place = folder / f"class_{number % classes}"
+        place = folder / f"class_{number % 4}"
         place.mkdir(exist_ok=True)
         knots = Image.fromarray(draw.integers(0, 256, (9, 12, 3), dtype=np.uint8))
         field = np.asarray(knots.resize((WIDTH, HEIGHT), Image.Resampling.BICUBIC), np.float32)

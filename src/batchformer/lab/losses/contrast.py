@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from batchformer.lab.losses import require_shapes
+from batchformer.lab.losses import require_shapes, widened
 
 PairList = Literal["all", "plain", "first_release", "readme"]
 
@@ -97,10 +97,10 @@ def queue_contrast(
     """
     both = {"queries": (queries, "N D"), "keys": (keys, "N D")}
     require_shapes("queue_contrast", **both, queue=(queue, "Q D"), valid=(valid, "Q"))
-    q, k = _widened(queries, keys)
+    q = widened(queries)
     with torch.autocast(q.device.type, enabled=False):
         others = (q @ queue.to(q.dtype).T).masked_fill(~valid, -math.inf)
-    own = (q * k).sum(1, keepdim=True)
+    own = (q * keys.to(q.dtype)).sum(1, keepdim=True)
     scores = torch.cat((own, others), 1) / temperature
     return F.cross_entropy(scores, torch.zeros(len(q), dtype=torch.int64, device=q.device))
 
@@ -126,13 +126,8 @@ def batch_contrast(queries: Tensor, keys: Tensor, temperature: float, first: int
             f"batch_contrast: {len(keys)} keys are too few for {len(queries)} queries whose keys "
             f"begin at {first}."
         )
-    q, k = (F.normalize(rows, dim=1) for rows in _widened(queries, keys))
+    q, k = (F.normalize(widened(rows), dim=1) for rows in (queries, keys))
     with torch.autocast(q.device.type, enabled=False):
         scores = q @ k.T / temperature
     own = torch.arange(first, first + len(q), device=q.device)
     return 2 * temperature * F.cross_entropy(scores, own)
-
-
-def _widened(queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
-    dtype = torch.promote_types(torch.promote_types(queries.dtype, keys.dtype), torch.float32)
-    return queries.to(dtype), keys.to(dtype)

@@ -1,4 +1,4 @@
-"""Penalties that compare domains: CORAL, IRM, V-REx and MDD."""
+"""Penalties that compare domains: CORAL, IRM and MDD."""
 
 from __future__ import annotations
 
@@ -66,19 +66,6 @@ def irm_penalty(logits: Tensor, targets: Tensor) -> Tensor:
     expected = (scores.softmax(2) * scores).sum(2)
     slopes = expected - scores.gather(2, targets.unsqueeze(2)).squeeze(2)  # (G, n)
     return (slopes[:, ::2].mean(1) * slopes[:, 1::2].mean(1)).mean()
-
-
-def vrex(losses: Tensor) -> Tensor:
-    """V-REx (Krueger et al., 2021): the population variance of the domains' losses; a scalar.
-
-    Args:
-        losses: (G,), the mean loss of each domain.
-
-    >>> import torch
-    >>> vrex(torch.tensor([1.0, 2.0, 6.0]))  # the mean of 4, 1 and 9
-    tensor(4.6667)
-    """
-    return losses.var(correction=0)
 
 
 def mdd(

@@ -38,10 +38,8 @@ def attraction(features: Tensor, labels: Tensor, centroids: Tensor, weight: floa
     return value + moved - moved.detach()
 
 
-def repulsion(
-    features: Tensor, labels: Tensor, centroids: Tensor, margin: float = MARGIN
-) -> Tensor:
-    """How far the squared distances to the centroids of other classes fall short of the margin.
+def repulsion(features: Tensor, labels: Tensor, centroids: Tensor) -> Tensor:
+    """How far the squared distances to the centroids of other classes fall short of ``MARGIN``.
 
     They are summed over all N samples and other classes, and divided by N K; shapes are those of
     :func:`attraction`.
@@ -53,7 +51,7 @@ def repulsion(
     squares = features.square().sum(1, keepdim=True) + centroids.square().sum(1)
     distances = squares - 2 * features @ centroids.T
     others = distances.masked_fill(F.one_hot(labels, len(centroids)).bool(), 0.0)
-    return (margin - others.sum() / others.numel()).clamp(min=0)
+    return (MARGIN - others.sum() / others.numel()).clamp(min=0)
 
 
 def centroid_loss(

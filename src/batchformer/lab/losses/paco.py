@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from batchformer.lab.losses import require_shapes
+from batchformer.lab.losses import require_shapes, widened
 from batchformer.lab.losses.long_tailed import ClassCounts, checked_counts
 
 #: Added to the share of each class, so that a class without images has a finite logarithm.
@@ -72,10 +72,11 @@ def paco(
         class_counts=(class_counts, "K"),
         queue_valid=(queue_valid, "Q"),
     )
-    dtype = torch.promote_types(torch.promote_types(queries.dtype, keys.dtype), torch.float32)
+    queries = widened(queries)
+    dtype = queries.dtype
     with torch.autocast(queries.device.type, enabled=False):
-        others = torch.cat([queries.to(dtype), keys.to(dtype), queue.to(dtype)])
-        samples = queries.to(dtype) @ others.T / temperature  # (N, 2N + Q)
+        others = torch.cat([queries, keys.to(dtype), queue.to(dtype)])
+        samples = queries @ others.T / temperature  # (N, 2N + Q)
     centres = centre_logits.to(dtype) + log_prior(class_counts, dtype)  # (N, K)
 
     rows = torch.arange(len(queries), device=queries.device)
@@ -109,5 +110,6 @@ class CentreLoss(nn.Module):
         self.register_buffer("class_counts", counts.float(), persistent=False)
 
     def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Loss of centre logits (N, K) against targets (N,)."""
-        return F.cross_entropy(logits + log_prior(self.class_counts, logits.dtype), targets)
+        """Loss of centre logits (N, K) against targets (N,), in float32 or wider."""
+        scores = widened(logits)
+        return F.cross_entropy(scores + log_prior(self.class_counts, scores.dtype), targets)

@@ -20,13 +20,13 @@ from batchformer.lab.engine.optimizer_step import Batch
 from batchformer.lab.losses.bbn import bilateral_loss, cumulative_alpha, mixed_branches
 from batchformer.lab.methods.classifier import (
     apply_encoder,
-    feature_width,
     head_of,
     loss_of_streams,
     make_encoder,
     pooled_features,
 )
 from batchformer.lab.models.bbn import Branch, split_last_block
+from batchformer.lab.models.heads import feature_width
 from batchformer.nn.module import BatchFormer
 from batchformer.nn.randomness import drawing, seed_for
 

@@ -28,10 +28,10 @@ EMBEDDING, DIRECTION, COMPARATOR = 2048, 512, 2048
 class CeGzsl(AdversarialFeatures):
     """A generator against a critic, and an embedding with a comparator, trained by contrast.
 
-    Each batch of an update is one step of critic, embedding and comparator, and the last is also
-    the generator's. Gradients are zeroed before each step; the released code does not zero those of
-    the comparator, so that they add up over an epoch. The final classifier sees the embeddings of
-    features.
+    Each batch of an update gives one step of critic, embedding and comparator, and the last one
+    also a step of the generator. Gradients are zeroed before each step; the released code does not
+    zero those of the comparator, so that they add up over an epoch. The final classifier sees the
+    embeddings of features.
 
     ``hyper.module_at`` says where BatchFormer acts: "embedding" mixes h while embedding and
     comparator are trained, and both get both streams; "classifier" mixes h in the classifier's

@@ -13,10 +13,11 @@ from torch import Tensor, nn
 from batchformer.insight.relations import Relations
 from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.config.training import OptimConfig
-from batchformer.lab.engine.method import Method
+from batchformer.lab.engine.method import Method, Untrained
 from batchformer.lab.engine.optimizer_step import Batch
 from batchformer.lab.losses.attention_labels import attended_labels, permute_others
 from batchformer.lab.methods.class_context import ClassContext, class_row_loss
+from batchformer.lab.models.heads import feature_width
 from batchformer.nn.module import BatchFormer, two_streams
 from batchformer.nn.randomness import drawing
 from batchformer.nn.streams import stream_loss, weigh_streams
@@ -37,7 +38,7 @@ class Classifier(Method):
 
     Args:
         network: with timm's contract: ``forward_features``, ``forward_head(x, pre_logits=True)``,
-            ``get_classifier`` and ``num_features``.
+            ``get_classifier``, ``num_features``, and ``head_hidden_size`` if its head widens them.
         module: BatchFormer's settings; ``enabled=False`` is the baseline.
         groups: G equal blocks of rows in a batch, one domain each; some methods compare domains.
         classes: K, for class rows in the batch (``module.context``) and soft labels.
@@ -56,8 +57,16 @@ class Classifier(Method):
         super().__init__()
         if not hasattr(network, "forward_head"):
             raise ValueError(
-                f"{type(self).__name__} needs a network with one classifier, such as resnet32; "
-                f"{type(network).__name__} has several experts and is for the method ride."
+                f"{type(self).__name__} needs a network with one classifier and timm's contract, "
+                f"such as resnet32, and {type(network).__name__} has no forward_head; one of "
+                "several experts is for the method ride."
+            )
+        # Neighbours vote without the classifier.
+        if isinstance(head_of(network), nn.Conv2d) and not isinstance(self, Untrained):
+            raise ValueError(
+                f"{type(network).__name__} classifies maps by a convolution, and "
+                f"{type(self).__name__} needs a classifier of pooled features: set --model to "
+                "another network, such as resnet50."
             )
         self.network, self.criterion, self.config = network, criterion, module
         self.hyper = hyper
@@ -187,11 +196,6 @@ def pooled_features(network: Any, x: Tensor) -> Tensor:
     """Pooled features ``(N, C)`` of images, by a network with timm's contract."""
     features: Tensor = network.forward_head(network.forward_features(x), pre_logits=True)
     return features
-
-
-def feature_width(network: Any) -> int:
-    """Channels C of a network's pooled features."""
-    return int(network.num_features)
 
 
 def head_of(network: Any) -> nn.Module:

@@ -13,9 +13,14 @@ from batchformer.insight.relations import Relations
 from batchformer.lab.config.training import OptimConfig
 from batchformer.lab.data.sets.pairs import Compositions
 from batchformer.lab.engine.optimizer_step import Batch
-from batchformer.lab.methods.classifier import Classifier, feature_width
+from batchformer.lab.methods.classifier import Classifier
 from batchformer.lab.methods.two_stage import OnFrozenFeatures
-from batchformer.lab.models.heads import CosineClassifier, normalised_embedder, replace_classifier
+from batchformer.lab.models.heads import (
+    CosineClassifier,
+    feature_width,
+    normalised_embedder,
+    replace_classifier,
+)
 from batchformer.lab.models.pair_graph import GraphNetwork, node_features, pair_graph
 from batchformer.nn.randomness import drawing
 

@@ -27,8 +27,8 @@ PARTS = {
 class Detector(Method):
     """Faster R-CNN on a network, which is trained too, except for its classifier.
 
-    BatchFormer takes no part here; it may have in the run that an arm starts from. The export is
-    the network as the detector's training left it.
+    BatchFormer takes no part here. It may have taken part in the run that an arm starts from. The
+    export is the network as the detector's training left it.
 
     Args:
         network: a ResNet of timm's.

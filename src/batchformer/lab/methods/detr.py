@@ -31,7 +31,7 @@ EXAMPLE = 64
 
 
 class Detr(Method):
-    """A detector that predicts a set of boxes, on a network that is trained too but for its stem.
+    """A detector that predicts a set of boxes. Its network is trained too, except for the stem.
 
     With BatchFormer the tokens of an image attend to those of the other images at the same place,
     from ``module.at`` on. Everything after it sees 2N images, targets are doubled, and each stream
@@ -117,7 +117,7 @@ class Detr(Method):
     def parameter_groups(self, optim: OptimConfig) -> list[dict[str, Any]]:
         """The network and the sampled points learn at ``hyper.backbone_lr_factor`` of the rate.
 
-        The authors of Deformable DETR have a tenth for both, too.
+        The authors of Deformable DETR take a tenth for both.
         """
         slow = optim.lr * self.hyper.backbone_lr_factor
         points = [p for name, p in self.detector.named_parameters() if POINTS.search(name)]

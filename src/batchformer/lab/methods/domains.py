@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from batchformer.lab.config.training import OptimConfig
 from batchformer.lab.engine.optimizer_step import Batch
-from batchformer.lab.losses.domains import coral, irm_penalty, mdd, vrex
-from batchformer.lab.methods.classifier import Classifier, feature_width
+from batchformer.lab.losses.domains import coral, irm_penalty, mdd
+from batchformer.lab.methods.classifier import Classifier
 from batchformer.lab.models.domains import insert_mixstyle, reverse_gradient
-from batchformer.lab.models.heads import replace_classifier
+from batchformer.lab.models.heads import feature_width, replace_classifier
 from batchformer.nn.randomness import drawing
 from batchformer.nn.streams import match
 
@@ -127,7 +127,7 @@ class Irm(Penalised):
 
 
 class VRex(Penalised):
-    """V-REx: the penalty is the variance of the domains' cross-entropies.
+    """V-REx (Krueger et al., 2021): the penalty is the variance of the domains' cross-entropies.
 
     A domain's cross-entropy is the mean over its plain and mixed rows, whatever weights the streams
     have in the loss itself.
@@ -137,7 +137,7 @@ class VRex(Penalised):
 
     def penalty(self, features: Tensor, logits: Tensor, targets: Tensor) -> Tensor:
         losses = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none")
-        return vrex(losses.view(targets.shape).mean(1))
+        return losses.view(targets.shape).mean(1).var(correction=0)
 
 
 class MixStyleMethod(ByDomain):

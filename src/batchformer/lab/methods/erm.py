@@ -13,8 +13,8 @@ from batchformer.lab.config.methods import MethodConfig, reweights
 from batchformer.lab.data.transforms.mixup import draw_mix, mix_batch
 from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep
 from batchformer.lab.losses.long_tailed import LDAM, BalancedSoftmax
-from batchformer.lab.methods.classifier import Classifier, feature_width
-from batchformer.lab.models.heads import CosineClassifier, replace_classifier
+from batchformer.lab.methods.classifier import Classifier
+from batchformer.lab.models.heads import CosineClassifier, feature_width, replace_classifier
 from batchformer.nn.randomness import drawing
 
 

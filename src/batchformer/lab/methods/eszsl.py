@@ -87,8 +87,7 @@ class Eszsl(Untrained):
         self.register_buffer("attributes", attributes, persistent=False)
 
     def predict(self, x: Tensor) -> Tensor:
-        with torch.autocast(x.device.type, enabled=False):
-            return eszsl_scores(x, self.matrix, self.attributes)
+        return eszsl_scores(x, self.matrix, self.attributes)
 
     def deployed(self) -> nn.Module:
         """Features to scores of all classes: one linear layer, in float64."""

@@ -23,7 +23,6 @@ from batchformer.lab.losses.contrast import (
 )
 from batchformer.lab.methods.classifier import (
     apply_encoder,
-    feature_width,
     head_of,
     make_encoder,
     pooled_features,
@@ -37,9 +36,9 @@ from batchformer.lab.methods.momentum import (
     parts_of_rank,
     update_average_,
 )
-from batchformer.lab.models.heads import normalised_projector, projector
+from batchformer.lab.models.heads import feature_width, normalised_projector, projector
 from batchformer.lab.models.norms import normalise_in_parts
-from batchformer.nn.exchange import gather, row_counts, rows_of_rank, world_size
+from batchformer.nn.exchange import gather, row_counts, rows_of_rank
 from batchformer.nn.randomness import drawing
 
 
@@ -141,11 +140,6 @@ class Moco(Method):
         momentum = self.momentum()
         update_average_(self.key_network, self.network, momentum)
         update_average_(self.key_head, self.head, momentum)
-
-    def why_eager(self) -> str | None:
-        if world_size() > 1:
-            return "ranks exchange their keys, and first their numbers of keys"
-        return None
 
 
 def unit_rows(rows: Tensor) -> Tensor:

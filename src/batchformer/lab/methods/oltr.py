@@ -16,9 +16,9 @@ from batchformer.lab.config.methods import MethodConfig
 from batchformer.lab.config.training import OptimConfig
 from batchformer.lab.engine.optimizer_step import Batch
 from batchformer.lab.losses.oltr import centroid_loss
-from batchformer.lab.methods.classifier import Classifier, classifier_of, feature_width, head_of
+from batchformer.lab.methods.classifier import Classifier, classifier_of, head_of
 from batchformer.lab.methods.training_images import Bank, class_means, require_bank
-from batchformer.lab.models.heads import WithFeatureLayer, replace_classifier
+from batchformer.lab.models.heads import WithFeatureLayer, feature_width, replace_classifier
 from batchformer.lab.models.oltr import MetaEmbedding, SpatialAttention
 from batchformer.nn.randomness import drawing
 
@@ -99,7 +99,7 @@ class Oltr(Classifier):
 
 
 def insert_attention(network: nn.Module, hyper: MethodConfig) -> SpatialAttention:
-    """Put attention behind the network's part of this name, where features are pooled next."""
+    """Put attention behind the part that ``hyper.attention_after`` names; pooling comes next."""
     body = network.body if isinstance(network, WithFeatureLayer) else network
     parts = dict(body.named_children())
     name = hyper.attention_after

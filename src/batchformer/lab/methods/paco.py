@@ -13,7 +13,6 @@ from batchformer.lab.losses.paco import CentreLoss, paco
 from batchformer.lab.methods.classifier import (
     JOINT_SCALES,
     Classifier,
-    feature_width,
     pooled_features,
 )
 from batchformer.lab.methods.momentum import (
@@ -25,7 +24,7 @@ from batchformer.lab.methods.momentum import (
     parts_of_rank,
     update_average_,
 )
-from batchformer.lab.models.heads import Projection
+from batchformer.lab.models.heads import Projection, feature_width
 from batchformer.lab.models.norms import normalise_in_parts
 from batchformer.nn.exchange import gather
 from batchformer.nn.randomness import drawing

@@ -222,7 +222,7 @@ class ExpertRouters(nn.Module):
 class AssignedExperts(Method):
     """Trains routers on a trained network of experts, which is frozen.
 
-    BatchFormer takes no part in this stage; it may have in the run that this one starts from.
+    BatchFormer takes no part here. It may have taken part in the run that this one starts from.
     """
 
     asked: Tensor

@@ -41,11 +41,11 @@ class TfVaegan(AdversarialFeatures):
     hidden layer, which then generates again. No gradient passes from there into the decoder, or
     into the first generation.
 
-    Each batch of an update is a step of the decoder, then one of the critic; the last is also that
-    of posterior, generator and decoder. Epochs alternate, as in the released code: those with an
-    even number, from 0, are without feedback, those with an odd number have it and train the
-    feedback network too. So one epoch of the released code is two here. The weight of the gradient
-    penalty follows the penalty, update by update.
+    Each batch of an update gives a step of the decoder, then one of the critic. The last batch also
+    gives one of posterior, generator and decoder together. Epochs alternate, as in the released
+    code: those with an even number, from 0, are without feedback; those with an odd number have it
+    and train the feedback network too. So one epoch of the released code is two here. The weight of
+    the gradient penalty follows the penalty, update by update.
 
     The final classifier sees [x, decoded attributes, h], of features generated with feedback. Our
     choice: BatchFormer mixes x in its training, and a mixed row has the decoded attributes and h of

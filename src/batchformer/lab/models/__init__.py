@@ -1,1 +1,1 @@
-"""Networks that timm and torchvision lack, each with timm's classifier contract."""
+"""Networks by name with timm's contract, what methods put into them, and weights for them."""

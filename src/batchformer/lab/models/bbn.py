@@ -8,6 +8,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from batchformer.lab.models.heads import feature_width
+
 Branch = Literal["both", "conventional", "rebalancing"]
 
 
@@ -65,8 +67,9 @@ def split_last_block(network: nn.Module, num_classes: int) -> TwoBranches:
         _shuffle_weights_(other)
     branches = TwoBranches(block, other)
     setattr(holder, place, branches)
-    contract.num_features = 2 * int(contract.num_features)
-    setattr(network, head, nn.Linear(contract.num_features, num_classes))
+    width = 2 * feature_width(network)
+    contract.num_features = contract.head_hidden_size = width
+    setattr(network, head, nn.Linear(width, num_classes))
     return branches
 
 

@@ -82,6 +82,13 @@ def build_model(name: str, num_classes: int, **options: Any) -> nn.Module:
             f"{', '.join(ours)}; timm.list_models() lists the others."
         )
     model: nn.Module = timm.create_model(name, num_classes=num_classes, **options)
+    head = model.get_classifier()  # type: ignore[operator]
+    several = not isinstance(head, nn.Module) or isinstance(head, nn.ModuleList)
+    if several or getattr(model, "aux_head", None) is not None:
+        raise ValueError(
+            f"{name} has several classifiers, as distilled networks have, and methods here train "
+            "one. Set --model to another network, such as deit_small_patch16_224."
+        )
     return model
 
 

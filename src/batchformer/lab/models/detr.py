@@ -9,7 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from batchformer.lab.models.faster_rcnn import MEAN, STAGES, STD, Borrower, stage_channels
+from batchformer.lab.data.transforms import IMAGENET
+from batchformer.lab.models.faster_rcnn import STAGES, Borrower, stage_channels
 
 Kind = Literal["detr", "conditional", "deformable"]
 
@@ -121,7 +122,10 @@ def padded(images: list[Tensor]) -> tuple[Tensor, Tensor]:
     height, width = (max(image.shape[axis] for image in images) for axis in (1, 2))
     device = images[0].device
     # Made on the device, a tensor of numbers would wait for all work before it.
-    mean, std = (torch.tensor(v).view(3, 1, 1).to(device, non_blocking=True) for v in (MEAN, STD))
+    mean, std = (
+        torch.tensor(v).view(3, 1, 1).to(device, non_blocking=True)
+        for v in (IMAGENET.mean, IMAGENET.std)
+    )
     x = torch.zeros(len(images), 3, height, width, device=device)
     mask = torch.zeros(len(images), height, width, dtype=torch.bool, device=device)
     for row, image in enumerate(images):

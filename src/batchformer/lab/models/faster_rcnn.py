@@ -13,6 +13,8 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
+from batchformer.lab.data.transforms import IMAGENET
+
 try:
     from torchvision.models.detection.anchor_utils import AnchorGenerator
     from torchvision.models.detection.faster_rcnn import FastRCNNPredictor, TwoMLPHead
@@ -27,8 +29,6 @@ except ImportError as error:
 
 Kind = Literal["c4", "fpn"]
 
-#: ImageNet statistics, for images in [0, 1].
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 ANCHOR_SIZES = (32, 64, 128, 256, 512)
 ASPECT_RATIOS = (0.5, 1.0, 2.0)
 STAGES = ("layer1", "layer2", "layer3", "layer4")
@@ -106,7 +106,9 @@ class Normalised(GeneralizedRCNNTransform):  # type: ignore[misc]
     """
 
     def __init__(self) -> None:
-        super().__init__(min_size=0, max_size=0, image_mean=[*MEAN], image_std=[*STD])
+        super().__init__(
+            min_size=0, max_size=0, image_mean=[*IMAGENET.mean], image_std=[*IMAGENET.std]
+        )
 
     def resize(
         self, image: Tensor, target: dict[str, Tensor] | None = None

@@ -74,6 +74,15 @@ def classifier_name(network: nn.Module) -> str:
     return name
 
 
+def feature_width(network: Any) -> int:
+    """Channels C of a network's pooled features, which its classifier reads.
+
+    timm's ``num_features`` are those of the feature maps. The head of some networks, such as
+    MobileNetV3, makes more of them before its classifier.
+    """
+    return int(getattr(network, "head_hidden_size", network.num_features))
+
+
 class WithFeatureLayer(WithClassifier):
     """A network with a linear layer and ReLU between its pooled features and its classifier.
 
@@ -94,10 +103,11 @@ class WithFeatureLayer(WithClassifier):
                 f"hyper.feature-layer {width} stands between pooled features and one classifier, "
                 f"and {type(body).__name__} has several; set --hyper.feature-layer 0"
             )
-        classes = int(contract.get_classifier().out_features)
+        head = contract.get_classifier()
+        classes = int(head.out_channels if isinstance(head, nn.Conv2d) else head.out_features)
         replace_classifier(body, nn.Identity())
         self.body, self.num_features = body, width
-        self.layer = nn.Linear(int(contract.num_features), width)
+        self.layer = nn.Linear(feature_width(body), width)
         self.fc = nn.Linear(width, classes)
 
     def forward_features(self, x: Tensor) -> Tensor:

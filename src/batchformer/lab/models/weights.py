@@ -107,7 +107,8 @@ def read_weights(file: Path, stride_told: bool = False) -> StoredWeights:
     except OSError:
         raise
     except Exception as error:  # bytes that are not a pickle raise anything
-        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        # torch's next sentence advises to load without this safety.
+        reason = f"{type(error).__name__}: {error}".splitlines()[0].partition(". ")[0]
         raise ValueError(
             f"{file} holds more than weights, or is damaged, or no file of torch.save; only "
             "tensors are loaded, as anything else could run code. Save the state dict alone: "
@@ -289,11 +290,11 @@ def _state(found: Any, file: Path) -> Weights:
 
 
 def _without_prefixes(found: Weights) -> Weights:
-    weights = dict(found)
+    """Without the prefixes of all wrappers, in whatever order they were put around a network."""
     for prefix in PREFIXES:
-        if all(name.startswith(prefix) for name in weights):
-            weights = {name.removeprefix(prefix): value for name, value in weights.items()}
-    return weights
+        if found and all(name.startswith(prefix) for name in found):
+            return _without_prefixes({n.removeprefix(prefix): v for n, v in found.items()})
+    return found
 
 
 def _shape(value: Tensor | None) -> str:
