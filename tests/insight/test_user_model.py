@@ -132,17 +132,25 @@ def test_fewer_images_and_a_named_layer(loader: DataLoader[Any]) -> None:
 def test_what_cannot_be_looked_at_is_refused(loader: DataLoader[Any]) -> None:
     with pytest.raises(ValueError, match="4 classes, there are 2 names"):
         look_at(own_network(), loader, classes=["a", "b"])
+    with pytest.raises(ValueError, match=r"single samples\. Wrap the data set in a DataLoader"):
+        look_at(own_network(), loader.dataset)
     elsewhere = bf.attach(own_network(), at="1", heads=2, verbose=False)
     with pytest.raises(ValueError, match="whose classifier BatchFormer stands before"):
         look_at(elsewhere, loader)
     with pytest.raises(TypeError, match="the loader gives dict"):
         look_at(own_network(), [{"x": torch.zeros(2, 3, 8, 8)}])
     images = torch.zeros(2, 3, 8, 8)
-    for labels in (torch.rand(2, 4), torch.rand(2), torch.zeros(2, 1), torch.tensor([-1, 0])):
+    wrong: list[Any] = [torch.rand(2, 4), torch.rand(2), torch.zeros(2, 1), torch.tensor([-1, 0])]
+    for labels in (*wrong, ["cat", "dog"]):
         with pytest.raises(ValueError, match="one class from 0 on for each sample"):
             look_at(own_network(), [(images, labels)])
-    with pytest.raises(ValueError, match="two or more samples"):
+    for counts in ([1, 2], torch.ones(2, 2), [5] * 9):
+        with pytest.raises(ValueError, match="4 classes, and train_counts= has the shape"):
+            look_at(own_network(), loader, train_counts=counts)
+    with pytest.raises(ValueError, match="two or more samples, and the loader gives 0"):
         look_at(own_network(), [])
+    with pytest.raises(ValueError, match="two or more samples, but most= is 1"):
+        look_at(own_network(), loader, most=1)
 
 
 class LastState(nn.Module):

@@ -116,9 +116,15 @@ def look_at(
             f"look_at(): the model has {width} classes, there are {len(names)} names, and labels "
             f"run to {int(labels.max())}. Give one name for each class of the model."
         )
-    counted = train_counts is not None
-    counts = torch.as_tensor(train_counts) if counted else torch.bincount(labels, minlength=width)
-    shown = _Loaded(Classes.by_shots(names, counts.long()), samples, device)
+    counts = torch.bincount(labels, minlength=width)
+    if train_counts is not None:
+        counts = torch.as_tensor(train_counts).long()
+    if counts.shape != (width,):
+        raise ValueError(
+            f"look_at(): the model has {width} classes, and train_counts= has the shape "
+            f"{tuple(counts.shape)}. Give the number of training samples of each class."
+        )
+    shown = _Loaded(Classes.by_shots(names, counts), samples, device)
     steps = STEPS if samples.differentiable else 0
     options: Any = {"network": inner, "seed": seed, "layer": layer, "captions": samples.captions}
     return Insight(look(relations, shown, steps=steps, **options))
