@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from batchformer.insight.cam import as_maps, grad_cam, last_maps
+from batchformer.insight.cam import NoMaps, as_maps, grad_cam, last_maps
 from batchformer.lab.models.build import build_model
 from batchformer.lab.models.ride import ride_resnet32
 
@@ -171,5 +171,5 @@ def test_a_layer_can_be_named_and_a_wrong_one_is_refused() -> None:
     with pytest.raises(ValueError, match="name another layer"):
         as_maps(torch.zeros(2, 3))
     flat = nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
-    with pytest.raises(ValueError, match="no layer with maps"):
+    with pytest.raises(NoMaps, match="Sequential has no layer with maps"):
         last_maps(flat, lambda: flat(torch.zeros(1, 1, 2, 2)))

@@ -26,6 +26,10 @@ RELEASED, RELEASED_LAYER = "released", "layer3"
 TOKEN_NORMS = ("norm1", "ln_1", "layernorm_before")
 
 
+class NoMaps(ValueError):
+    """A network has no layer with maps, as one that begins by flattening its images."""
+
+
 @dataclass(frozen=True, eq=False)
 class Cam:
     """Heat maps of M images."""
@@ -60,8 +64,8 @@ def grad_cam(
             f"{type(network).__name__} has no layer {', '.join(unknown)}; its parts are {known}"
         )
     with torch.enable_grad(), _recorded_calls({name: modules[name] for name in names}) as calls:
-        # Frozen networks have a graph through their input alone.
-        logits = classify(x.detach().requires_grad_())
+        # Frozen networks have a graph through their input alone. Integers have no gradient.
+        logits = classify(x.detach().requires_grad_(x.is_floating_point()))
         outputs = {name: out for name, _, out in calls}
         if not outputs:
             raise ValueError(f"the layer {', '.join(names)} is not called, so it has no maps")
@@ -133,9 +137,7 @@ def last_maps(network: nn.Module, run: Callable[[], Any]) -> list[str]:
             return [other for other, x, _ in calls if x is source and _parent(other) == parent]
     if tokens:
         return [tokens[1]]
-    raise ValueError(
-        f"{type(network).__name__} has no layer with maps for Grad-CAM: name one with layer="
-    )
+    raise NoMaps(f"{type(network).__name__} has no layer with maps for Grad-CAM")
 
 
 def _parent(name: str) -> str:

@@ -93,7 +93,7 @@ def look_at(
         loss: of logits (N, K) and labels (N,), a scalar.
         most: the largest number of samples to take from the loader.
         layer: the layer for Grad-CAM on images. ``released`` is that of the paper's code; by
-            default it is the last layer with feature maps.
+            default it is the last layer with feature maps. If none is found, there is no Grad-CAM.
         seed: of the order of samples in batches.
     """
     a_model("look_at()", model)
@@ -136,7 +136,7 @@ def relations_of(
     """Find features, classifier and encoder of a model with one batch that it accepts.
 
     Raises:
-        ValueError: it has no single classifier, or BatchFormer stands elsewhere.
+        ValueError: it has no single classifier, BatchFormer stands elsewhere, or outputs are NaN.
     """
     holder, record = find_record(model)  # which is inside, if the model was wrapped since
     named = dict(holder.named_modules())
@@ -167,6 +167,11 @@ def relations_of(
         model.eval()
         outputs = output_tensors(call(model, example))
         again = classify(features(example))
+    if any(bool(output.isnan().any()) for output in outputs):
+        raise ValueError(
+            "look_at(): the model's outputs for the first samples are NaN. Look for NaN among its "
+            "weights, if the training diverged, and among the samples."
+        )
     alike = len(outputs) == 1 and outputs[0].shape == again.shape and again.ndim == 2
     if len(places) > 1 or not alike or not torch.allclose(outputs[0], again, atol=1e-4):
         raise ValueError(
