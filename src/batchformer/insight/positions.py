@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,7 +62,10 @@ class PositionAttention:
         return patches.permute(1, 2, 0).reshape(*patches.shape[1:], *self.grid)
 
     def figure(self, path: str | Path) -> Path:
-        """Draw it: each row shows an image, then what it gives to the patches of the others."""
+        """Draw it: each row shows an image, then what it gives to the patches of each.
+
+        The name of the file says the format, PNG if it has no suffix.
+        """
         maps = self.maps()
         count = min(len(maps), SHOWN)
         high = float(maps[:count, :count].max())
@@ -83,11 +87,16 @@ class PositionAttention:
         title(grid[0][0], "image")
         title(grid[0][1], "gives to")
         bar = drawn.colorbar(image, ax=[axes for row in grid for axes in row], shrink=0.6)
-        ticks = {0.0: "0", 1 / len(maps): "even", high: f"{high:.0%}"}
+        even, ends = 1 / len(maps), {0.0: "0", high: f"{high:.0%}"}
+        # An end near the even share would have its label upon the other.
+        ends = {end: text for end, text in ends.items() if abs(end - even) > 0.1 * high}
+        ticks = {even: "even", **ends}
         bar.set_ticks(list(ticks), labels=list(ticks.values()))
         bar.ax.tick_params(labelsize=SMALL, colors=INK)
-        target = Path(path)
-        drawn.savefig(target)
+        bar.outline.set(edgecolor=INK, linewidth=0.5)
+        target, buffer = Path(path), io.BytesIO()
+        drawn.savefig(buffer, format=target.suffix[1:] or "png")
+        write_atomically(target, buffer.getvalue())
         return target
 
     def page(self, path: str | Path) -> Path:
