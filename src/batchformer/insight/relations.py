@@ -107,10 +107,10 @@ def one_row(x: Tensor, rows: Tensor, w: EncoderWeights, *, heads: int, attend: A
     batches, samples, channels = x.shape
     each = torch.arange(batches, device=x.device)
     own = x[each, rows]
-    query_weight, others_weight = w.in_proj_weight.split((channels, 2 * channels))  # type: ignore[no-untyped-call]
-    query_bias, others_bias = w.in_proj_bias.split((channels, 2 * channels))  # type: ignore[no-untyped-call]
-    query = F.linear(own, query_weight, query_bias).view(batches, heads, 1, -1)
-    others = F.linear(x, others_weight, others_bias).view(batches, samples, 2, heads, -1)
+    query = F.linear(own, w.in_proj_weight[:channels], w.in_proj_bias[:channels])
+    query = query.view(batches, heads, 1, -1)
+    others = F.linear(x, w.in_proj_weight[channels:], w.in_proj_bias[channels:])
+    others = others.view(batches, samples, 2, heads, -1)
     keys, values = others.permute(2, 0, 3, 1, 4)  # (P, H, N, D) each
     scores = (query * query.shape[-1] ** -0.5) @ keys.transpose(-2, -1)
     if attend == "self":

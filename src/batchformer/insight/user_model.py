@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from batchformer.insight.classes import Classes
 from batchformer.insight.images import stretched_thumbnails
 from batchformer.insight.look import STEPS, look
+from batchformer.insight.page.insight_page import TITLE, insight_page, write_insight_page
 from batchformer.insight.record import FILE, InsightArrays, save
 from batchformer.insight.relations import Relations
 from batchformer.insight.samples import Captions, Inputs, Samples, call, collect
@@ -40,8 +41,6 @@ class Insight:
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the page, in a frame of its own."""
-        from batchformer.insight.page.insight_page import insight_page
-
         page = html.escape(insight_page(self.arrays))
         return f'<iframe srcdoc="{page}" style="width: 100%; height: 50em; border: 0"></iframe>'
 
@@ -54,8 +53,6 @@ class Insight:
 
     def page(self, path: str | Path, title: str | None = None) -> Path:
         """Write the figures and batches to look into as one self-contained page."""
-        from batchformer.insight.page.insight_page import TITLE, write_insight_page
-
         return write_insight_page(self.arrays, path, title or TITLE)
 
 
