@@ -167,8 +167,12 @@ def test_what_cannot_be_looked_at_is_refused(loader: DataLoader[Any]) -> None:
     with pytest.raises(ValueError, match=r"single samples\. Wrap the data set in a DataLoader"):
         look_at(own_network(), loader.dataset)
     elsewhere = bf.attach(own_network(), at="1", heads=2, verbose=False)
-    with pytest.raises(ValueError, match="whose classifier BatchFormer stands before"):
-        look_at(elsewhere, loader)
+    for model, said in (
+        (elsewhere, r"logits \(N, K\) of 1, which has BatchFormer before it"),
+        (own_network().append(nn.LogSoftmax(1)), "of 5, which looks like the classifier"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            look_at(model, loader)
     with pytest.raises(TypeError, match="the loader gives dict"):
         look_at(own_network(), [{"x": torch.zeros(2, 3, 8, 8)}])
     images = torch.zeros(2, 3, 8, 8)

@@ -171,11 +171,13 @@ def relations_of(
         )
     alike = len(outputs) == 1 and outputs[0].shape == again.shape and again.ndim == 2
     if len(places) > 1 or not alike or not torch.allclose(outputs[0], again, atol=1e-4):
+        where = "looks like the classifier" if record is None else "has BatchFormer before it"
         raise ValueError(
-            f"look_at(): the model's outputs are not the logits (N, K) of one layer; BatchFormer "
-            f"stands before {', '.join(places)}. look_at() needs models whose classifier "
-            "BatchFormer stands before: attach(model) without at= puts it there. Of places inside "
-            "a network, look_at_positions(model, images) shows which patches attend to which."
+            f"look_at(): the model's outputs are not the logits (N, K) of {', '.join(places)}, "
+            f"which {where}. look_at() needs a model that returns its classifier's outputs, "
+            "without a softmax, and BatchFormer before the classifier or nowhere: attach(model) "
+            "without at= puts it there. Of places inside a network, look_at_positions(model, "
+            "images) shows which patches attend to which."
         )
     mixed_only = record is not None and record.streams == "mixed_only"
     return Relations(model, features, classify, loss, encoder, mixed_only)
