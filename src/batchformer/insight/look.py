@@ -26,7 +26,7 @@ STEPS = 2  # other images of a batch on which the gradient of each loss is measu
 SIDE = 48  # pixels of a thumbnail, at most
 
 Arrays = dict[str, NDArray[Any]]
-Tell = Callable[[int, int], None]  # progress: how many of how many batches were looked at
+Tell = Callable[[int, int], None]  # progress: the batches that are done, and their total
 
 
 def look(
@@ -59,7 +59,7 @@ def look(
         steps: S, for each sample, how many others are measured on their input images; 0: none.
         captions: a text for each sample that is no image: there are then no thumbnails and no
             Grad-CAM.
-        tell: is called after each batch with how many of how many were looked at.
+        tell: is called after each batch with the batches that are done and their total.
 
     Returns:
         Arrays by the names of :mod:`batchformer.insight.record`.
