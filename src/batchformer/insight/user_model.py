@@ -23,7 +23,7 @@ from batchformer.nn.arguments import a_model
 from batchformer.plug.classifier import find_classifiers, output_tensors, trace
 from batchformer.plug.example import find_batch
 from batchformer.plug.insertion import WithBatchFormer, find_record, unwrap
-from batchformer.plug.preserve import preserve_state
+from batchformer.plug.preserve import preserve_state, temporary_hooks
 
 MOST = 1024  # samples that are looked at, at most: all of them are held in memory
 
@@ -149,11 +149,9 @@ def relations_of(
 
     def features(x: Inputs) -> Tensor:
         inputs: list[Tensor] = []
-        handle = head.register_forward_pre_hook(lambda _, args: inputs.append(args[0]))
-        try:
+        hook = head.register_forward_pre_hook(lambda _, args: inputs.append(args[0]))
+        with temporary_hooks([hook]):
             call(model, x)
-        finally:
-            handle.remove()
         return inputs[0].movedim(axis, 0)
 
     def classify(rows: Tensor) -> Tensor:
