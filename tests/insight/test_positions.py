@@ -69,7 +69,7 @@ def test_a_picture_and_feature_maps(tmp_path: Path) -> None:
     model = nn.Sequential(body, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 2))
     attach(model, at="0.2", verbose=False)
     (seen,) = look_at_positions(model, images())
-    assert seen.grid == (8, 12) and seen.prefix == 0
+    assert repr(seen) == "PositionAttention(place='0.2', grid=(8, 12), prefix=0)"
     picture = seen.figure(tmp_path / "new" / "attention").read_bytes()
     assert picture.startswith(b"\x89PNG") and len(picture) > 5000
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -42,10 +42,10 @@ class PositionAttention:
     """
 
     place: str
-    weights: Tensor
+    weights: Tensor = field(repr=False)
     grid: tuple[int, int] | None
     prefix: int
-    images: Tensor
+    images: Tensor = field(repr=False)
 
     def maps(self) -> Tensor:
         """What image i gives to image j at each patch, mean over heads: (N, N, h, w).
