@@ -122,9 +122,16 @@ def look_at(
             f"{tuple(counts.shape)}. Give the number of training samples of each class."
         )
     shown = _Loaded(Classes.by_shots(names, counts), samples, device)
-    steps = STEPS if samples.differentiable else 0
-    options: Any = {"network": inner, "seed": seed, "layer": layer, "captions": samples.captions}
-    return Insight(look(relations, shown, steps=steps, **options))
+    arrays = look(
+        relations,
+        shown,
+        network=inner,
+        seed=seed,
+        layer=layer,
+        steps=STEPS if samples.differentiable else 0,
+        captions=samples.captions,
+    )
+    return Insight(arrays)
 
 
 def relations_of(
@@ -143,8 +150,7 @@ def relations_of(
     else:
         places = record.places
     head = named[places[0]]
-    attached = head if isinstance(head, WithBatchFormer) else None
-    encoder = attached._place.encoder if attached is not None else None
+    encoder = head._place.encoder if isinstance(head, WithBatchFormer) else None
     axis = encoder.batch_axis if encoder is not None else 0
 
     def features(x: Inputs) -> Tensor:
