@@ -276,6 +276,15 @@ def test_the_figure_has_a_block_for_each_group() -> None:
             assert f"{picture.confidence['baseline']:.0f}% {mark}" in texts
 
 
+def test_images_keep_their_shape() -> None:
+    small = np.zeros((2, 3, 6, 3), dtype=np.uint8)
+    data = gathered(group_of({("baseline", 0): heat_maps([0, 0], [0], cam_thumbnails=small)}))
+    (axes,) = cam.draw(data).axes
+    for shown in axes.images:
+        left, right, low, high = shown.get_extent()
+        assert right - left == pytest.approx(2 * (low - high)) == pytest.approx(0.94)
+
+
 def test_one_shot_group_has_no_name() -> None:
     kept = {(arm, 0): all_many(simulated_insight(arm, 0)) for arm in ("baseline", "batchformer")}
     data = gathered(group_of(kept))

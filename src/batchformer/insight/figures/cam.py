@@ -170,11 +170,13 @@ def _block(axes: Axes, heading: str, pictures: list[Picture], arms: list[str]) -
         pixels = enlarged(picture.pixels)
         tiles = [pixels, *(overlay(pixels, picture.heat[arm]) for arm in arms)]
         below = [shortened(picture.name, LONGEST_NAME), *(_mark(picture, arm) for arm in arms)]
+        high, wide = (0.47 * side / max(pixels.shape[:2]) for side in pixels.shape[:2])
         for row, (tile, text) in enumerate(zip(tiles, below, strict=True)):
             top = row * pitch
-            extent = (column + 0.03, column + 0.97, top + 0.97, top + 0.03)
+            x, y = column + 0.5, top + 0.5
+            extent = (x - wide, x + wide, y + high, y - high)
             axes.imshow(tile, extent=extent, interpolation="none")
-            write(axes, column + 0.5, top + 1.0, text, ha="center", va="top")
+            write(axes, x, top + 1.0, text, ha="center", va="top")
     for row, label in enumerate(["image", *arms]):
         lines = label.replace("_", "\n", 1)
         style: Any = {"rotation": 90, "ha": "right", "va": "center", "linespacing": 0.95}
