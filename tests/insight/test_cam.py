@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from batchformer.insight.cam import as_maps, grad_cam, last_maps
+from batchformer.insight.cam import NoMaps, as_maps, grad_cam, last_maps
 from batchformer.lab.models.build import build_model
 from batchformer.lab.models.ride import ride_resnet32
 
@@ -77,12 +77,12 @@ def test_tokens_are_looked_at_before_the_last_attention() -> None:
 
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        sizes = {"img_size": 32, "patch_size": 8, "embed_dim": 16, "depth": 2, "num_heads": 2}
+        sizes = {"img_size": (24, 40), "patch_size": 8, "embed_dim": 16, "depth": 2, "num_heads": 2}
         network = timm.create_model("vit_tiny_patch16_224", num_classes=3, **sizes).eval()
-        x = torch.randn(2, 3, 32, 32)
+        x = torch.randn(2, 3, 24, 40)
     labels = torch.tensor([0, 2])
     cam = grad_cam(network, network, x, labels)
-    assert cam.layer == "blocks.1.norm1" and cam.heat.shape == (2, 4, 4)
+    assert cam.layer == "blocks.1.norm1" and cam.heat.shape == (2, 3, 5)
     assert cam.heat.amax((1, 2)).tolist() == [1, 1]
     kept: list[Tensor] = []
     handle = network.blocks[1].norm1.register_forward_hook(lambda m, a, out: kept.append(out))
@@ -90,12 +90,19 @@ def test_tokens_are_looked_at_before_the_last_attention() -> None:
     handle.remove()
     slope = torch.autograd.grad(score, kept[0])[0][:, 1:].mean(1)
     weighed = torch.einsum("nc,ntc->nt", slope, kept[0][:, 1:]).clamp_min(0).detach()
-    expected = (weighed / weighed.amax(1, keepdim=True)).view(2, 4, 4)
+    expected = (weighed / weighed.amax(1, keepdim=True)).view(2, 3, 5)
     torch.testing.assert_close(cam.heat, expected)
 
 
-#: A small one with the layers of its kind.
-SWIN = {"embed_dim": 16, "depths": (1, 1, 2, 1), "num_heads": (1, 1, 1, 1)}
+#: Small ones with the layers of their kind.
+SIZES: dict[str, Any] = {
+    "swin_tiny_patch4_window7_224": {
+        "embed_dim": 16,
+        "depths": (1, 1, 2, 1),
+        "num_heads": (1, 1, 1, 1),
+    },
+    "vit_base_patch16_siglip_224": {"embed_dim": 16, "depth": 2, "num_heads": 2, "img_size": 64},
+}
 
 
 @pytest.mark.parametrize(
@@ -105,6 +112,7 @@ SWIN = {"embed_dim": 16, "depths": (1, 1, 2, 1), "num_heads": (1, 1, 1, 1)}
         ("resnet18", 32, "layer3", (2, 2)),
         ("convnext_atto", 64, "norm_pre", (2, 2)),
         ("swin_tiny_patch4_window7_224", 224, "norm", (7, 7)),
+        ("vit_base_patch16_siglip_224", 64, "blocks.1.norm1", (4, 4)),  # it pools by attention
     ],
 )
 def test_the_last_maps_of_timms_networks(
@@ -112,8 +120,7 @@ def test_the_last_maps_of_timms_networks(
 ) -> None:
     import timm
 
-    sizes = SWIN if name.startswith("swin") else {}
-    network = timm.create_model(name, num_classes=3, **sizes).eval()
+    network = timm.create_model(name, num_classes=3, **SIZES.get(name, {})).eval()
     cam = grad_cam(network, network, torch.randn(1, 3, side, side), torch.tensor([1]))
     assert cam.layer == layer and cam.heat.shape == (1, *shape)
 
@@ -159,7 +166,21 @@ def test_entries_of_a_list_that_follow_one_another_are_no_experts() -> None:
             return x.mean((2, 3))
 
     network = Blocks()
-    assert last_maps(network, lambda: network(torch.ones(1, 1, 2, 2))) == ["blocks.1"]
+    assert last_maps(network, lambda: network(torch.ones(1, 1, 2, 2)), (2, 2)) == ["blocks.1"]
+
+
+def test_maps_of_parts_of_images_are_no_maps_of_images() -> None:
+    class Folded(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.whole, self.part = nn.Conv2d(1, 1, 1), nn.Conv2d(1, 2, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            rows = self.whole(x).unfold(2, 2, 2).movedim(2, 1).flatten(0, 1)
+            return self.part(rows).mean((2, 3)).unflatten(0, (len(x), -1)).mean(1)
+
+    network = Folded()
+    assert last_maps(network, lambda: network(torch.ones(3, 1, 4, 2)), (4, 2)) == ["whole"]
 
 
 def test_a_layer_can_be_named_and_a_wrong_one_is_refused() -> None:
@@ -169,7 +190,7 @@ def test_a_layer_can_be_named_and_a_wrong_one_is_refused() -> None:
     with pytest.raises(ValueError, match="no layer layer9; its parts are conv1"):
         grad_cam(network, network, x, y, "layer9")
     with pytest.raises(ValueError, match="name another layer"):
-        as_maps(torch.zeros(2, 3))
+        as_maps(torch.zeros(2, 3), (4, 4))
     flat = nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
-    with pytest.raises(ValueError, match="no layer with maps"):
-        last_maps(flat, lambda: flat(torch.zeros(1, 1, 2, 2)))
+    with pytest.raises(NoMaps, match="Sequential has no layer with maps"):
+        last_maps(flat, lambda: flat(torch.zeros(1, 1, 2, 2)), (2, 2))

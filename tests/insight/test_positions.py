@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from batchformer import BatchFormer, attach
 from batchformer.insight import look_at_positions
+from batchformer.insight.positions import PositionAttention
 
 N = 4
 
@@ -68,9 +69,18 @@ def test_a_picture_and_feature_maps(tmp_path: Path) -> None:
     model = nn.Sequential(body, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 2))
     attach(model, at="0.2", verbose=False)
     (seen,) = look_at_positions(model, images())
-    assert seen.grid == (8, 12) and seen.prefix == 0
-    picture = seen.figure(tmp_path / "attention.png").read_bytes()
+    assert repr(seen) == "PositionAttention(place='0.2', grid=(8, 12), prefix=0)"
+    picture = seen.figure(tmp_path / "new" / "attention").read_bytes()
     assert picture.startswith(b"\x89PNG") and len(picture) > 5000
+
+
+def test_the_labels_of_the_scale_do_not_cover_each_other(tmp_path: Path) -> None:
+    for count, labels in ((2, ["even", "100%", "0"]), (16, ["even", "100%"])):
+        small = torch.zeros(count, 8, 12, 3, dtype=torch.uint8)
+        weights = torch.eye(count).expand(1, 6, count, count)
+        seen = PositionAttention("blocks.1", weights, (2, 3), 0, small)
+        words = re.findall("<!-- (.*?) -->", seen.figure(tmp_path / "a.svg").read_text())
+        assert [word for word in words if word in ("even", "0", "100%")] == labels
 
 
 def test_a_page_holds_the_maps_and_runs_its_own_script_alone(tmp_path: Path) -> None:
@@ -92,6 +102,6 @@ def test_positions_that_form_no_grid_and_models_without_it() -> None:
     model = attach(vit(), at="blocks.1", verbose=False)
     (seen,) = look_at_positions(model, images())
     with pytest.raises(ValueError, match="form no grid"):
-        type(seen)(seen.place, seen.weights, None, 0, seen.images).maps()
+        PositionAttention(seen.place, seen.weights, None, 0, seen.images).maps()
     with pytest.raises(ValueError, match="needs a model with BatchFormer"):
         look_at_positions(vit(), images())

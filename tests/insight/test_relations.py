@@ -36,6 +36,8 @@ def around(encoder: BatchFormer | None) -> Relations:
         ((5, 3, 8), {}),
         ((5, 8, 2, 3), {}),
         ((5, 2, 3, 8), {"channel_axis": -1}),
+        ((5, 8), {"bottleneck": 4}),
+        ((5, 8, 2, 3), {"bottleneck": 4}),
         ((5, 2, 8), {"batch_axis": 1, "channel_axis": 2}),
         ((5, 8, 2), {"batch_axis": 1, "channel_axis": 0}),
     ],

@@ -129,20 +129,68 @@ def test_fewer_images_and_a_named_layer(loader: DataLoader[Any]) -> None:
     assert found["reliability_count"][0].sum() == 20 and found["cam_layer"] == "0"
 
 
+class Dequantized(nn.Module):
+    """Images (N, channels, H, W) of integers from 0 to 255, in the precision of a model."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.bfloat16() / 255
+
+
+def test_a_model_in_bfloat16_of_images_in_integers(loader: DataLoader[Any]) -> None:
+    x, y = loader.dataset.tensors  # type: ignore[attr-defined]
+    integers = (255 * x.sigmoid()).round().byte()
+    model = bf.attach(own_network().bfloat16(), heads=2, verbose=False)
+    found = look_at(nn.Sequential(Dequantized(), model), [(integers, y)]).arrays
+    assert found["cam_heat"].any() and (found["gradient_abs"] > 0).all()
+    assert "gradient_images_abs" not in found, "integers have no gradient"
+    model.eval()
+    sure = model(integers.bfloat16() / 255).float().softmax(1)[torch.arange(40), y]
+    rows = found["cam_rows"]
+    np.testing.assert_allclose(found["cam_confidence"], sure[rows].detach(), rtol=1e-2)
+    np.testing.assert_allclose(found["batch_attention"].sum(-1), 1, atol=0.02)
+
+
+def test_images_of_a_model_without_maps_are_shown_without_grad_cam(tmp_path: Path) -> None:
+    layers = nn.Flatten(), nn.Linear(3 * 64, 8), nn.ReLU(), nn.Linear(8, 4)
+    model = bf.attach(nn.Sequential(*layers), heads=2, verbose=False)
+    with torch.inference_mode():  # gradients are turned on
+        seen = look_at(model, [(torch.rand(40, 3, 8, 8), torch.arange(40) % 4)])
+    assert not any(name.startswith("cam_") for name in seen.arrays)
+    assert (seen.arrays["gradient_images_abs"] > 0).all()
+    page = seen.page(tmp_path / "page.html").read_text()
+    assert "Inside a batch" in page and "Where the network looks" not in page
+
+
 def test_what_cannot_be_looked_at_is_refused(loader: DataLoader[Any]) -> None:
     with pytest.raises(ValueError, match="4 classes, there are 2 names"):
         look_at(own_network(), loader, classes=["a", "b"])
+    with pytest.raises(ValueError, match=r"single samples\. Wrap the data set in a DataLoader"):
+        look_at(own_network(), loader.dataset)
     elsewhere = bf.attach(own_network(), at="1", heads=2, verbose=False)
-    with pytest.raises(ValueError, match="whose classifier BatchFormer stands before"):
-        look_at(elsewhere, loader)
+    for model, said in (
+        (elsewhere, r"logits \(N, K\) of 1, which has BatchFormer before it"),
+        (own_network().append(nn.LogSoftmax(1)), "of 5, which looks like the classifier"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            look_at(model, loader)
     with pytest.raises(TypeError, match="the loader gives dict"):
         look_at(own_network(), [{"x": torch.zeros(2, 3, 8, 8)}])
     images = torch.zeros(2, 3, 8, 8)
-    for labels in (torch.rand(2, 4), torch.rand(2), torch.zeros(2, 1), torch.tensor([-1, 0])):
+    wrong: list[Any] = [torch.rand(2, 4), torch.rand(2), torch.zeros(2, 1), torch.tensor([-1, 0])]
+    for labels in (*wrong, ["cat", "dog"]):
         with pytest.raises(ValueError, match="one class from 0 on for each sample"):
             look_at(own_network(), [(images, labels)])
-    with pytest.raises(ValueError, match="two or more samples"):
+    diverged = own_network()
+    diverged[5].weight.data[0, 0] = torch.nan
+    with pytest.raises(ValueError, match="outputs for the first samples are NaN"):
+        look_at(diverged, loader)
+    for counts in ([1, 2], torch.ones(2, 2), [5] * 9):
+        with pytest.raises(ValueError, match="4 classes, and train_counts= has the shape"):
+            look_at(own_network(), loader, train_counts=counts)
+    with pytest.raises(ValueError, match="two or more samples, and the loader gives 0"):
         look_at(own_network(), [])
+    with pytest.raises(ValueError, match="two or more samples, but most= is 1"):
+        look_at(own_network(), loader, most=1)
 
 
 class LastState(nn.Module):

@@ -7,7 +7,7 @@ needs a module with one output where we have a function of images.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +24,11 @@ RELEASED, RELEASED_LAYER = "released", "layer3"
 #: Names of the norm before attention in timm, torchvision and Hugging Face. After the last block
 #: only the class token is read, so other tokens have no gradient there.
 TOKEN_NORMS = ("norm1", "ln_1", "layernorm_before")
+MOST_PREFIX = 8  # class, distillation and register tokens that may stand before the patches
+
+
+class NoMaps(ValueError):
+    """A network has no layer with maps, as one that begins by flattening its images."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +57,8 @@ def grad_cam(
             :func:`last_maps` finds.
     """
     layer = RELEASED_LAYER if layer == RELEASED else layer
-    names = [layer] if layer else last_maps(network, lambda: classify(x[:2]))
+    size = x.shape[-2:]
+    names = [layer] if layer else last_maps(network, lambda: classify(x[:2]), size)
     modules = dict(network.named_modules())
     if unknown := [name for name in names if name not in modules]:
         known = ", ".join(name for name, _ in network.named_children())
@@ -60,15 +66,15 @@ def grad_cam(
             f"{type(network).__name__} has no layer {', '.join(unknown)}; its parts are {known}"
         )
     with torch.enable_grad(), _recorded_calls({name: modules[name] for name in names}) as calls:
-        # Frozen networks have a graph through their input alone.
-        logits = classify(x.detach().requires_grad_())
+        # Frozen networks have a graph through their input alone. Integers have no gradient.
+        logits = classify(x.detach().requires_grad_(x.is_floating_point()))
         outputs = {name: out for name, _, out in calls}
         if not outputs:
             raise ValueError(f"the layer {', '.join(names)} is not called, so it has no maps")
         score = logits.gather(1, labels[:, None]).sum()
         gradients = torch.autograd.grad(score, list(outputs.values()))
     weighed = [
-        (as_maps(slope).mean((2, 3), keepdim=True) * as_maps(out.detach())).sum(1)
+        (as_maps(slope, size).mean((2, 3), keepdim=True) * as_maps(out.detach(), size)).sum(1)
         for slope, out in zip(gradients, outputs.values(), strict=True)
     ]
     return Cam(normalised(torch.stack(weighed).sum(0)), ", ".join(outputs), logits.detach())
@@ -86,56 +92,81 @@ def normalised(weighed: Tensor) -> Tensor:
     return torch.where(highest > 0, heat / highest, heat)
 
 
-def as_maps(output: Tensor) -> Tensor:
+def as_maps(output: Tensor, size: Sequence[int]) -> Tensor:
     """Convert maps, channels first or last, or tokens (N, T, C) to maps (N, C, a, b).
 
-    Tokens before the square of patches, such as a class token, are left out.
+    Tokens before the patches of an image of this size, such as a class token, are left out.
 
-    >>> as_maps(torch.zeros(2, 17, 8)).shape, as_maps(torch.zeros(2, 7, 7, 96)).shape
-    (torch.Size([2, 8, 4, 4]), torch.Size([2, 96, 7, 7]))
+    >>> tokens, maps = torch.zeros(2, 9, 8), torch.zeros(2, 7, 7, 96)
+    >>> as_maps(tokens, (32, 64)).shape, as_maps(maps, (224, 224)).shape
+    (torch.Size([2, 8, 2, 4]), torch.Size([2, 96, 7, 7]))
     """
     if output.ndim == 3:
-        side = math.isqrt(output.shape[1])
-        tokens = output[:, output.shape[1] - side * side :]
-        return tokens.transpose(1, 2).reshape(len(output), -1, side, side)
+        prefix, grid = token_grid(output.shape[1], size)
+        if grid is not None:
+            return output[:, prefix:].transpose(1, 2).reshape(len(output), -1, *grid)
     if output.ndim != 4:
         raise ValueError(
-            f"Grad-CAM needs maps (N, C, a, b) or tokens (N, T, C), got {tuple(output.shape)}: "
-            "name another layer"
+            f"Grad-CAM needs maps (N, C, a, b) or tokens (N, T, C) of all patches, got "
+            f"{tuple(output.shape)}: name another layer"
         )
     second, third, last = output.shape[1:]
     return output.movedim(3, 1) if second == third != last else output
 
 
-def last_maps(network: nn.Module, run: Callable[[], Any]) -> list[str]:
+def token_grid(length: int, size: Sequence[int]) -> tuple[int, tuple[int, int] | None]:
+    """How many tokens stand before the patches of an image, and the patches' rows and columns.
+
+    >>> token_grid(197, (224, 224)), token_grid(98, (64, 128))
+    ((1, (14, 14)), (0, (7, 14)))
+    >>> token_grid(64 + 16 + 4 + 1, (64, 64))  # four levels
+    (0, None)
+    """
+    height, width = size
+    for prefix in range(min(MOST_PREFIX, length - 1) + 1):
+        patches = length - prefix
+        rows = round((patches * height / width) ** 0.5)
+        if not rows or patches % rows:
+            continue
+        columns = patches // rows
+        # Convolutions round sizes up, so their shapes agree only about. Patches are exact.
+        about = prefix == 0 and 0.8 < rows * width / (columns * height) < 1.25
+        if about or (height % rows == 0 and height * columns == width * rows):
+            return prefix, (rows, columns)
+    return 0, None
+
+
+def last_maps(network: nn.Module, run: Callable[[], Tensor], size: Sequence[int]) -> list[str]:
     """Names of the last layer with maps of more than one pixel, found in one plain pass.
 
     Of a transformer of tokens it is the norm before its last attention. Several are named where
-    they are entries of one list and all read the same input: the branches of experts.
+    they are entries of one list and all read the same input: the branches of experts. ``run`` gives
+    the logits of some images, which are of this height and width.
     """
     named = {name: module for name, module in network.named_modules() if name}
     with torch.no_grad(), _recorded_calls(named) as calls:
-        run()
+        rows = len(run())
+    # Some layers have parts of images along the axis of the samples.
+    calls = [call for call in calls if call[-1].ndim > 2 and len(call[-1]) == rows]
     tokens: tuple[int, str] | None = None
     for place, (name, _, output) in enumerate(calls):
-        if name.rpartition(".")[2] in TOKEN_NORMS and output.ndim == 3 and output.shape[1] > 3:
+        is_norm = name.rpartition(".")[2] in TOKEN_NORMS and output.ndim == 3
+        if is_norm and output.shape[1] > 3 and token_grid(output.shape[1], size)[1]:
             tokens = place, name
     block = _parent(tokens[1]) + "." if tokens else None
     for place, (name, source, output) in reversed(list(enumerate(calls))):
         if tokens and place <= tokens[0]:
             break
         # Queries, keys and values of several heads have four axes as well.
-        inside = block is not None and name.startswith(block)
-        if not inside and output.ndim == 4 and math.prod(as_maps(output).shape[2:]) > 1:
+        inside = (block is not None and name.startswith(block)) or "attn" in name
+        if not inside and output.ndim == 4 and math.prod(as_maps(output, size).shape[2:]) > 1:
             parent = _parent(name)
             if not isinstance(network.get_submodule(parent), nn.ModuleList):
                 return [name]
             return [other for other, x, _ in calls if x is source and _parent(other) == parent]
     if tokens:
         return [tokens[1]]
-    raise ValueError(
-        f"{type(network).__name__} has no layer with maps for Grad-CAM: name one with layer="
-    )
+    raise NoMaps(f"{type(network).__name__} has no layer with maps for Grad-CAM")
 
 
 def _parent(name: str) -> str:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from batchformer.insight import draws
-from batchformer.insight.cam import grad_cam
+from batchformer.insight.cam import NoMaps, grad_cam
 from batchformer.insight.class_sums import AttentionSums, InfluenceSums, without_self
 from batchformer.insight.gradient import BatchInfluence, batch_influence
 from batchformer.insight.images import LabelledImages
@@ -26,7 +26,7 @@ STEPS = 2  # other images of a batch on which the gradient of each loss is measu
 SIDE = 48  # pixels of a thumbnail, at most
 
 Arrays = dict[str, NDArray[Any]]
-Tell = Callable[[int, int], None]  # progress: how many of how many batches were looked at
+Tell = Callable[[int, int], None]  # progress: the batches that are done, and their total
 
 
 def look(
@@ -48,22 +48,23 @@ def look(
     use the same ones: up to `measured`, drawn evenly over classes; of these 2,000 for the
     projection; 48 for Grad-CAM, evenly over shot groups; and three batches to explore, with classes
     as frequent as in training. The seed shuffles the measured images into batches. Everything is
-    computed in float32, or wider where the network is.
+    computed in the precision of the network and summed in float64.
 
     Args:
         network: the part that Grad-CAM looks into.
-        layer: for Grad-CAM, ``released`` for that of the paper's code; by default it is found.
+        layer: for Grad-CAM, ``released`` for that of the paper's code; by default it is found. A
+            network without a layer with maps has no Grad-CAM.
         measured: images, at most.
         batch: samples of a batch, at most; batches are nearly equal.
         steps: S, for each sample, how many others are measured on their input images; 0: none.
         captions: a text for each sample that is no image: there are then no thumbnails and no
             Grad-CAM.
-        tell: is called after each batch with how many of how many were looked at.
+        tell: is called after each batch with the batches that are done and their total.
 
     Returns:
         Arrays by the names of :mod:`batchformer.insight.record`.
     """
-    with preserve_state(relations.module), torch.no_grad():
+    with preserve_state(relations.module), torch.inference_mode(False), torch.no_grad():
         relations.module.eval()
         classes = images.classes
         found: Arrays = {
@@ -174,21 +175,26 @@ def _cam(
     def classify(some: Tensor) -> Tensor:
         return relations.classify(relations.features(some))
 
-    cam = grad_cam(classify, network, x, labels.to(x.device), layer)
+    try:
+        cam = grad_cam(classify, network, x, labels.to(x.device), layer)
+    except NoMaps:
+        return {}
     logits = cam.logits.cpu()
+    # NumPy has no bfloat16.
+    shares = logits.softmax(1, dtype=torch.promote_types(logits.dtype, torch.float32))
     return {
         "cam_thumbnails": images.thumbnails(rows, SIDE).numpy(),
         "cam_heat": cam.heat.cpu().half().numpy(),
         "cam_labels": labels.numpy(),
         "cam_predictions": logits.argmax(1).numpy(),
-        "cam_confidence": logits.softmax(1).gather(1, labels[:, None])[:, 0].numpy(),
+        "cam_confidence": shares.gather(1, labels[:, None])[:, 0].numpy(),
         "cam_rows": rows.numpy(),
         "cam_layer": np.array(cam.layer),
     }
 
 
 def _explored(
-    relations: Relations, images: LabelledImages, captions: Sequence[str] | None = None
+    relations: Relations, images: LabelledImages, captions: Sequence[str] | None
 ) -> Arrays:
     """Batches with the class frequencies of training, with all pairs of samples."""
     counts, draw = images.classes.train_counts, draws.generator_of(draws.EXPLORED)
@@ -216,7 +222,7 @@ def _explored(
 
 
 def _stacked(parts: Iterable[Tensor]) -> NDArray[Any]:
-    array: NDArray[Any] = torch.stack([part.cpu() for part in parts]).numpy()
+    array: NDArray[Any] = torch.stack([part.cpu().double() for part in parts]).numpy()
     return array
 
 

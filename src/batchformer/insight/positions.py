@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import io
+import math
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from batchformer.insight.cam import token_grid
 from batchformer.insight.figures.canvas import INK, SMALL, WIDTH, bare, new_grid, title
 from batchformer.insight.files import write_atomically
 from batchformer.insight.images import stretched_thumbnails
@@ -23,7 +26,6 @@ from batchformer.plug.preserve import preserve_state, temporary_hooks
 
 SHOWN, SIDE = 5, 96  # images in the figure, in each direction, and pixels of one
 ON_PAGE = 24  # images on a page
-MOST_PREFIX = 8  # class, distillation and register tokens that may stand before the patches
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,10 +43,10 @@ class PositionAttention:
     """
 
     place: str
-    weights: Tensor
+    weights: Tensor = field(repr=False)
     grid: tuple[int, int] | None
     prefix: int
-    images: Tensor
+    images: Tensor = field(repr=False)
 
     def maps(self) -> Tensor:
         """What image i gives to image j at each patch, mean over heads: (N, N, h, w).
@@ -68,7 +70,10 @@ class PositionAttention:
         return min(1.0, max(float(shown.max()), 4 / len(self.images)))
 
     def figure(self, path: str | Path) -> Path:
-        """Draw it: each row shows an image, then what it gives to the patches of the others."""
+        """Draw it: each row shows an image, then what it gives to the patches of each.
+
+        The name of the file says the format, PNG if it has no suffix.
+        """
         maps = self.maps()
         count = min(len(maps), SHOWN)
         darkest = self._darkest(maps[:count, :count])
@@ -90,11 +95,16 @@ class PositionAttention:
         title(grid[0][0], "image")
         title(grid[0][1], "gives to")
         bar = drawn.colorbar(image, ax=[axes for row in grid for axes in row], shrink=0.6)
-        ticks = {0.0: "0", 1 / len(maps): "even", darkest: f"{darkest:.0%}"}
+        even = 1 / len(maps)
+        ticks = {even: "even", darkest: f"{darkest:.0%}"}
+        if even > 0.1 * darkest:  # otherwise the labels would overlap
+            ticks[0.0] = "0"
         bar.set_ticks(list(ticks), labels=list(ticks.values()))
         bar.ax.tick_params(labelsize=SMALL, colors=INK)
-        target = Path(path)
-        drawn.savefig(target)
+        bar.outline.set(edgecolor=INK, linewidth=0.5)
+        target, buffer = Path(path), io.BytesIO()
+        drawn.savefig(buffer, format=target.suffix[1:] or "png")
+        write_atomically(target, buffer.getvalue())
         return target
 
     def page(self, path: str | Path) -> Path:
@@ -174,7 +184,8 @@ def look_at_positions(model: nn.Module, batch: Any) -> list[PositionAttention]:
         for place, (_, encoder, x, visible) in zip(places, calls, strict=True):
             _, weights = encoder.mix(x, return_weights=True, visible=visible)
             shape = _position_axes(x, encoder)
-            prefix, grid = (0, shape) if len(shape) == 2 else _grid(shape, images.shape[-2:])
+            size = images.shape[-2:]
+            prefix, grid = (0, shape) if len(shape) == 2 else token_grid(math.prod(shape), size)
             means = weights.mean(0).movedim(1, 0).cpu()
             found.append(PositionAttention(place, means, grid, prefix, small))
     return found
@@ -183,26 +194,3 @@ def look_at_positions(model: nn.Module, batch: Any) -> list[PositionAttention]:
 def _position_axes(x: Tensor, encoder: BatchFormer) -> tuple[int, ...]:
     taken = {axis % x.ndim for axis in encoder._axes(x)}
     return tuple(size for number, size in enumerate(x.shape) if number not in taken)
-
-
-def _grid(shape: tuple[int, ...], image: torch.Size) -> tuple[int, tuple[int, int] | None]:
-    """How many tokens stand before the patches, and the patches' rows and columns.
-
-    >>> _grid((197,), torch.Size((224, 224))), _grid((98,), torch.Size((64, 128)))
-    ((1, (14, 14)), (0, (7, 14)))
-    >>> _grid((64 + 16 + 4 + 1,), torch.Size((64, 64)))  # four levels
-    (0, None)
-    """
-    (length,) = shape or (1,)
-    height, width = image
-    for prefix in range(min(MOST_PREFIX, length - 1) + 1):
-        patches = length - prefix
-        rows = round((patches * height / width) ** 0.5)
-        if not rows or patches % rows:
-            continue
-        columns = patches // rows
-        # Convolutions round sizes up, so their shapes agree only about. Patches are exact.
-        about = prefix == 0 and 0.8 < rows * width / (columns * height) < 1.25
-        if about or (height % rows == 0 and height * columns == width * rows):
-            return prefix, (rows, columns)
-    return 0, None

@@ -17,7 +17,7 @@ Of every run:
         classes
     cam_thumbnails (M, h, w, 3) uint8; cam_heat (M, a, b) float16 from 0 to 1; cam_labels (M,);
         cam_predictions (M,); cam_confidence (M,) of the label; cam_rows (M,) in the test set;
-        cam_layer () its name
+        cam_layer () its name; all missing where no layer has maps
 
 With BatchFormer also:
     bin_of_class (K,) from 0, the most frequent; bin_pairs (P, P) pairs counted

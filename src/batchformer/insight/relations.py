@@ -39,16 +39,19 @@ class Relations:
         positions such as experts. Its rows sum to 1 minus the attention to rows of the context.
         """
         encoder, samples = self._encoder(), len(features)
+        channels = self._channels(features.ndim)
+        x = self._with_context(features, axis=0).movedim(channels, -1)
         mixed, weights = batch_former(
-            self._with_context(features, axis=0),
+            x if encoder.down is None else encoder.down(x),
             _weights(encoder),
             heads=encoder.heads,
             attend=encoder.attend,
             batch_axis=0,
-            channel_axis=self._channels(features.ndim),
+            channel_axis=-1,
             return_weights=True,
         )
-        return mixed[:samples], weights.mean((0, 1))[:, :samples, :samples]
+        mixed = mixed if encoder.up is None else x + encoder.up(mixed)
+        return mixed[:samples].movedim(-1, channels), weights.mean((0, 1))[:, :samples, :samples]
 
     def mix_rows(self, copies: Tensor, rows: Tensor) -> Tensor:
         """Mixed features (B, ...) of one sample, ``rows[b]``, of each of B batches (B, N, ...)."""
@@ -56,12 +59,15 @@ class Relations:
         copies = self._with_context(copies, axis=1)
         channels = self._channels(copies.ndim - 1) + 1
         moved = copies.movedim((1, channels), (-2, -1))
-        x = moved.reshape(-1, *moved.shape[-2:])
+        given = moved.reshape(-1, *moved.shape[-2:])
+        x = given if encoder.down is None else encoder.down(given)
         *before, last = _weights(encoder)
         for layer in before:
             x, _ = encoder_layer(x, layer, heads=encoder.heads, attend=encoder.attend)
         each = rows.repeat_interleave(len(x) // len(copies))
         mixed = one_row(x, each, last, heads=encoder.heads, attend=encoder.attend)
+        if encoder.up is not None:
+            mixed = given[torch.arange(len(given), device=given.device), each] + encoder.up(mixed)
         # The axis of the samples is gone.
         return mixed.view(*moved.shape[:-2], -1).movedim(-1, channels - 1)
 
@@ -83,8 +89,6 @@ class Relations:
     def _encoder(self) -> BatchFormer:
         if self.encoder is None:
             raise ValueError("a baseline mixes no samples: there is no encoder to look at")
-        if self.encoder.down is not None:
-            raise ValueError("an encoder behind a bottleneck (dim=) cannot be looked at yet")
         return self.encoder
 
     def _channels(self, axes: int) -> int:
@@ -107,10 +111,10 @@ def one_row(x: Tensor, rows: Tensor, w: EncoderWeights, *, heads: int, attend: A
     batches, samples, channels = x.shape
     each = torch.arange(batches, device=x.device)
     own = x[each, rows]
-    query_weight, others_weight = w.in_proj_weight.split((channels, 2 * channels))  # type: ignore[no-untyped-call]
-    query_bias, others_bias = w.in_proj_bias.split((channels, 2 * channels))  # type: ignore[no-untyped-call]
-    query = F.linear(own, query_weight, query_bias).view(batches, heads, 1, -1)
-    others = F.linear(x, others_weight, others_bias).view(batches, samples, 2, heads, -1)
+    query = F.linear(own, w.in_proj_weight[:channels], w.in_proj_bias[:channels])
+    query = query.view(batches, heads, 1, -1)
+    others = F.linear(x, w.in_proj_weight[channels:], w.in_proj_bias[channels:])
+    others = others.view(batches, samples, 2, heads, -1)
     keys, values = others.permute(2, 0, 3, 1, 4)  # (P, H, N, D) each
     scores = (query * query.shape[-1] ** -0.5) @ keys.transpose(-2, -1)
     if attend == "self":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any
 
 import torch
@@ -52,19 +51,21 @@ def collect(
     columns: Sequence[str] | None = None,
 ) -> Samples:
     """The first samples of a loader, at most ``most``, with their captions."""
+    if most < 2:
+        raise ValueError(f"look_at() needs two or more samples, but most= is {most}.")
     inputs: list[Inputs] = []
     labels: list[Tensor] = []
     texts: list[str] = []
     held = 0
-    for batch in islice(loader, most):
-        if held >= most:
-            break
-        given, target, strings = _parts(batch)
+    for batch in loader:
+        given, numbers, strings = _parts(batch)
         inputs.append(given)
-        labels.append(_numbers_of_classes(torch.as_tensor(target).detach().cpu()))
+        labels.append(numbers)
         source = batch if isinstance(batch, Mapping) else batch[0]
         texts += list(captions(source)) if callable(captions) else strings
-        held += len(labels[-1])
+        held += len(numbers)
+        if held >= most:
+            break
     if held < 2:
         raise ValueError(f"look_at() needs two or more samples, and the loader gives {held}.")
     joined = _joined(inputs, most)
@@ -89,19 +90,28 @@ def collect(
     return Samples(joined, torch.cat(labels)[:most], shown)
 
 
-def _numbers_of_classes(labels: Tensor) -> Tensor:
+def _numbers_of_classes(labels: Any) -> Tensor:
     """As int64; refuse targets of a regression, which a cast would make classes."""
-    whole = labels.long()
-    if not torch.equal(whole.to(labels.dtype), labels):
+    try:
+        given = torch.as_tensor(labels).detach().cpu()
+    except (TypeError, ValueError):  # names of classes
+        given = torch.tensor(torch.nan)
+    whole = given.long()
+    if not torch.equal(whole.to(given.dtype), given):
         raise ValueError(
             "look_at(): the labels of the loader, the second part of its batches, are not whole "
             "numbers. Use a loader that gives one class from 0 on for each sample. For a model of "
             "several inputs, let it give a dict of these with `labels`."
         )
+    if not whole.ndim:
+        raise ValueError(
+            "look_at(): the loader gives single samples. Wrap the data set in a DataLoader, which "
+            "gives batches."
+        )
     return whole
 
 
-def _parts(batch: Any) -> tuple[Inputs, Any, list[str]]:
+def _parts(batch: Any) -> tuple[Inputs, Tensor, list[str]]:
     """The inputs, the labels and the strings, if any, of one batch."""
     given, labels = batch, None
     if isinstance(batch, Mapping):
@@ -113,16 +123,16 @@ def _parts(batch: Any) -> tuple[Inputs, Any, list[str]]:
             f"look_at(): the loader gives {type(batch).__name__}. Use a loader that gives (images, "
             "labels) or (features, labels), or a dict of tensors that has `labels`."
         )
+    numbers = _numbers_of_classes(labels)
     if isinstance(given, Tensor):
-        return given.detach().cpu(), labels, []
+        return given.detach().cpu(), numbers, []
     tensors = {
         str(name): part.detach().cpu()
         for name, part in given.items()
         if name not in LABELS and isinstance(part, Tensor)
     }
-    rows = len(torch.as_tensor(labels))
-    lists = (part for part in given.values() if isinstance(part, list) and len(part) == rows)
-    return tensors, labels, next((p for p in lists if all(isinstance(s, str) for s in p)), [])
+    lists = (p for p in given.values() if isinstance(p, list) and len(p) == len(numbers))
+    return tensors, numbers, next((p for p in lists if all(isinstance(s, str) for s in p)), [])
 
 
 def _joined(parts: Sequence[Inputs], most: int) -> Inputs:

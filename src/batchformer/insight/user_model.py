@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from batchformer.insight.classes import Classes
 from batchformer.insight.images import stretched_thumbnails
 from batchformer.insight.look import STEPS, look
+from batchformer.insight.page.insight_page import TITLE, insight_page, write_insight_page
 from batchformer.insight.record import FILE, InsightArrays, save
 from batchformer.insight.relations import Relations
 from batchformer.insight.samples import Captions, Inputs, Samples, call, collect
@@ -22,7 +23,7 @@ from batchformer.nn.arguments import a_model
 from batchformer.plug.classifier import find_classifiers, output_tensors, trace
 from batchformer.plug.example import find_batch
 from batchformer.plug.insertion import WithBatchFormer, find_record, unwrap
-from batchformer.plug.preserve import preserve_state
+from batchformer.plug.preserve import preserve_state, temporary_hooks
 
 MOST = 1024  # samples that are looked at, at most: all of them are held in memory
 
@@ -40,8 +41,6 @@ class Insight:
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the page, in a frame of its own."""
-        from batchformer.insight.page.insight_page import insight_page
-
         page = html.escape(insight_page(self.arrays))
         return f'<iframe srcdoc="{page}" style="width: 100%; height: 50em; border: 0"></iframe>'
 
@@ -54,8 +53,6 @@ class Insight:
 
     def page(self, path: str | Path, title: str | None = None) -> Path:
         """Write the figures and batches to look into as one self-contained page."""
-        from batchformer.insight.page.insight_page import TITLE, write_insight_page
-
         return write_insight_page(self.arrays, path, title or TITLE)
 
 
@@ -93,7 +90,7 @@ def look_at(
         loss: of logits (N, K) and labels (N,), a scalar.
         most: the largest number of samples to take from the loader.
         layer: the layer for Grad-CAM on images. ``released`` is that of the paper's code; by
-            default it is the last layer with feature maps.
+            default it is the last layer with feature maps. If none is found, there is no Grad-CAM.
         seed: of the order of samples in batches.
     """
     a_model("look_at()", model)
@@ -116,12 +113,25 @@ def look_at(
             f"look_at(): the model has {width} classes, there are {len(names)} names, and labels "
             f"run to {int(labels.max())}. Give one name for each class of the model."
         )
-    counted = train_counts is not None
-    counts = torch.as_tensor(train_counts) if counted else torch.bincount(labels, minlength=width)
-    shown = _Loaded(Classes.by_shots(names, counts.long()), samples, device)
-    steps = STEPS if samples.differentiable else 0
-    options: Any = {"network": inner, "seed": seed, "layer": layer, "captions": samples.captions}
-    return Insight(look(relations, shown, steps=steps, **options))
+    counts = torch.bincount(labels, minlength=width)
+    if train_counts is not None:
+        counts = torch.as_tensor(train_counts).long()
+    if counts.shape != (width,):
+        raise ValueError(
+            f"look_at(): the model has {width} classes, and train_counts= has the shape "
+            f"{tuple(counts.shape)}. Give the number of training samples of each class."
+        )
+    shown = _Loaded(Classes.by_shots(names, counts), samples, device)
+    arrays = look(
+        relations,
+        shown,
+        network=inner,
+        seed=seed,
+        layer=layer,
+        steps=STEPS if samples.differentiable else 0,
+        captions=samples.captions,
+    )
+    return Insight(arrays)
 
 
 def relations_of(
@@ -130,7 +140,7 @@ def relations_of(
     """Find features, classifier and encoder of a model with one batch that it accepts.
 
     Raises:
-        ValueError: it has no single classifier, or BatchFormer stands elsewhere.
+        ValueError: it has no single classifier, BatchFormer stands elsewhere, or outputs are NaN.
     """
     holder, record = find_record(model)  # which is inside, if the model was wrapped since
     named = dict(holder.named_modules())
@@ -140,17 +150,14 @@ def relations_of(
     else:
         places = record.places
     head = named[places[0]]
-    attached = head if isinstance(head, WithBatchFormer) else None
-    encoder = attached._place.encoder if attached is not None else None
+    encoder = head._place.encoder if isinstance(head, WithBatchFormer) else None
     axis = encoder.batch_axis if encoder is not None else 0
 
     def features(x: Inputs) -> Tensor:
         inputs: list[Tensor] = []
-        handle = head.register_forward_pre_hook(lambda _, args: inputs.append(args[0]))
-        try:
+        hook = head.register_forward_pre_hook(lambda _, args: inputs.append(args[0]))
+        with temporary_hooks([hook]):
             call(model, x)
-        finally:
-            handle.remove()
         return inputs[0].movedim(axis, 0)
 
     def classify(rows: Tensor) -> Tensor:
@@ -161,13 +168,20 @@ def relations_of(
         model.eval()
         outputs = output_tensors(call(model, example))
         again = classify(features(example))
+    if any(bool(output.isnan().any()) for output in outputs):
+        raise ValueError(
+            "look_at(): the model's outputs for the first samples are NaN. Look for NaN among its "
+            "weights, if the training diverged, and among the samples."
+        )
     alike = len(outputs) == 1 and outputs[0].shape == again.shape and again.ndim == 2
     if len(places) > 1 or not alike or not torch.allclose(outputs[0], again, atol=1e-4):
+        where = "looks like the classifier" if record is None else "has BatchFormer before it"
         raise ValueError(
-            f"look_at(): the model's outputs are not the logits (N, K) of one layer; BatchFormer "
-            f"stands before {', '.join(places)}. look_at() needs models whose classifier "
-            "BatchFormer stands before: attach(model) without at= puts it there. Of places inside "
-            "a network, look_at_positions(model, images) shows which patches attend to which."
+            f"look_at(): the model's outputs are not the logits (N, K) of {', '.join(places)}, "
+            f"which {where}. look_at() needs a model that returns its classifier's outputs, "
+            "without a softmax, and BatchFormer before the classifier or nowhere: attach(model) "
+            "without at= puts it there. Of places inside a network, look_at_positions(model, "
+            "images) shows which patches attend to which."
         )
     mixed_only = record is not None and record.streams == "mixed_only"
     return Relations(model, features, classify, loss, encoder, mixed_only)

@@ -357,10 +357,3 @@ def test_attention_that_is_not_uniform_in_one_head_is_not_called_so() -> None:
     figure = attention.draw(data)
     assert not figure.axes[0].texts
     assert "Mean over heads" in titles(figure) and "Head 2" in titles(figure)
-
-
-def test_the_words_name_the_images_that_were_seen() -> None:
-    key = "batchformer", 0
-    kept = {key: simulated_insight(*key, batches=8, samples=64)}
-    data = known(gather(group_of(kept, {key: {"correct": np.zeros(600)}})))
-    assert "On 512 of the 600 test samples in batches" in attention.caption(data).text

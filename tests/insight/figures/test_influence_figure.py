@@ -79,6 +79,7 @@ def test_values_are_written_with_a_power_of_ten_where_they_need_one(
         assert written == (0 if -2 <= power <= 2 else power)
     assert points(axes.lines[0])[:, 1] * 10.0**written == pytest.approx(values)
     assert axes.get_yscale() == "linear" and axes.get_ylim()[0] == 0
+    assert not axes.lines[0].get_clip_on(), "the highest dot is whole"
 
 
 @pytest.mark.parametrize(

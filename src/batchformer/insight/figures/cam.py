@@ -84,12 +84,15 @@ def gather(
 
     Args:
         rule: the first images of each shot group, or those whose confidence changes most.
-        shots, images: one group alone, and how many images of each.
+        shots: this group alone.
+        images: of each group, 8 at most; of one alone 24.
         arm: below the reference; by default batchformer, else the first other that has heat maps.
         cam_layer: makes the heat maps of a network at another layer than the one kept.
     """
-    if not 1 <= images <= MOST:
-        raise ValueError(f"A figure holds 1 to {MOST} images of a group, not {images}.")
+    most = MOST if shots else MOST // len(SHOTS)
+    if not 1 <= images <= most:
+        of = f"the group {shots}" if shots else f"each shot group, or {MOST} of one alone"
+        raise ValueError(f"A figure holds 1 to {most} images of {of}, not {images}.")
     found = arrays_by_arm(group, *NAMES)
     others = [name for name in found if name != group.reference]
     other = arm or main_arm(others)
@@ -111,9 +114,8 @@ def gather(
         raise ValueError("The change of a confidence needs two arms that saw the same images.")
     order = np.argsort(-change, kind="stable") if rule == "change" else np.arange(len(change))
     by_shots = {}
-    most = images if shots else min(images, MOST // len(SHOTS))
     for i, name in enumerate(SHOTS):
-        chosen = [int(m) for m in order if group_of[m] == i][:most]
+        chosen = [int(m) for m in order if group_of[m] == i][:images]
         if chosen and shots in (None, name):
             by_shots[name] = [_picture(runs, m) for m in chosen]
     if not by_shots:
@@ -168,11 +170,13 @@ def _block(axes: Axes, heading: str, pictures: list[Picture], arms: list[str]) -
         pixels = enlarged(picture.pixels)
         tiles = [pixels, *(overlay(pixels, picture.heat[arm]) for arm in arms)]
         below = [shortened(picture.name, LONGEST_NAME), *(_mark(picture, arm) for arm in arms)]
+        high, wide = (0.47 * side / max(pixels.shape[:2]) for side in pixels.shape[:2])
         for row, (tile, text) in enumerate(zip(tiles, below, strict=True)):
             top = row * pitch
-            extent = (column + 0.03, column + 0.97, top + 0.97, top + 0.03)
+            x, y = column + 0.5, top + 0.5
+            extent = (x - wide, x + wide, y + high, y - high)
             axes.imshow(tile, extent=extent, interpolation="none")
-            write(axes, column + 0.5, top + 1.0, text, ha="center", va="top")
+            write(axes, x, top + 1.0, text, ha="center", va="top")
     for row, label in enumerate(["image", *arms]):
         lines = label.replace("_", "\n", 1)
         style: Any = {"rotation": 90, "ha": "right", "va": "center", "linespacing": 0.95}

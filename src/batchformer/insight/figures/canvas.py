@@ -48,6 +48,7 @@ DIVERGING, SEQUENTIAL = "RdBu_r", "Blues"  # colour maps that need no difference
 
 
 LONGEST_NAME = 16
+TITLE_LETTERS, HALF_LETTERS = 62, 26  # that fit above a panel, and above one of two side by side
 LEGEND_LETTERS, MARK_LETTERS = 52, 5
 """Letters of a legend's line, and those that a mark and the space around it take."""
 LEGEND_LINE = 0.2  # inches
@@ -115,6 +116,16 @@ def _panels(
 def title(axes: Axes, text: str) -> None:
     """Write what a panel shows above it, since an axis label would cost width."""
     axes.set_title(text, loc="left", fontsize=TEXT, color=INK, parse_math=False)
+
+
+def with_unit(text: str, unit: str, letters: int) -> str:
+    """The words of a title with their unit, where both fit into so many letters.
+
+    >>> with_unit("Accuracy", "%", 11), with_unit("Accuracy", "percent", 11), with_unit("ab", "", 1)
+    ('Accuracy, %', 'Accuracy', '…')
+    """
+    whole = f"{text}, {unit}"
+    return whole if len(whole) <= letters else shortened(text, letters)
 
 
 def log_scale(axes: Axes, text: Callable[[float], str]) -> None:

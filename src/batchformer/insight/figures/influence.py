@@ -274,7 +274,10 @@ def _dots(axes: Axes, values: NDArray[Any], colour: str) -> None:
     x = [places[part].mean() for part in parts]
     y = [mean_of_known(values[part][:, None])[0] for part in parts]
     size = 4 if len(values) <= 40 else 2
-    axes.plot(x, y, linestyle="", marker="o", markersize=size, color=colour, alpha=0.7)
+    # The largest value may be as high as the panel, which would cut its dot. Unclipped, a line
+    # without points is laid out as if in the figure's corner.
+    style: Any = {"linestyle": "", "marker": "o", "clip_on": False, "in_layout": False}
+    axes.plot(x, y, markersize=size, color=colour, alpha=0.7, **style)
 
 
 def _classes_per_dot(classes: int) -> int:

@@ -155,7 +155,7 @@ class ImageCount(NamedTuple):
 
 
 def image_count(group: NetworkGroup, images: int) -> ImageCount:
-    """``images`` among all test images, which networks that were looked at have answers for."""
+    """``images`` of how many: a run that was looked at has kept an answer for each test image."""
     for run in group.runs:
         answers = run.insight_figures.get("correct") if run.insight else None
         if answers is not None and answers.ndim == 1:

@@ -139,17 +139,16 @@ def draw(data: Reliability) -> Figure:
                 above.plot(found.confidence[i][used], found.accuracy[i][used], **style)
             share = 100 * found.count[i] / max(found.count[i].sum(), 1)
             below.stairs(share, edges, color=found.colour, linestyle=dash, linewidth=1.3)
-        _style_axes(above, below, "" if i == 0 else f", {GROUPS[i]}" if column == 0 else GROUPS[i])
+        title(above, ", ".join(["Accuracy, %"] * (column == 0) + [GROUPS[i]] * (i > 0)))
+        title(below, "Share of predictions, %" if i == 0 else "Share, %" if column == 0 else "")
+        _style_axes(above, below)
     where = grid[1][len(groups) // 2]
     where.set_xlabel("Confidence, %", fontsize=TEXT, color=INK)
     legend(drawn, grid[0][0])
     return drawn
 
 
-def _style_axes(above: Axes, below: Axes, name: str) -> None:
-    first = not name or name.startswith(",")
-    title(above, f"Accuracy, %{name}" if first else name)
-    title(below, "Share of predictions, %" if not name else "Share, %" if first else "")
+def _style_axes(above: Axes, below: Axes) -> None:
     for axes in (above, below):
         axes.grid(axis="y", color=INK, alpha=0.2, linewidth=0.6)
         axes.set_axisbelow(True)

@@ -57,9 +57,13 @@ def in_blocks(sections: Sequence[Section]) -> list[list[Section]]:
 
 
 def in_two_columns(sections: Sequence[Section]) -> tuple[list[Section], float]:
-    """An order in which two columns, one filled after the other, end nearly together; their gap.
+    """Order sections so that two columns, filled one after the other, end nearly together.
 
-    The first stays first, and few others change places. Heights are estimates, in pixels.
+    The first stays first, and few others change places.
+
+    Returns:
+        The sections in order, and by how many pixels the columns differ, as far as heights can be
+        estimated.
     """
     if len(sections) < 2:
         return list(sections), 0.0

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchformer.lab.metrics.intervals import paired
-from batchformer.lab.report.figures import head_tail
+from batchformer.lab.report.figures import head_tail, per_class
 from batchformer.lab.report.figures.head_tail import between_groups, gather, shot_of_class
 from helpers.run_folders import RunTree, change_arrays, recipe_of, write_insight
 from helpers.simulated_networks import known, simulated_insight
@@ -79,6 +81,19 @@ def test_the_figure_has_the_rates_and_the_differences(tree: RunTree) -> None:
     differences = [text.get_text() for text in visible[2].texts]
     assert len(differences) == 9 and all("±" in text for text in differences)
     assert len(head_tail.tables(data)) == 3
+
+
+@pytest.mark.parametrize("figure", [head_tail, per_class])
+def test_titles_of_long_names_stay_in_the_figure_and_apart(tree: RunTree, figure: Any) -> None:
+    arms = ("baseline", "batchformer_official_loss", "batchformer_official_grouping")
+    tree.write_pairs(1, *arms)
+    for reference in arms:
+        drawn = figure.draw(known(figure.gather(tree.group(reference))))
+        drawn.draw_without_rendering()
+        above = [axes._left_title for axes in drawn.axes if axes.get_visible()]
+        boxes = [text.get_window_extent() for text in above]
+        assert max(box.x1 for box in boxes) <= drawn.bbox.x1
+        assert not any(a.overlaps(b) for a, b in combinations(boxes, 2))
 
 
 def test_two_seeds_have_no_interval(tree: RunTree) -> None:

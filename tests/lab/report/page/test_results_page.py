@@ -374,6 +374,14 @@ def test_the_chance_to_find_the_papers_effect_has_a_range(tmp_path: Path) -> Non
             "no record has the arm 'batchformer'",
         ),
         (["kind: bars"], "kind is 'bars', but must be arms or rows"),
+        (
+            ["kind: arms", "records: my_folder/five", "paper: true"],
+            "paper is 'true', but must be no or yes",
+        ),
+        (
+            ["kind: rows", "columns: baseline on all", "primary: all"],
+            "primary is 'all', but must be first",
+        ),
         (["kind: arms", "record: x"], "has no line record; its lines are"),
         (["nothing"], "is not `key: value`"),
     ],
@@ -443,7 +451,7 @@ def test_a_table_of_the_benchmark_shows_what_was_saved_of_it(tmp_path: Path) -> 
             table(tmp_path, *lines, wrong)
     with pytest.raises(ValueError, match="no part 'growth'; its parts are layer"):
         table(tmp_path, *lines[:2], "part: growth")
-    with pytest.raises(ValueError, match="no part 'layer'; its parts are none"):
+    with pytest.raises(ValueError, match=r"there is no file .*other\.json"):
         table(tmp_path, "kind: bench", "records: other.json", "part: layer")
 
 

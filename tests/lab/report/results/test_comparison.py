@@ -17,6 +17,7 @@ from batchformer.insight.intervals import summary
 from batchformer.lab.metrics.intervals import holm, paired
 from batchformer.lab.report.results.comparison import ALPHA, Comparison, compare_runs, over_images
 from batchformer.lab.report.results.configuration import one_group
+from batchformer.lab.report.results.names import VALIDATION
 from batchformer.lab.report.results.runs import RecordedRun, read_run
 from helpers.run_folders import RunTree, change_json, recipe_of
 from helpers.simulated_networks import known
@@ -97,10 +98,13 @@ def test_too_few_seeds_have_values_and_no_verdict(tree: RunTree, n: int) -> None
     assert (comparison.comparisons, comparison.tested, recipe.over_images) == (1, 0, {})
 
 
-def test_what_describes_features_has_an_interval_and_no_verdict(tree: RunTree) -> None:
-    """Every value moves far beyond its spread, so that a test of any of them would find it."""
+def test_what_describes_or_chose_has_an_interval_and_no_verdict(tree: RunTree) -> None:
+    """Every value moves far beyond its spread, so that a test of any of them would find it.
+
+    So do the scores of validation, which chose the evaluation.
+    """
     both = [(0.16, 0.02), (0.17, 0.02), (0.15, 0.03)]
-    names = ("alignment", "uniformity", "feature_std")
+    names = ("alignment", "uniformity", "feature_std", *sorted(VALIDATION))
     for seed, (before, after) in enumerate(both):
         tree.write("baseline", seed, scores={"all": 20.0 + seed} | dict.fromkeys(names, before))
         tree.write("random_weights", seed, scores={"all": 6.0} | dict.fromkeys(names, after))
@@ -119,24 +123,6 @@ def test_what_describes_features_has_an_interval_and_no_verdict(tree: RunTree) -
         assert recipe.scores["baseline", name].summary.sd == pytest.approx(0.01)
     assert recipe.main_metric == "all"
     assert any("not counted as comparisons" in line for line in recipe.warnings)
-
-
-def test_what_chose_the_evaluation_is_shown_and_not_tested(tree: RunTree) -> None:
-    """Validation scores move far beyond their spread, and cost the target's test nothing."""
-    names = ("val", "val_loss", "without_swad_val", "without_swad_val_loss")
-    for seed, (before, after) in enumerate(zip(BASELINE, BETTER, strict=True)):
-        for arm, target, val in (("baseline", before, 90.0), ("batchformer", after, 95.0 + seed)):
-            tree.write(arm, seed, scores={"photo": target} | dict.fromkeys(names, val))
-    comparison = compare_runs(tree.runs())
-    (recipe,) = comparison.recipes
-    assert (comparison.comparisons, comparison.tested, recipe.main_metric) == (1, 1, "photo")
-    tested = recipe.differences["batchformer", "photo"]
-    assert tested.outcome == "gain" and tested.adjusted == tested.paired.p_value
-    for name in names:
-        found = recipe.differences["batchformer", name]
-        assert (found.outcome, found.paired.p_value, found.adjusted) == (None, None, None)
-        assert found.paired.low is not None and found.paired.low > 0
-    assert any("choose what is reported: val, val loss, " in line for line in recipe.warnings)
 
 
 @pytest.mark.parametrize("value", [math.nan, None])

@@ -22,7 +22,10 @@ POINTS = 101  # places at which the curves of several seeds are averaged
 
 @dataclass(frozen=True)
 class BiasCurves:
-    """For each arm the curve of every seed, as (unseen, seen) accuracies in percent, (B,) each."""
+    """For each arm the curve of every seed: (unseen, seen) accuracies in percent, (B,) each.
+
+    A curve goes from the least to the greatest accuracy on unseen ones.
+    """
 
     by_arm: dict[str, list[tuple[NDArray[Any], NDArray[Any]]]]
     of: str = "pairs"  # what is seen or unseen: pairs or classes
@@ -30,11 +33,9 @@ class BiasCurves:
     def mean(self, arm: str) -> tuple[NDArray[Any], NDArray[Any]]:
         """The mean accuracy on seen ones over seeds, where every seed has one, (POINTS,) each."""
         curves = self.by_arm[arm]
-        unseen = np.linspace(
-            max(float(x.min()) for x, _ in curves), min(float(x.max()) for x, _ in curves), POINTS
-        )
-        rising = [_rising(x, y) for x, y in curves]
-        return unseen, np.mean([np.interp(unseen, x, y) for x, y in rising], 0)
+        first, last = max(float(x[0]) for x, _ in curves), min(float(x[-1]) for x, _ in curves)
+        unseen = np.linspace(first, last, POINTS)
+        return unseen, np.mean([np.interp(unseen, x, y) for x, y in curves], 0)
 
 
 def make(data: BiasCurves) -> CaptionedFigure:
@@ -66,8 +67,9 @@ def gather(group: RunGroup) -> BiasCurves | None:
     of = "pairs"
     for run in group.runs:
         if {"bias_unseen", "bias_seen"} <= set(run.figures):
-            curve = run.figures["bias_unseen"], run.figures["bias_seen"]
-            found.setdefault(run.arm, []).append(curve)
+            unseen, seen = run.figures["bias_unseen"], run.figures["bias_seen"]
+            order = np.argsort(unseen, kind="stable")
+            found.setdefault(run.arm, []).append((unseen[order], seen[order]))
             of = str(run.figures.get("bias_of", of))
     return BiasCurves({arm: found[arm] for arm in sorted_arms(found)}, of) if found else None
 
@@ -79,7 +81,7 @@ def draw(data: BiasCurves) -> Figure:
     title(axes, f"Accuracy on seen {data.of}, %")
     for i, (arm, each) in enumerate(data.by_arm.items()):
         for x, y in each if len(each) > 1 else []:
-            axes.plot(*_rising(x, y), color=colours[arm], linewidth=0.6, alpha=0.45)
+            axes.plot(x, y, color=colours[arm], linewidth=0.6, alpha=0.45)
         style = DASHES[i % len(DASHES)]
         axes.plot(*data.mean(arm), color=colours[arm], linewidth=1.6, linestyle=style, label=arm)
     axes.set_xlabel(f"Accuracy on unseen {data.of}, %", fontsize=TEXT, color=INK)
@@ -87,9 +89,3 @@ def draw(data: BiasCurves) -> Figure:
     axes.set_ylim(bottom=0)
     legend(figure, axes)
     return figure
-
-
-def _rising(unseen: NDArray[Any], seen: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Sort the curve by its first coordinate, stably."""
-    order = np.argsort(unseen, kind="stable")
-    return unseen[order], seen[order]

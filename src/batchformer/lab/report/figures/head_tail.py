@@ -11,12 +11,14 @@ from numpy.typing import NDArray
 from batchformer.insight.classes import shots_of
 from batchformer.insight.figures.canvas import (
     DIVERGING,
+    HALF_LETTERS,
     INK,
     SEQUENTIAL,
     TEXT,
     cells,
     new_grid,
     title,
+    with_unit,
 )
 from batchformer.insight.figures.captioned import Caption, CaptionedFigure, FigureTable
 from batchformer.insight.figures.networks import safe_divide
@@ -144,7 +146,7 @@ def draw(data: HeadTail) -> Figure:
         for i, right in enumerate(found.right):
             texts[i][i] += f"\n({right:.1f})"
         cells(row[0], found.rates, texts, data.groups, colours=SEQUENTIAL, limits=(0, 100))
-        title(row[0], f"{arm}, %")
+        title(row[0], with_unit(arm, "%", HALF_LETTERS))
         row[0].set_ylabel("image of", fontsize=TEXT, color=INK)
         if not some:
             continue
@@ -155,7 +157,8 @@ def draw(data: HeadTail) -> Figure:
         marks = [[_difference(d) for d in line] for line in found.differences]
         cells(row[1], values, marks, data.groups, colours=DIVERGING, limits=(-reach, reach))
         row[1].set_yticks([])
-        title(row[1], f"\N{MINUS SIGN} {data.reference}, pct. points")
+        less = f"\N{MINUS SIGN} {data.reference}"
+        title(row[1], with_unit(less, "pct. points", HALF_LETTERS))
     grid[-1][0].set_xlabel("taken for", fontsize=TEXT, color=INK)
     return drawn
 

@@ -13,10 +13,12 @@ from batchformer.insight.figures.canvas import (
     INK,
     MARKERS,
     TEXT,
+    TITLE_LETTERS,
     legend,
     log_scale,
     new_figure,
     title,
+    with_unit,
 )
 from batchformer.insight.figures.captioned import Caption, CaptionedFigure, FigureTable
 from batchformer.insight.figures.networks import main_arm
@@ -111,7 +113,8 @@ def draw(data: ByClass) -> Figure:
         panels[1].plot(places, data.accuracy[arm], marker=marker, markersize=4, **own)
     for axes, arm in zip(panels[2:], others, strict=True):
         _difference_panel(axes, places, data.differences[arm], colours[arm], crowded)
-        title(axes, f"{arm} \N{MINUS SIGN} {data.reference}, percentage points")
+        difference = f"{arm} \N{MINUS SIGN} {data.reference}"
+        title(axes, with_unit(difference, "percentage points", TITLE_LETTERS))
     for axes in panels[3:]:
         axes.sharey(panels[2])
     if data.names:

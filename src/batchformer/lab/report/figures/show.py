@@ -88,7 +88,7 @@ def show(
 def missing(
     name: str, entry: Entry, group: RunGroup, paths: Sequence[Path], *, tried: bool = False
 ) -> str:
-    """What to do where no run has what a figure is drawn from; ``tried`` to compute it."""
+    """What to do where no run has the arrays of a figure. ``tried``: whether to compute them."""
     text = f"{name} is drawn from {entry.needs}, and no run of {group.name} has the arrays for it"
     without = [run for run in group.runs if not len(run.insight)]
     if entry.needs != FILE:

@@ -82,6 +82,14 @@ def one_value(lines: Lines, key: str, default: str | None = None) -> str:
     return values[0] if values else default or ""
 
 
+def one_of(lines: Lines, key: str, *known: str) -> str:
+    """The value of a key that may come once and knows only these values, the first by default."""
+    value = one_value(lines, key, known[0])
+    if value not in known:
+        raise ValueError(f"{key} is {value!r}, but must be {' or '.join(filter(None, known))}")
+    return value
+
+
 def lines_of(text: str) -> dict[str, list[str]]:
     """The values of each key from lines ``key: value``; a key may come several times."""
     found: dict[str, list[str]] = {}

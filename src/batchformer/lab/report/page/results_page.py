@@ -37,6 +37,7 @@ from batchformer.lab.report.page.descriptions import (
     item_of,
     items_of,
     lines_of,
+    one_of,
     one_value,
     parts_of,
 )
@@ -135,7 +136,8 @@ def _arms_table(lines: Lines, root: Path) -> list[list[str]]:
     arms = {item.arm: item.label for item in items} or {a: a for a in sorted_arms(found.arms)}
     contrasts = [item_of(text) for text in parts_of(one_value(lines, "contrasts", ""))]
     found.require([*arms, *(arm for item in contrasts for arm in (item.arm, item.against))])
-    with_intervals = one_value(lines, "intervals", "yes") == "yes"
+    with_intervals = one_of(lines, "intervals", "yes", "no") == "yes"
+    with_paper = one_of(lines, "paper", "no", "yes") == "yes"
     rows = [["", *map(metric_label, metrics)]]
     for arm, label in arms.items():
         means = [found.mean(arm, metric) for metric in metrics]
@@ -143,7 +145,7 @@ def _arms_table(lines: Lines, root: Path) -> list[list[str]]:
         cells = [_mean(mean, with_intervals, count) for mean in means]
         rows.append([f"{label}, {seeds(count)}", *cells])
         numbers = [found.paper(arm, metric) for metric in metrics]
-        if one_value(lines, "paper", "no") == "yes" and any(value is not None for value in numbers):
+        if with_paper and any(value is not None for value in numbers):
             rows.append(["paper", *("" if v is None else number(v, 1) for v in numbers)])
     shown = [(item.arm, item.against, metric) for item in contrasts for metric in metrics]
     family = _family(lines, shown, "")
@@ -174,7 +176,7 @@ def _rows_table(lines: Lines, root: Path) -> list[list[str]]:
     rows = [["", *(item.label for text in texts for item in items_of(text, metric or "?"))]]
     read = [_read_row(row, texts, metric, root) for row in lines.get("row", ())]
     each: list[Adjusted]
-    if first_is_primary := one_value(lines, "primary", "") == "first":
+    if first_is_primary := one_of(lines, "primary", "", "first") == "first":
         tests = [(row.found, test) for row in read for test in row.tests]
         corrected = iter(holm_but_first(tests))
         # The primary test has no entry, so it keeps its own p-value.
@@ -184,13 +186,14 @@ def _rows_table(lines: Lines, root: Path) -> list[list[str]]:
     else:
         each = [holm_over(row.found, _family(lines, row.tests, row.metric)) for row in read]
     with_p = "family" in lines or first_is_primary
-    spread = one_value(lines, "intervals", "no") == "yes"
+    spread = one_of(lines, "intervals", "no", "yes") == "yes"
+    counted = one_of(lines, "seeds", "yes", "no") == "yes"
     for row, adjusted in zip(read, each, strict=True):
         items = row.items
         means = row.found.on_shared_seeds([i.arm for i in items if not i.against and not i.what])
         cells = [_cell(item, row.found, means, adjusted, with_p, spread) for item in items]
         label = row.label
-        if one_value(lines, "seeds", "yes") == "yes":
+        if counted:
             label += f", {_counted(items, row.found, means)}"
         rows.append([label, *cells])
     return rows
@@ -199,7 +202,9 @@ def _rows_table(lines: Lines, root: Path) -> list[list[str]]:
 def _bench_table(lines: Lines, root: Path) -> list[list[str]]:
     """A table that ``batchformer bench`` saved, or those of its rows that ``only`` asks for."""
     path, part = root / one_value(lines, "records"), one_value(lines, "part")
-    tables = {table.part: table for table in read_tables(path)} if path.is_file() else {}
+    if not path.is_file():
+        raise ValueError(f"there is no file {path}; `batchformer bench` writes one")
+    tables = {table.part: table for table in read_tables(path)}
     if part not in tables:
         raise ValueError(
             f"{path} has no part {part!r}; its parts are {', '.join(tables) or 'none'}"
@@ -212,7 +217,12 @@ def _bench_table(lines: Lines, root: Path) -> list[list[str]]:
         rows = [row for row in rows if row[columns.index(column)] == value]
     if not rows:
         raise ValueError(f"{part} in {path} has no such row")
-    return [list(columns), *map(list, rows)]
+    # A bench rounds every number to three digits, which for a p-value says too much.
+    shown = [
+        [p_value(float(text)) if column == "p" and text else text for column, text in cells]
+        for cells in (zip(columns, row, strict=True) for row in rows)
+    ]
+    return [list(columns), *shown]
 
 
 @dataclass(frozen=True)

@@ -171,8 +171,8 @@ def _split(runs: Sequence[RecordedRun], *, shared: bool) -> list[list[RecordedRu
 def _by_module(runs: Sequence[RecordedRun]) -> list[list[RecordedRun]]:
     """Groups with one configuration of BatchFormer each, and the arms without it.
 
-    An arm without it is in the group that has its recorded settings, or in the first. Every group
-    also has the other groups' baselines of those seeds of which it has none.
+    A run without it joins the group whose settings it recorded, or else the first. A seed for which
+    a group has no baseline gets that of another group.
     """
     groups = _split([run for run in runs if trains_batchformer(run.trained)], shared=False)
     if len(groups) < 2:

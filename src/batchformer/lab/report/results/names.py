@@ -63,7 +63,7 @@ MEANINGS = {
     "hm": "harmonic mean of the accuracies on seen and on unseen classes or pairs",
     "knn": "accuracy of a vote among the nearest training features",
 }
-"""What a reader may not know of a metric, after "the"."""
+"""What a metric is, where its label does not say it; for sentences such as "ECE is the ..."."""
 
 LOWER_IS_BETTER = frozenset({"ece", "loss", "nll", "val_loss", "without_swad_val_loss"})
 

@@ -255,9 +255,8 @@ def _configurations(sweep: SweepRuns) -> list[str]:
 def _confounded(sweep: SweepRuns) -> list[str]:
     """Settings that change with the level, such as the learning rate with the batch size."""
     first = {
-        level: runs[0]
+        level: next(run for arm in reversed(sweep.arms) for run in sweep.of(arm, level))
         for level in sweep.levels
-        for runs in [[run for arm in reversed(sweep.arms) for run in sweep.of(arm, level)]]
     }
     changing = differing(first)
     if len(changing) < 2:

@@ -151,7 +151,7 @@ READING = (
     "Each recipe counts once, however many seeds it has. The 95% interval is the widest of three: "
     "from the spread of seeds inside the recipes, from that of the recipes' effects, and, because "
     "runs of one seed begin alike in all recipes, from that of the means by seed. What all recipes "
-    "share, such as the images of one data set, is in no interval.",
+    "share, such as the images of one data set, is in no interval."
 )
 SAME = (
     "same is the p-value of the hypothesis that all recipes have the same effect: it is small "
@@ -254,7 +254,7 @@ def pooled_notes(found: PooledEffects) -> list[str]:
         tested = sum(effect.pooled.p_value is not None for effect in found.effects.values())
         if tested > 1:
             lines.append(f"Holm's p-values are corrected over all {tested} pooled effects.")
-        lines += READING
+        lines.append(READING)
         counts = {effect.pooled.setups for effect in found.effects.values()}
         lines.append(OF if len(counts) > 1 else SAME)
         printed = {effect.printed for effect in found.effects.values() if effect.printed}
