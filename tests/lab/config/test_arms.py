@@ -42,6 +42,7 @@ CHANGED = {
     },
     "baseline_mates": {"module.enabled": False, "data.sampler": "mates"},
     "baseline_dropout": {"module.enabled": False, "hyper.feature_dropout": 0.5},
+    "baseline_norm": {"module.enabled": False, "hyper.feature_norm": True},
 }
 #: A recipe with places inside its network, which this arm needs.
 INSIDE = "cifar100_lt_deit_balanced_softmax"

@@ -65,6 +65,21 @@ def test_dropout_of_features_is_in_training_and_of_each_row(make: Any, streams: 
     assert torch.equal(method.eval().streams(features), features)
 
 
+@pytest.mark.parametrize("name", ["cross_entropy", "balanced_softmax"])
+def test_normalised_features_in_training_and_at_test(make: Any, batch: Any, name: str) -> None:
+    method, plain = make(name, {"feature_norm": True}, enabled=False), make(name, enabled=False)
+    features = plain.features(batch["x"])
+    rows = features - features.mean(1, keepdim=True)
+    rows = rows / (rows.square().mean(1, keepdim=True) + 1e-5).sqrt()
+    torch.testing.assert_close(method(batch["x"]), plain.classify(rows))
+    for one in (method, plain):
+        one.eval()
+    features = plain.features(batch["x"])
+    rows = F.layer_norm(features, features.shape[1:])
+    torch.testing.assert_close(method.predict(batch["x"]), plain.classify(rows))
+    assert not method.network.state_dict().keys() >= plain.network.state_dict().keys()
+
+
 def test_prediction_drops_no_feature(make: Any, batch: Any) -> None:
     method, plain = make("cross_entropy", {"feature_dropout": 0.5}), make("cross_entropy")
     for one in (method, plain):

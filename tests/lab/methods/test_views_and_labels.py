@@ -258,7 +258,9 @@ def test_resumed_equals_uninterrupted(arm: str, assert_resumes: Any) -> None:
     assert_resumes(lambda: method_with(**ARMS[arm]))
 
 
-@pytest.mark.parametrize("arm", [*list(ARMS)[:4], "mates", "baseline_mates", "baseline_dropout"])
+@pytest.mark.parametrize(
+    "arm", [*list(ARMS)[:4], "mates", "baseline_mates", "baseline_dropout", "baseline_norm"]
+)
 def test_the_demo_runs_with_the_arm_and_is_looked_at(
     arm: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

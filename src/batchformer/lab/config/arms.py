@@ -264,6 +264,12 @@ ARMS: dict[str, Arm] = {
         "#7b68c8",
         **_sample_loss("has dropout before the classifier"),
     ),
+    "baseline_norm": Arm(
+        with_settings(module={"enabled": False}, hyper={"feature_norm": True}),
+        "control: the baseline whose classifier normalises each row of features, at test too",
+        "#4f7f4f",
+        **_sample_loss("normalises features before the classifier"),
+    ),
 }
 
 

@@ -174,14 +174,14 @@ METHODS: dict[str, MethodEntry] = {
     "cross_entropy": MethodEntry(
         path="erm:CrossEntropy",
         tasks=(*LABELLED, "domains"),
-        settings=(settings.Mixing, settings.Smoothing),
+        settings=(settings.Mixing, settings.Smoothing, settings.NormalisedFeatures),
         inside=True,
         sample_loss=True,
     ),
     "balanced_softmax": MethodEntry(
         path="erm:BalancedSoftmaxMethod",
         tasks=(*LABELLED, "domains"),
-        settings=(settings.Mixing,),
+        settings=(settings.Mixing, settings.NormalisedFeatures),
         inside=True,
         sample_loss=True,
     ),

@@ -284,6 +284,14 @@ class Features:
 
 
 @dataclass(frozen=True, kw_only=True)
+class NormalisedFeatures:
+    """Features that the classifier normalises."""
+
+    feature_norm: bool = False
+    """The classifier normalises each row of features to mean 0 and variance 1, at test too."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Penalty:
     """A penalty beside the cross-entropy."""
 
@@ -566,6 +574,7 @@ class MethodConfig(
     Grouping,
     LatePenalty,
     Penalty,
+    NormalisedFeatures,
     Features,
     Network,
     CumulativeLearning,

@@ -13,7 +13,7 @@ from batchformer.lab.config.methods import MethodConfig, reweights
 from batchformer.lab.data.transforms.mixup import draw_mix, mix_batch
 from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep
 from batchformer.lab.losses.long_tailed import LDAM, BalancedSoftmax
-from batchformer.lab.methods.classifier import Classifier
+from batchformer.lab.methods.classifier import Classifier, head_of
 from batchformer.lab.models.heads import CosineClassifier, feature_width, replace_classifier
 from batchformer.nn.randomness import drawing
 
@@ -29,6 +29,15 @@ class MixingClassifier(Classifier):
     Args:
         criterion: of logits ``(N, K)`` and targets ``(N,)`` or ``(N, K)``.
     """
+
+    def __init__(
+        self, network: nn.Module, criterion: nn.Module, *, hyper: MethodConfig, **options: Any
+    ) -> None:
+        super().__init__(network, criterion, hyper=hyper, **options)
+        if hyper.feature_norm:
+            # Other keys than the plain classifier's: without the norm it would predict otherwise.
+            norm = nn.LayerNorm(feature_width(network), elementwise_affine=False)
+            replace_classifier(network, nn.Sequential(norm, head_of(network)))
 
     def update(
         self, batch: Batch, optimizers: dict[str, Optimizer], optimizer_step: OptimizerStep
