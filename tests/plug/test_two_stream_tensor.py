@@ -215,6 +215,14 @@ def test_three_roles_in_one_call_are_no_thirds_of_both_streams(
         logits(16).chunk(3)  # no roles: eight samples have no thirds
 
 
+def test_stream_loss_needs_targets_that_say_how_many_samples_there_are() -> None:
+    """Such as None for a triplet loss, which would then take both streams for one."""
+    with pytest.raises(ValueError, match=r"targets have no rows .* = batchformer\.split"):
+        stream_loss(lambda out, _: out.mean(), logits(8), None)
+    one = logits(4).as_subclass(Tensor)
+    assert torch.equal(stream_loss(lambda out, _: out.mean(), one, None), one.mean())
+
+
 def cross_entropies(rows: object, targets: object) -> Tensor:
     """A loss taken row by row."""
     pairs = zip(rows, targets, strict=False)  # type: ignore[call-overload]
