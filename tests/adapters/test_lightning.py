@@ -252,6 +252,22 @@ def test_a_batch_that_the_network_does_not_take_asks_for_inputs() -> None:
         trainer(BatchFormerCallback(verbose=False)).fit(Named(), DataLoader(Rows(), batch_size=4))
 
 
+AVERAGES = ("EMAWeightAveraging", "StochasticWeightAveraging")
+
+
+@pytest.mark.parametrize("name", [one for one in AVERAGES if hasattr(lightning.callbacks, one)])
+def test_callbacks_that_average_weights_come_later(name: str) -> None:
+    def average() -> Any:
+        options = {"swa_lrs": 0.1} if name.startswith("Stochastic") else {}
+        return getattr(lightning.callbacks, name)(**options)
+
+    with pytest.raises(AttachError, match=f"{name} stands before it .* BatchFormerCallback first"):
+        trainer(average(), BatchFormerCallback(verbose=False)).fit(Lit(), three_classes())
+    lit = Lit()
+    trainer(BatchFormerCallback(verbose=False), average(), max_epochs=2).fit(lit, three_classes())
+    assert len(lit.seen) == 6
+
+
 def test_a_wrong_name_lists_the_children() -> None:
     with pytest.raises(AttachError, match=r"Lit has no submodule 'net'.*its children: model"):
         trainer(BatchFormerCallback("net")).fit(Lit(), three_classes())

@@ -64,6 +64,13 @@ def test_the_weights_of_every_place_are_the_stock_layers() -> None:
     )
 
 
+def test_a_batch_of_a_loader_is_taken_without_its_labels() -> None:
+    model = attach(vit(), at="blocks.1", verbose=False)  # its second argument is a mask
+    (plain,) = look_at_positions(model, images())
+    (seen,) = look_at_positions(model, [images(), torch.arange(N)])
+    assert torch.equal(seen.weights, plain.weights)
+
+
 def test_a_picture_and_feature_maps(tmp_path: Path) -> None:
     body = nn.Sequential(nn.Conv2d(3, 8, 4, 4), nn.ReLU(), nn.Conv2d(8, 8, 3, padding=1))
     model = nn.Sequential(body, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 2))

@@ -91,6 +91,15 @@ def test_a_notebook_shows_the_page_and_a_terminal_one_line(
     assert html.unescape(framed[1]) == seen.page(tmp_path / "page.html").read_text()
 
 
+def test_the_page_says_whether_it_counts_training_samples(
+    tmp_path: Path, loader: DataLoader[Any]
+) -> None:
+    model, words = own_network(), "The numbers of training samples are not known."
+    guessed = look_at(model, loader).page(tmp_path / "guessed.html").read_text()
+    given = look_at(model, loader, train_counts=[9, 5, 3, 2]).page(tmp_path / "given.html")
+    assert words in guessed and words not in given.read_text()
+
+
 def test_what_is_seen_is_what_the_model_does(loader: DataLoader[Any]) -> None:
     """Attention and gradients of all images in one batch, from the outside of the model."""
     model = bf.attach(own_network(), heads=2, dropout=0.0, verbose=False)

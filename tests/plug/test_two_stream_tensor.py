@@ -193,6 +193,37 @@ def test_a_reshape_that_joins_different_samples_is_named(
     reshape(logits(4), 2)  # (2, 2, K) is halves
 
 
+@pytest.mark.parametrize(
+    "cut",
+    [
+        lambda out: out.chunk(3),
+        lambda out: torch.tensor_split(out, 3),
+        lambda out: out.view(3, -1, 5),
+        lambda out: out.unflatten(0, (3, -1)),
+    ],
+)
+def test_three_roles_in_one_call_are_no_thirds_of_both_streams(
+    cut: Callable[[Tensor], object],
+) -> None:
+    """Anchors, positives and negatives of a triplet loss: a third has rows of both streams."""
+    with pytest.warns(UserWarning, match=r"anchors.* = batchformer\.split"):
+        cut(logits(12))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        cut(split(logits(12)).plain)
+        logits(12).chunk(3, 1)
+        logits(16).chunk(3)  # no roles: eight samples have no thirds
+        logits(18).split(4)  # parts of a batch that does not fit into memory
+
+
+def test_stream_loss_needs_targets_that_say_how_many_samples_there_are() -> None:
+    """Such as None for a triplet loss, which would then take both streams for one."""
+    with pytest.raises(ValueError, match=r"targets have no rows .* = batchformer\.split"):
+        stream_loss(lambda out, _: out.mean(), logits(8), None)
+    one = logits(4).as_subclass(Tensor)
+    assert torch.equal(stream_loss(lambda out, _: out.mean(), one, None), one.mean())
+
+
 def cross_entropies(rows: object, targets: object) -> Tensor:
     """A loss taken row by row."""
     pairs = zip(rows, targets, strict=False)  # type: ignore[call-overload]

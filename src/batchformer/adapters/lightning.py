@@ -26,6 +26,9 @@ except ImportError as error:
     needs = "BatchFormerCallback needs lightning: pip install batchformer[lightning]"
     raise ImportError(needs) from error
 
+#: Lightning's callbacks that copy the network at setup; older versions lack the first.
+AVERAGES = {"WeightAveraging", "StochasticWeightAveraging"}
+
 
 class BatchFormerCallback(Callback):  # type: ignore[misc]
     """Attach BatchFormer when fitting is set up, before the optimizers are configured.
@@ -68,6 +71,7 @@ class BatchFormerCallback(Callback):  # type: ignore[misc]
         if find_record(network)[1] is not None:
             return
         if stage == "fit":
+            self._refuse_averages_before(trainer)
             attach(network, self.at, **{"verbose": trainer.is_global_zero, **self.attach_options})
         else:
             self._hooks.append(pl_module.register_load_state_dict_pre_hook(_keep_plain))
@@ -104,6 +108,16 @@ class BatchFormerCallback(Callback):  # type: ignore[misc]
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         while self._hooks:
             self._hooks.pop().remove()
+
+    def _refuse_averages_before(self, trainer: Trainer) -> None:
+        """A copy of the plain network would pair its parameters with others, by position."""
+        for callback in trainer.callbacks[: trainer.callbacks.index(self)]:
+            if AVERAGES & {kind.__name__ for kind in type(callback).__mro__}:
+                raise AttachError(
+                    f"BatchFormerCallback: {type(callback).__name__} stands before it in "
+                    f"callbacks= and has copied the network without its encoder. Put "
+                    f"BatchFormerCallback first."
+                )
 
     def _network(self, pl_module: LightningModule) -> nn.Module:
         try:

@@ -20,7 +20,7 @@ from batchformer.insight.page.html import path_of_page, rendered
 from batchformer.nn.arguments import a_model
 from batchformer.nn.module import BatchFormer, without_exchange
 from batchformer.nn.streams import leaves
-from batchformer.plug.example import as_batch
+from batchformer.plug.example import fit_batch
 from batchformer.plug.insertion import RECORD, Attachment, unwrap
 from batchformer.plug.preserve import preserve_state, temporary_hooks
 
@@ -145,13 +145,14 @@ def look_at_positions(model: nn.Module, batch: Any) -> list[PositionAttention]:
     Args:
         model: with BatchFormer attached, or called in its own code.
         batch: images ``(N, channels, H, W)``, or what the model is called with: a tuple of
-            arguments, or a dict of keywords.
+            arguments, or a dict of keywords. Labels that the model does not take are left out.
 
     Raises:
         ValueError: the model has no BatchFormer, or the batch has no images.
     """
     a_model("look_at_positions()", model)
-    inner, call = unwrap(model), as_batch(batch)
+    inner = unwrap(model)
+    call = fit_batch(inner, batch)
     named = [(name, m) for name, m in inner.named_modules() if isinstance(m, BatchFormer)]
     tensors = [t for _, t in leaves((call.args, call.kwargs)) if isinstance(t, Tensor)]
     images = next((t for t in tensors if t.ndim == 4 and t.is_floating_point()), None)

@@ -7,6 +7,8 @@ images in shuffled batches, without dropout; in every batch a pair is two differ
 
 Of every run:
     classes (K,) names; train_counts (K,) training images; shot_of_class (K,) 0, 1 or 2
+    counts_of_loader () true if train_counts are not known, and are those of the measured samples;
+        otherwise missing
     reliability_count, reliability_confidence, reliability_correct (4, 15): predictions by
         confidence, of all classes and of each shot group; sums, not means
     projection (S, 2) plain features on their two principal axes; projection_labels (S,);

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -86,7 +87,8 @@ def look_at(
             default strings in the batch, else token ids, or the values of a table's row that are
             farthest from the mean of their column.
         columns: names of a table's columns, for these captions.
-        train_counts: (K,) training samples of each class; by default those of the loader.
+        train_counts: (K,) training samples of each class; by default the samples of the loader
+            stand for them, and the page says so.
         loss: of logits (N, K) and labels (N,), a scalar.
         most: the largest number of samples to take from the loader.
         layer: the layer for Grad-CAM on images. ``released`` is that of the paper's code; by
@@ -131,6 +133,8 @@ def look_at(
         steps=STEPS if samples.differentiable else 0,
         captions=samples.captions,
     )
+    if train_counts is None:
+        arrays["counts_of_loader"] = np.array(True)
     return Insight(arrays)
 
 

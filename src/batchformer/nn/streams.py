@@ -158,6 +158,13 @@ def stream_loss(
         real_numbers("stream_loss()", mixed_weight=mixed_weight)
     group = None if isinstance(exchange, bool) else group_of(exchange)
     doubled = is_doubled(outputs, targets)
+    marked = any(getattr(part, "holds_streams", False) for _, part in leaves(outputs))
+    if marked and not any(True for _ in _row_counts(targets)):
+        raise ValueError(
+            "stream_loss(): the outputs hold two streams, and the targets have no rows that could "
+            "tell. Pass targets with one row for each sample, or write the loss of each stream: "
+            "plain, mixed = batchformer.split(outputs)."
+        )
     share: tuple[int, int | Tensor] | None = None
     count = 1 if exchange is False else world_size(group)
     if count > 1 and torch.is_grad_enabled():

@@ -25,6 +25,12 @@ HALVES = (
     "plain, mixed = batchformer.split(outputs), or reshape to (2, {half}, ...)."
 )
 
+PARTS = (
+    "{name} cuts {rows} rows into three parts, and the middle one has rows of both streams: the "
+    "first {half} rows are plain, the others mixed. If the parts are roles of the samples, such as "
+    "anchors, positives and negatives, cut each stream: plain, mixed = batchformer.split(outputs)."
+)
+
 JOINED = (
     "Several outputs were joined here: the plain and mixed rows of one, then the plain and mixed "
     "rows of the next. Call match or split for each before you join them: "
@@ -107,6 +113,7 @@ class TwoStreamTensor(Tensor):
             if name == "stack" and result.ndim > 1 and result.shape[1] in rows_of_marked:
                 return result.as_subclass(_RowsSecond)
             if name in SPLITS:
+                _check_parts(name, operands[0], result)
                 return tuple(_mark(part, rows_of_marked, turned=False) for part in result)
             return _mark(result, rows_of_marked, turned=name in TRANSPOSITIONS)
 
@@ -333,8 +340,9 @@ def _is_all_pairs(name: str, operands: Sequence[Any], result: Any) -> bool:
 def _check_reshape(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> None:
     """Refuse a reshape of ``(2N, ...)`` to ``(N, ...)``, which joins neighbouring rows.
 
-    With an even N, ``(N, 2, ...)`` also fits two views of each sample, so this only warns. A first
-    size of -1 names no N and is accepted. So is what undoes a flattening.
+    With an even N, ``(N, 2, ...)`` also fits two views of each sample, so this only warns, as it
+    does of three parts. A first size of -1 names no N and is accepted. So is what undoes a
+    flattening.
     """
     marked, *sizes = args
     if isinstance(marked, _Flattened):
@@ -349,7 +357,10 @@ def _check_reshape(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], ou
     if not isinstance(marked, TwoStreamTensor) or marked._rows_axis or not marked.ndim:
         return
     half = len(marked) // 2
-    if len(marked) % 2 or half <= 2 or not sizes or sizes[0] != half:
+    if len(marked) % 2 or half <= 2 or not sizes:
+        return
+    if sizes[0] != half:
+        _warn_of_thirds(name, len(marked), sizes[0])
         return
     message = f"{name} to {tuple(out.shape)} joins rows of different samples. "
     message += HALVES.format(half=half)
@@ -357,6 +368,21 @@ def _check_reshape(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], ou
         raise RuntimeError(message)
     message += " If your samples have two rows each, reshape to (-1, 2, ...)."
     warnings.warn(message, stacklevel=3)
+
+
+def _check_parts(name: str, marked: Any, parts: Sequence[Tensor]) -> None:
+    """Warn if rows, not channels or positions, are cut into three equal parts."""
+    if not isinstance(marked, TwoStreamTensor) or marked._rows_axis:
+        return
+    if len({len(part) for part in parts}) == 1 and len(parts) * len(parts[0]) == len(marked):
+        _warn_of_thirds(name, len(marked), len(parts))
+
+
+def _warn_of_thirds(name: str, rows: int, parts: Any) -> None:
+    """Only a warning: a loss in parts is right if it cuts doubled targets alike."""
+    half = rows // 2
+    if parts == 3 and half % 3 == 0:
+        warnings.warn(PARTS.format(name=name, rows=rows, half=half), stacklevel=4)
 
 
 def _watched(outputs: Tensor, rows: Iterator[Tensor]) -> Iterator[Tensor]:

@@ -35,7 +35,13 @@ def insight_page(insight: InsightArrays, title: str = TITLE) -> str:
             f"Nothing to draw: none of the figures has its arrays among {sorted(insight)}."
         )
     policy = script_policy(sections)
-    return rendered("insight.html.jinja", title=title, sections=sections, policy=policy)
+    return rendered(
+        "insight.html.jinja",
+        title=title,
+        sections=sections,
+        policy=policy,
+        counts_of_loader="counts_of_loader" in insight,
+    )
 
 
 def network_sections(name: str, group: NetworkGroup, prefix: str) -> Iterator[Section]:
