@@ -159,7 +159,7 @@ def stream_loss(
     group = None if isinstance(exchange, bool) else group_of(exchange)
     doubled = is_doubled(outputs, targets)
     marked = any(getattr(part, "holds_streams", False) for _, part in leaves(outputs))
-    if marked and not any(True for _ in _row_counts(targets)):
+    if marked and not [*_row_counts(targets)]:
         raise ValueError(
             "stream_loss(): the outputs hold two streams, and the targets have no rows that could "
             "tell. Pass targets with one row for each sample, or write the loss of each stream: "
