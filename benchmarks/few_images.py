@@ -7,13 +7,13 @@ and tests are fixed in ``docs/preregistered.md``, row 9.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from batchformer import BatchFormer, match, param_groups, two_streams
@@ -42,6 +42,7 @@ class Arm(NamedTuple):
     second: Callable[[int], BatchFormer] | None = None
     normalised: bool = False  # features are normalised, at test too
     smoothing: float = 0.0  # of labels
+    balanced: bool = False  # Balanced Softmax in place of cross-entropy
 
 
 SOURCES = (
@@ -99,23 +100,34 @@ def add_source(
     """A row for each arm, and for each further contrast."""
     train, test = read(source.file)
 
-    def scores(arm: Arm) -> list[list[float]]:
-        """Accuracies by size, then by seed."""
-        return [
-            [accuracy(some_of_each(train, n, s), test, arm, s, source.rate) for s in seeds]
-            for n in per_class
-        ]
+    def accuracy(arm: Arm, count: int, seed: int) -> float:
+        some = some_of_each(train, count, seed)
+        return percent(right(some, test, arm, seed, source.rate, UPDATES))
 
-    found = {title: scores(arm) for title, arm in ARMS.items()}
-    by_size = {title: [round(fmean(size), 2) for size in found[title]] for title in ARMS}
-    by_seed = {title: [*map(fmean, zip(*found[title], strict=True))] for title in ARMS}
-    tests = [paired(by_seed[other], by_seed[title]).p_value for title, other in CONTRASTS]
-    table.add(source.title, "without", *by_size["without"], "", None)
-    for (title, other), p in zip(CONTRASTS, [tests[0], *holm(tests[1:])], strict=True):
+    by_size = {
+        title: [[accuracy(arm, count, seed) for seed in seeds] for count in per_class]
+        for title, arm in ARMS.items()
+    }
+    by_seed = {title: [*map(fmean, zip(*by_size[title], strict=True))] for title in ARMS}
+    add_arms(table, source.title, by_size, by_seed, CONTRASTS)
+
+
+def add_arms(
+    table: Table,
+    title: str,
+    columns: Mapping[str, list[list[float]]],
+    tested: Mapping[str, list[float]],
+    contrasts: Sequence[tuple[str, str]],
+) -> None:
+    """A row for each arm: means of its `columns` over seeds, and the difference of `tested`."""
+    means = {arm: [round(fmean(column), 2) for column in columns[arm]] for arm in columns}
+    tests = [paired(tested[other], tested[arm]).p_value for arm, other in contrasts]
+    table.add(title, "without", *means["without"], "", None)
+    for (arm, other), p in zip(contrasts, [tests[0], *holm(tests[1:])], strict=True):
         to_baseline = other == "without"
-        label = title if to_baseline else f"{title} - {other}"
-        cells = by_size[title] if to_baseline else [None] * len(per_class)
-        table.add(source.title, label, *cells, difference(by_seed[other], by_seed[title]), p)
+        label = arm if to_baseline else f"{arm} - {other}"
+        cells = means[arm] if to_baseline else [None] * len(means[arm])
+        table.add(title, label, *cells, difference(tested[other], tested[arm]), p)
 
 
 def some_of_each(rows: Rows, count: int, seed: int) -> Rows:
@@ -126,8 +138,13 @@ def some_of_each(rows: Rows, count: int, seed: int) -> Rows:
     return x[kept], y[kept]
 
 
-def accuracy(train: Rows, test: Rows, arm: Arm, seed: int, rate: float) -> float:
-    """Percent of the test rows that the network of one arm gets right without its second stream."""
+def percent(correct: Tensor) -> float:
+    """The share of True in percent."""
+    return 100 * float(correct.float().mean())
+
+
+def right(train: Rows, test: Rows, arm: Arm, seed: int, rate: float, updates: int) -> Tensor:
+    """(M,) which test rows the network of one arm gets right, without its second stream."""
     x, y = train
     torch.manual_seed(seed)
     body = nn.Sequential(nn.Linear(x.shape[1], HIDDEN), nn.ReLU())
@@ -137,19 +154,21 @@ def accuracy(train: Rows, test: Rows, arm: Arm, seed: int, rate: float) -> float
     mixing = None if arm.second is None else arm.second(HIDDEN)
     model = nn.ModuleList([body, head] if mixing is None else [body, head, mixing])
     optimizer = torch.optim.SGD(param_groups(model, rate), momentum=0.9, weight_decay=5e-4)
-    cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, UPDATES)
+    cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, updates)
     order = torch.Generator().manual_seed(seed)
     torch.manual_seed(seed)  # for dropout
-    epochs = -(-UPDATES * BATCH // len(x))
+    prior = y.bincount().log() if arm.balanced else torch.zeros(int(y.max()) + 1)
+    epochs = -(-updates * BATCH // len(x))
     rows = torch.cat([torch.randperm(len(x), generator=order) for _ in range(epochs)])
-    for batch in torch.split(rows[: UPDATES * BATCH], BATCH):
+    for batch in torch.split(rows[: updates * BATCH], BATCH):
         features = body(x[batch])
         logits = head(features if mixing is None else two_streams(features, mixing))
-        loss = F.cross_entropy(logits, match(logits, y[batch]), label_smoothing=arm.smoothing)
+        targets = match(logits, y[batch])
+        loss = F.cross_entropy(logits + prior, targets, label_smoothing=arm.smoothing)
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         cosine.step()
     with torch.no_grad():
-        right = head(body(test[0])).argmax(1) == test[1]
-    return 100 * float(right.float().mean())
+        correct: Tensor = head(body(test[0])).argmax(1) == test[1]
+    return correct

@@ -1,4 +1,5 @@
-"""Features of a folder of images by a trained network, once, in a file for ``few_images``.
+"""Features of a folder of images by a trained network, once, in a file for ``few_images`` and
+``long_tail_features``.
 
 ``python -m benchmarks.image_features photos WEIGHTS FILE`` reads ``photos/train/CLASS/IMAGE`` and
 ``photos/test/CLASS/IMAGE``. The file has the layout of ``cub_gzsl.npz``.

@@ -40,6 +40,7 @@ from benchmarks import (
     frozen_features,
     image_features,
     lab_kernels,
+    long_tail_features,
     loop,
     profile,
     side_by_side,
@@ -72,15 +73,18 @@ def test_the_layer_at_tokens() -> None:
     torch.testing.assert_close(mixed, pair.stock.eval()(pair.x), atol=1e-5, rtol=1e-5)
 
 
-@pytest.fixture
-def features(tmp_path: Path) -> Path:
-    """Four classes that are easily told apart, in the layout of ``cub_gzsl.npz``."""
-    labels = np.arange(120) % 4
-    rows = 3 * np.eye(8)[labels] + np.random.default_rng(0).normal(size=(120, 8))
-    places = {"trainval_loc": np.arange(90), "test_seen_loc": np.arange(90, 120)}
-    file = tmp_path / "features.npz"
+def save_features(file: Path, labels: Any, train: int) -> Path:
+    """Classes that are easily told apart, in the layout of ``cub_gzsl.npz``."""
+    rows = 3 * np.eye(8)[labels] + np.random.default_rng(0).normal(size=(len(labels), 8))
+    places = {"trainval_loc": np.arange(train), "test_seen_loc": np.arange(train, len(labels))}
     np.savez(file, features=rows, labels=labels, **places)  # type: ignore[arg-type]
     return file
+
+
+@pytest.fixture
+def features(tmp_path: Path) -> Path:
+    """Four classes of nearly equal size."""
+    return save_features(tmp_path / "features.npz", np.arange(120) % 4, train=90)
 
 
 def test_frozen_features(features: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,6 +113,21 @@ def test_few_images(features: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [row[1] for row in arms] == [*few_images.ARMS] and arms[0][4:] == ("", None)
     assert all(isinstance(cell, float) and cell > 50 for row in arms for cell in row[2:4])
     assert [row[1] for row in contrasts] == [" - ".join(c) for c in few_images.CONTRASTS[-3:]]
+
+
+def test_long_tail_features(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(long_tail_features, "UPDATES", 20)
+    monkeypatch.setattr(few_images, "HIDDEN", 32)
+    labels = np.repeat([0, 1, 2, 0, 1, 2], [101, 20, 19, 10, 20, 10])
+    file = save_features(tmp_path / "features.npz", labels, train=140)
+    source = few_images.Source("made up", file, 0.02)
+    table = long_tail_features.measure(BenchSettings(CPU, repeats=3), [source])
+    arms = {row[1]: row[2:6] for row in table.rows[: len(long_tail_features.ARMS)]}
+    assert [*arms] == [*long_tail_features.ARMS]
+    for everyone, many, medium, few in arms.values():
+        assert everyone == pytest.approx((many + 2 * medium + few) / 4, abs=0.01)
+    # Balanced Softmax moves predictions to rare classes.
+    assert arms["without"][3] > arms[long_tail_features.CROSS_ENTROPY][3]
 
 
 def test_features_of_images(tmp_path: Path) -> None:
