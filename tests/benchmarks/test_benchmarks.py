@@ -145,7 +145,17 @@ def test_features_of_images(tmp_path: Path) -> None:
             [4, 5],
         ]
         found = torch.from_numpy(made["features"]).float()
-    # The last one again, with torchvision's transforms and all of the network but its classifier.
+    # The last one again, from an array.
+    image = np.array(Image.open(tmp_path / "test/1/0.png").convert("RGB"))[None]
+    arrays = {"x_train": image, "y_train": [1], "x_test": image, "y_test": [0]}
+    np.savez(tmp_path / "images.npz", **arrays)  # type: ignore[arg-type]
+    files[0] = str(tmp_path / "images.npz")
+    image_features.main([*files, "--model", "resnet10", "--size", "32"])
+    with np.load(tmp_path / "features.npz") as made:
+        assert made["labels"].tolist() == [1, 0]
+        again = torch.from_numpy(made["features"]).float()
+    torch.testing.assert_close(again, found[[5, 5]], atol=5e-3, rtol=5e-3)
+    # And with torchvision's transforms and all of the network but its classifier.
     steps = [Resize(37), CenterCrop(32), ToTensor(), Normalize(IMAGENET.mean, IMAGENET.std)]
     x = Compose(steps)(Image.open(tmp_path / "test/1/0.png").convert("RGB"))
     network.fc = torch.nn.Identity()
