@@ -119,7 +119,12 @@ def add_arms(
     tested: Mapping[str, list[float]],
     contrasts: Sequence[tuple[str, str]],
 ) -> None:
-    """A row for each arm: means of its `columns` over seeds, and the difference of `tested`."""
+    """A row for each arm: means of its `columns` over seeds, and the difference of `tested`.
+
+    A row for each further contrast has its difference alone.
+    """
+    # With these anyone can compute the differences again.
+    table.values |= {f"{title}, {arm}": tested[arm] for arm in tested}
     means = {arm: [round(fmean(column), 2) for column in columns[arm]] for arm in columns}
     tests = [paired(tested[other], tested[arm]).p_value for arm, other in contrasts]
     table.add(title, "without", *means["without"], "", None)

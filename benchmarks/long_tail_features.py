@@ -21,7 +21,7 @@ from benchmarks.frozen_features import read
 UPDATES = 1300
 SOURCES = (
     Source("objects", Path("caltech_features.npz"), 0.01),
-    Source("CIFAR-100-LT", Path("cifar_features.npz"), 0.01),
+    Source("CIFAR-100-LT", Path("cifar_features.npz"), 0.02),
 )
 CROSS_ENTROPY = "none; cross-entropy"
 ARMS = {

@@ -126,6 +126,10 @@ def test_long_tail_features(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert [*arms] == [*long_tail_features.ARMS]
     for everyone, many, medium, few in arms.values():
         assert everyone == pytest.approx((many + 2 * medium + few) / 4, abs=0.01)
+    # The scores of single seeds are kept, and give the same difference.
+    first = table.rows[1]
+    by_seed = [table.values[f"made up, {arm}"] for arm in ("without", first[1])]
+    assert frozen_features.difference(*by_seed) == first[6]
     # Balanced Softmax moves predictions to rare classes.
     assert arms["without"][3] > arms[long_tail_features.CROSS_ENTROPY][3]
 

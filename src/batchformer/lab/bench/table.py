@@ -70,6 +70,7 @@ class Table:
     rows: list[tuple[Cell, ...]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)  # sentences under the table
     failed: bool = False  # whether the part measured nothing
+    values: dict[str, list[float]] = field(default_factory=dict)  # behind the rows, not printed
 
     def add(self, *cells: Cell) -> None:
         if len(cells) != len(self.columns):
