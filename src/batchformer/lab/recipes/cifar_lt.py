@@ -1,4 +1,8 @@
-"""CIFAR-100-LT: table 1 of the paper, PaCo, RIDE, LDAM, BBN and two-stage classifiers."""
+"""CIFAR-100-LT: table 1 of the paper, PaCo, RIDE, LDAM, BBN and two-stage classifiers.
+
+The last epoch is scored. The released code of Balanced Softmax and of PaCo chooses the epoch by the
+test images, which is ``--train.select-on test``.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +29,8 @@ def _balanced_softmax(
     The paper gives no schedule for CIFAR. ``"updates"`` counts 13,000 updates with the last batch
     kept, warm-up 800 from half the rate; ``"released"`` is the released code's: as many epochs as
     make 13,000 updates counting a partial batch that is then left out, rates constant within an
-    epoch and one epoch ahead, so that the last epoch runs at rate zero.
+    epoch and one epoch ahead, so that the last epoch runs at rate zero. Its loss, three times the
+    paper's, is the arm ``batchformer_official_loss``.
     """
     train = TrainConfig(batch_size=512, updates=13_000, eval_every=1_300, checkpoint_every=1_300)
     rate = ScheduleConfig(kind="cosine", warmup=800, warmup_from=0.5)
@@ -260,9 +265,10 @@ def cifar100_lt_ride() -> Recipe:
     """Table 1, r = 100: RIDE with 3 experts 48.0 (all); the paper has no row with BatchFormer.
 
     BatchFormer is one module with one head for all experts and has the network's learning rate, as
-    in the released code. CIFAR needs the shared classifier; ``--module.streams mixed_only`` is the
-    paper's on ImageNet-LT and iNaturalist. Ours: 48.72 [47.51, 49.93], + BatchFormer 49.01 [47.71,
-    50.31] (3 seeds, H200, 5.4 minutes for six runs).
+    in the released code, which adds the losses of the streams: ``--module.loss-scale sum``. CIFAR
+    needs the shared classifier; ``--module.streams mixed_only`` is the paper's on ImageNet-LT and
+    iNaturalist. Ours: 48.72 [47.51, 49.93], + BatchFormer 49.01 [47.71, 50.31] (3 seeds, H200, 5.4
+    minutes for six runs).
     """
     return Recipe(
         name="cifar100_lt_ride",
