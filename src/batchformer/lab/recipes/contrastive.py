@@ -56,8 +56,8 @@ def imagenet_moco_v2() -> Recipe:
     MoCo's authors train on 8 GPUs and shuffle the keys' images between them, so that a query and
     its key are normalised with different samples. Batches are normalised in 8 parts here, on one
     device as on 2, 4 or 8 ranks, each of which has its share of the parts. On 16, as the paper had,
-    set ``--hyper.norm-parts 16``. With BatchFormer alone the released head has one more layer, which
-    is ``--hyper.projection-front`` in all arms. Ours: not measured yet.
+    set ``--hyper.norm-parts 16``. With BatchFormer the released head has one more layer, which is
+    ``--hyper.projection-front``, here in all arms. Ours: not measured yet.
     """
     return Recipe(
         name="imagenet_moco_v2",
