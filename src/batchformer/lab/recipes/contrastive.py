@@ -88,7 +88,9 @@ def imagenet_moco_v3() -> Recipe:
     The appendix of the paper says 300 epochs, for which MoCo-v3 has the rate 0.3 / 256:
     ``--train.epochs 300 --optim.lr 4.8``. The terms of all pairs of streams are averaged; the
     released code adds them up, which is ``--module.loss-scale sum``, and leaves BatchFormer
-    untrained by mistake, which is the arm batchformer_frozen. Ours: not measured yet.
+    untrained by mistake, which is the arm batchformer_frozen. The paper's number is older than the
+    corrected list of pairs, with which the released page has 70.1: ``--hyper.contrast-pairs``
+    first_release and readme are the lists before. Ours: not measured yet.
     """
     batch = 4096
     return Recipe(
