@@ -7,7 +7,7 @@ test images, which is ``--train.select-on test``.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 from batchformer.lab.config.data import LongTailConfig
 from batchformer.lab.config.methods import MethodConfig, MethodName, ModuleConfig
@@ -181,7 +181,7 @@ def cifar100_lt_balms() -> Recipe:
 #: The network's rate: the paper gives none for PaCo and refers to its MoCo, which has that.
 PACO_MODULE = ModuleConfig(lr_factor=1.0)
 #: A tenth of the network's rate, which the paper gives for Balanced Softmax.
-BALANCED_SOFTMAX_MODULE = ModuleConfig(lr_factor=0.1)
+BALANCED_SOFTMAX_RATE = 0.1
 
 
 def _paco(name: str, ratio: float) -> Recipe:
@@ -207,6 +207,21 @@ def _paco(name: str, ratio: float) -> Recipe:
     )
 
 
+def without_paco_loss(recipe: Recipe) -> Recipe:
+    """Balanced Softmax on the centres' logits, seen through the query's view alone.
+
+    BatchFormer then has the rate that the paper gives for Balanced Softmax, unless the base has
+    another rate than the recipes of PaCo.
+    """
+    changes: dict[str, Any] = {"method": "balanced_softmax"}
+    if recipe.module.lr_factor == PACO_MODULE.lr_factor:
+        changes["module"] = {"lr_factor": BALANCED_SOFTMAX_RATE}
+    # CIFAR's query view is an augmentation of its own; elsewhere the second view goes unused.
+    if recipe.data.name in ("cifar10", "cifar100"):
+        changes["data"] = {"augment": "autoaugment"}
+    return recipe.changed(**changes)
+
+
 def _without_paco_loss(name: str, ratio: float) -> Recipe:
     """PaCo's augmentation and schedule with Balanced Softmax on the centres' logits instead.
 
@@ -214,16 +229,11 @@ def _without_paco_loss(name: str, ratio: float) -> Recipe:
     does not say whether this ablation kept that rate; ``--module.lr-factor 1`` is the rate that
     PaCo has here.
     """
-    base = _paco(name, ratio)
-    return base.changed(
+    return without_paco_loss(_paco(name, ratio)).changed(
         summary=f"cifar100-LT ratio {ratio:g}, PaCo's set-up with Balanced Softmax as its loss",
         table=f"Without PaCo loss, CIFAR-100-LT r={ratio:g}",
         task="ablation",
-        # The query's view is the only one left.
-        data={"augment": "autoaugment"},
-        method="balanced_softmax",
         hyper=MethodConfig(),
-        module=BALANCED_SOFTMAX_MODULE,
     )
 
 
