@@ -182,6 +182,12 @@ def test_rows_with_a_recipe_carry_its_numbers() -> None:
         assert family.get(task, task) == row.task, name(row)
 
 
+def test_recipes_that_name_a_table_have_its_numbers() -> None:
+    for recipe in map(find_recipe, RECIPES):
+        elsewhere = recipe.table.startswith("not in the paper") or "its features" in recipe.table
+        assert bool(recipe.paper) != elsewhere, recipe.name
+
+
 def test_the_released_schedule_is_of_the_same_row() -> None:
     released = find_recipe("cifar100_lt_balanced_softmax_released")
     assert released.paper == find_recipe("cifar100_lt_balanced_softmax").paper != {}

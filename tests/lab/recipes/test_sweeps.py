@@ -9,6 +9,7 @@ import pytest
 from batchformer.lab.config.recipe import Recipe, changed_settings, with_settings
 from batchformer.lab.config.training import ScheduleConfig
 from batchformer.lab.recipes import find_recipe
+from batchformer.lab.recipes.cifar_lt import without_paco_loss
 from batchformer.lab.recipes.paper import ROWS
 from batchformer.lab.recipes.small import demo
 from batchformer.lab.recipes.sweeps import (
@@ -18,7 +19,6 @@ from batchformer.lab.recipes.sweeps import (
     find_sweep,
     training_images,
     with_batch_size,
-    without_paco_loss,
 )
 
 ONE, TWO = (
@@ -125,13 +125,6 @@ def test_images_that_are_not_known_are_refused() -> None:
             training_images(files.changed(data=some))
     with pytest.raises(ValueError, match="not known"):
         training_images(base.changed(data={"max_images": 20}))
-
-
-@pytest.mark.parametrize("suffix", ["", "_r200"])
-def test_paco_without_its_loss_is_the_recipe_of_that_name(suffix: str) -> None:
-    changed = without_paco_loss(find_recipe(f"cifar100_lt_paco{suffix}"))
-    named = find_recipe(f"cifar100_lt_without_paco_loss{suffix}")
-    assert changed_settings(changed, named.changed(task=changed.task)) == {}
 
 
 def test_a_rate_that_was_chosen_stays_without_pacos_loss() -> None:

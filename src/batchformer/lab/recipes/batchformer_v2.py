@@ -34,9 +34,9 @@ def _imagenet(name: str, size: str) -> Recipe:
     """DeiT on ImageNet with BatchFormer after block 8, at half the network's rate.
 
     All else is as in ``imagenet_deit_*``: what differs from DeiT's own training is said there. The
-    V2 paper has 72.2, 79.8, 81.7 (tiny, small, base; top1), and 72.7, 80.4, 82.2 with its module,
-    without seeds. Its batches are split over devices, so fewer images attend to one another;
-    ``--train.accumulate`` splits them here. Ours: not measured yet.
+    released code's page has 72.2, 79.8, 81.7 (tiny, small, base; top1), and 72.7, 80.4, 82.2 with
+    the module, without seeds. Its batches are split over devices, so fewer images attend to one
+    another; ``--train.accumulate`` splits them here. Ours: not measured yet.
     """
     summary = f"ImageNet, DeiT-{size.title()} with BatchFormerV2 after block 8, 300 epochs"
     return deit(name, size).changed(summary=summary, module=AFTER_BLOCK_8)
@@ -134,13 +134,13 @@ def _detr(
 ) -> Recipe:
     """DETR, or one of its relatives, with BatchFormer after the first layer of its encoder.
 
-    The V2 paper has AP 34.8 (DETR), 40.9 (Conditional) and 43.8 (Deformable) on COCO, and 36.9,
-    42.3 and 45.5 with its module, without seeds; on VOC it has none. There 2 or 3 images of a
-    device attend to one another, which ``train.accumulate`` gives here. AdamW has a tenth of the
-    rate for the backbone and for the sampled points of Deformable DETR, and gradients are clipped
-    at 0.1. Initial weights and weights of the loss are the authors'. Our choice are 50 epochs with
-    a drop after 40, the batches of Conditional DETR, and all of VOC. Boxes are not refined from
-    layer to layer. Ours: not measured yet.
+    The released code's page has AP 34.8 (DETR), 40.9 (Conditional) and 43.8 (Deformable) on COCO,
+    and 36.9, 42.3 and 45.5 with the module, without seeds; on VOC it has none. There 2 or 3 images
+    of a device attend to one another, which ``train.accumulate`` gives here. AdamW has a tenth of
+    the rate for the backbone and for the sampled points of Deformable DETR, and gradients are
+    clipped at 0.1. Initial weights and weights of the loss are the authors'. Our choice are 50
+    epochs with a drop after 40, the batches of Conditional DETR, and all of VOC. Boxes are not
+    refined from layer to layer. Ours: not measured yet.
     """
     where = "COCO" if data.name == "coco" else "VOC07+12"
     return Recipe(

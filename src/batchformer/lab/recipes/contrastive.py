@@ -56,7 +56,8 @@ def imagenet_moco_v2() -> Recipe:
     MoCo's authors train on 8 GPUs and shuffle the keys' images between them, so that a query and
     its key are normalised with different samples. Batches are normalised in 8 parts here, on one
     device as on 2, 4 or 8 ranks, each of which has its share of the parts. On 16, as the paper had,
-    set ``--hyper.norm-parts 16``. Ours: not measured yet.
+    set ``--hyper.norm-parts 16``. With BatchFormer the released head has one more layer, which is
+    ``--hyper.projection-front``, here in all arms. Ours: not measured yet.
     """
     return Recipe(
         name="imagenet_moco_v2",
@@ -87,7 +88,9 @@ def imagenet_moco_v3() -> Recipe:
     The appendix of the paper says 300 epochs, for which MoCo-v3 has the rate 0.3 / 256:
     ``--train.epochs 300 --optim.lr 4.8``. The terms of all pairs of streams are averaged; the
     released code adds them up, which is ``--module.loss-scale sum``, and leaves BatchFormer
-    untrained by mistake, which is the arm batchformer_frozen. Ours: not measured yet.
+    untrained by mistake, which is the arm batchformer_frozen. The paper's number is older than the
+    corrected list of pairs, with which the released page has 70.1: ``--hyper.contrast-pairs``
+    first_release and readme are the lists before. Ours: not measured yet.
     """
     batch = 4096
     return Recipe(

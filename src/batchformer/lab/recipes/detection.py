@@ -6,7 +6,8 @@ they begin with; ``random_weights`` begins with none.
 
 The protocol is MoCo's, for detectron2: R50-C4, all normalisation trained over the whole batch, 24k
 updates of 16 images, statistics of normalisation measured again before it is scored
-(``data.precise_norm``; an exported network has those of the training). Ours differs in what
+(``data.precise_norm``; an exported network has those of the training). The paper's numbers are
+detectron2's, by the rule of VOC2007: ``voc07_ap``, where ``ap`` is COCO's. Ours differs in what
 `lab/models/faster_rcnn.py` and `lab/metrics/detection.py` say of losses and of average
 precision, and biases are not decayed either. According to MoCo's authors, who recommend five
 trainings, scores of trainings from the same features vary by 0.2 (AP, AP50) and 0.4 (AP75). We have

@@ -120,7 +120,9 @@ def _swad(name: str, data: DomainSet, network: str, table: str) -> Recipe:
 
     Scores are those of the averaged network; ``without_swad`` is the network of the same training
     that is best on held-out images. The released code scores 80% of the target and counts a first
-    evaluation after one update, which ours leaves out.
+    evaluation after one update, which ours leaves out. Its page advises a tenth of the rate for
+    BatchFormer in a ResNet-50, ``--module.lr-factor 0.1``, or no shared classifier; which settings
+    made the table is not said.
     """
     vlcs = data == "vlcs"
     return _recipe(

@@ -6,6 +6,10 @@ We have measured none of them yet. On ImageNet-LT the paper trains RIDE and PaCo
 PaCo also shuffles the keys' images between its GPUs. ``hyper.norm_parts`` 4, which its recipe has,
 normalises as they do, and whole batches attend. ``--train.accumulate`` is no substitute there: it
 does not shuffle, and a part already finds the keys of the parts before it in the queue.
+
+The last epoch is scored. The released code of Balanced Softmax chooses it on the third list, that
+of PaCo by the test images (``--train.select-on test``). That of RIDE keeps the best and the last;
+which one the paper tested is not said.
 """
 
 from __future__ import annotations
@@ -33,7 +37,8 @@ def _balanced_softmax(name: str, model: str) -> Recipe:
     """90 epochs of batches of 128 from random weights, SGD at 0.05 with a cosine to 0.
 
     The released code holds rates within an epoch and runs one epoch ahead, which is
-    ``--schedule.per epoch --schedule.ahead 1``.
+    ``--schedule.per epoch --schedule.ahead 1``, and leaves out the last batch of an epoch, six
+    images. Its loss, three times the paper's, is the arm ``batchformer_official_loss``.
     """
     return Recipe(
         name=name,

@@ -18,7 +18,7 @@ from typing import Any, Literal
 from batchformer.lab.config.arms import BASELINE
 from batchformer.lab.config.recipe import NOT_IN_THE_PAPER, Change, Recipe, with_settings
 from batchformer.lab.data.sets.image_layouts import ANNOTATED
-from batchformer.lab.recipes.cifar_lt import BALANCED_SOFTMAX_MODULE, PACO_MODULE
+from batchformer.lab.recipes.cifar_lt import without_paco_loss
 from batchformer.lab.recipes.paper import numbers_for
 from batchformer.lab.recipes.shared import IMAGES
 
@@ -162,21 +162,6 @@ def with_batch_size(size: int) -> Change:
         )
 
     return change
-
-
-def without_paco_loss(recipe: Recipe) -> Recipe:
-    """Balanced Softmax on the centres' logits, seen through the query's view alone.
-
-    BatchFormer then has the rate that the paper gives for Balanced Softmax, unless the base has
-    another rate than the recipes of PaCo.
-    """
-    changes: dict[str, Any] = {"method": "balanced_softmax"}
-    if recipe.module.lr_factor == PACO_MODULE.lr_factor:
-        changes["module"] = {"lr_factor": BALANCED_SOFTMAX_MODULE.lr_factor}
-    # CIFAR's query view is an augmentation of its own; elsewhere the second view goes unused.
-    if recipe.data.name in ("cifar10", "cifar100"):
-        changes["data"] = {"augment": "autoaugment"}
-    return recipe.changed(**changes)
 
 
 # The sweeps there are

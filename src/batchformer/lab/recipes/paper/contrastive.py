@@ -24,7 +24,8 @@ MoCo-v3 | imagenet_moco_v3_probe
     *read_rows(
         "detection",
         """
-= VOC2007 | VOC2007 | Faster R-CNN, ResNet-50 | ap ap50 ap75
+= VOC2007 | VOC2007 | Faster R-CNN, ResNet-50 | voc07_ap voc07_ap50 voc07_ap75
+# scores of detectron2, so by the rule of VOC2007 and not by COCO's
 MoCo-v2 | voc_moco_v2
   56.4 82.1 63.1
   # 200 epochs
