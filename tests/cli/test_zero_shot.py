@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from batchformer.cli import main as cli
 from batchformer.lab.data.sets.known_pairs import METADATA
 from batchformer.lab.runs.build import load_task
+from helpers.data_files import feature_rows, save_noise, save_vectors
 from helpers.lab_runs import config_of
 
 DOMAINS, CLASSES, EACH = ("photo", "sketch", "toon"), ("cat", "dog", "guitar", "horse"), 5
@@ -25,12 +26,8 @@ PHASES = ("train", "val", "test")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Images of three domains and four classes."""
     place, stream = tmp_path_factory.mktemp("tree"), np.random.default_rng(0)
-    for domain in DOMAINS:
-        for name in CLASSES:
-            (place / domain / name).mkdir(parents=True)
-            for number in range(EACH):
-                pixels = stream.integers(0, 256, (36, 36, 3), dtype=np.uint8)
-                Image.fromarray(pixels).save(place / domain / name / f"{number}.png")
+    for domain, name, number in product(DOMAINS, CLASSES, range(EACH)):
+        save_noise(place / domain / name / f"{number}.png", stream)
     yield place
     load_task.cache_clear()
 
@@ -38,9 +35,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def vectors(tmp_path_factory: pytest.TempPathFactory) -> Path:
     file, stream = tmp_path_factory.mktemp("words") / "glove.txt", np.random.default_rng(1)
-    words = (*DOMAINS, *CLASSES, "drawing")
-    rows = [" ".join([word, *map(str, stream.normal(size=4))]) for word in words]
-    file.write_text("\n".join(rows) + "\n")
+    save_vectors(file, (*DOMAINS, *CLASSES, "drawing"), 4, stream)
     return file
 
 
@@ -99,18 +94,8 @@ def test_check_on_pairs(
 
 def make_features(file: Path, **more: Any) -> Path:
     """Of classes 0 to 3, the last is unseen."""
-    stream, labels = np.random.default_rng(0), np.repeat(np.arange(4), 8)
-    rows = np.arange(32)
-    np.savez(
-        file,
-        features=stream.random((32, 5)),
-        labels=labels,
-        att=stream.random((4, 3)),
-        trainval_loc=rows[(labels < 3) & (rows % 8 > 1)],
-        test_seen_loc=rows[(labels < 3) & (rows % 8 <= 1)],
-        test_unseen_loc=rows[labels == 3],
-        **more,
-    )
+    stream, rows = np.random.default_rng(0), feature_rows(4, each=8, unseen=1, tested=2)
+    np.savez(file, features=stream.random((32, 5)), att=stream.random((4, 3)), **rows, **more)
     return file
 
 

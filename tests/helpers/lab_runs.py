@@ -25,15 +25,19 @@ from batchformer.lab.engine.interrupt import Interrupted, StopRequest
 from batchformer.lab.engine.log import DivergedError, read_records
 from batchformer.lab.engine.loop import Job, train_interleaved, training
 from batchformer.lab.engine.method import Batches, Method
+from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.engine.state import Evaluate, Evaluation, Plan
 from batchformer.lab.methods import build_method
 from batchformer.lab.models.build import build_model
 from batchformer.lab.recipes import RECIPES, find_recipe
 from batchformer.lab.recipes.small import demo
 from batchformer.lab.runs.compare import folders_of, runs_of_comparison, train_all
-from batchformer.lab.runs.folder import recipe_to_json, write_json
+from batchformer.lab.runs.folder import recipe_from_json, recipe_to_json, write_json
+from batchformer.lab.runs.load_run import restore
+from batchformer.lab.runs.run import Run
 from batchformer.nn.randomness import drawing
 
+CPU = torch.device("cpu")
 #: One record for each run that a published table quotes.
 RESULTS = Path(__file__).parents[2] / "results"
 
@@ -100,6 +104,12 @@ def stop_after(
         next(run)
 
 
+def begun(run: Run, quiet: bool = True) -> Iterator[None]:
+    """The training of a run, update by update."""
+    run.begin()
+    return run.training(run.feed(), StopRequest(), quiet=quiet, wandb=None, draw_bar=True)
+
+
 def same(one: Any, other: Any) -> bool:
     """Whether two nests of tensors and plain values are equal, bit by bit."""
     if isinstance(one, Mapping):
@@ -141,6 +151,30 @@ def records_of(folder: Path) -> list[dict[str, Any]]:
     """What a run logged, without its speed."""
     found = read_records(folder / "metrics.jsonl")
     return [{k: v for k, v in r.items() if k != "samples_per_s"} for r in found]
+
+
+def evaluations_of(folder: Path) -> list[dict[str, Any]]:
+    """What each evaluation of a run found."""
+    return [r for r in read_records(folder / "metrics.jsonl") if r["kind"] == "eval"]
+
+
+def state_of(folder: Path) -> dict[str, Tensor]:
+    """The weights of a run's method as it is loaded again."""
+    return dict(restore(folder, CPU)[0].state_dict())
+
+
+def scores_of(folder: Path) -> dict[str, float]:
+    """What a run's method scores when it is loaded again."""
+    method, task, config = restore(folder, CPU)
+    train = recipe_from_json(config["trained"]).train
+    with torch.no_grad():
+        return task.evaluate(method, OptimizerStep(train, CPU)).metrics
+
+
+def bytes_of(folder: Path) -> dict[str, bytes]:
+    """Every file of a folder, by its path there."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
 
 def contents(folder: Path) -> tuple[object, dict[str, bytes], dict[str, bytes]]:

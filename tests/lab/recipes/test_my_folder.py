@@ -24,7 +24,17 @@ from batchformer.lab.runs.build import load_task
 from batchformer.lab.runs.compare import run
 from batchformer.lab.runs.folder import CHANGED, write_json
 from batchformer.lab.runs.load_run import restore
-from helpers.lab_runs import StopsAt, compare, config_of, metrics_of, records_of, short
+from helpers.data_files import save_noise
+from helpers.lab_runs import (
+    StopsAt,
+    compare,
+    config_of,
+    metrics_of,
+    records_of,
+    same,
+    short,
+    state_of,
+)
 
 pytestmark = pytest.mark.usefixtures("one_block")
 CPU = torch.device("cpu")
@@ -36,10 +46,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder, stream = tmp_path_factory.mktemp("mine"), np.random.default_rng(0)
     for name, size in SIZES.items():
         for part, count in (("train", size), ("test", 2)):
-            (folder / part / name).mkdir(parents=True)
             for i in range(count):
-                pixels = stream.integers(0, 256, (33 + i, 41, 3), dtype=np.uint8)
-                Image.fromarray(pixels).save(folder / part / name / f"{i}.png")
+                save_noise(folder / part / name / f"{i}.png", stream, 33 + i, 41)
     return folder
 
 
@@ -64,8 +72,7 @@ def test_resumed_on_files_equals_unbroken_and_workers_end_on_errors(
     # The number of workers changes no result, so a run may go on with another.
     resumed = run(small(root), "batchformer", 0, root=tmp_path / "b", device=CPU, quiet=True)
     assert records_of(whole) == records_of(resumed)
-    states = [restore(folder, CPU)[0].state_dict() for folder in (whole, resumed)]
-    assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])
+    assert same(state_of(whole), state_of(resumed))
 
 
 def test_arms_share_their_batches_side_by_side(root: Path, tmp_path: Path) -> None:
@@ -97,6 +104,7 @@ def test_a_class_without_a_test_image_is_said_once_and_stands_in_the_page(
     for folder in place.glob("*/seed*"):
         data = config_of(folder)["data"]
         assert data["remarks"] == [f"{line}: bee"] and data["classes_without_test_image"] == 1
+        assert set(metrics_of(folder)) == {"all", "few", "mean_class", "ece"}
     assert f"<li>{line}: bee.</li>" in (place / "report.html").read_text()
     run(small(photos, updates=1), "baseline", 0, root=tmp_path, device=CPU, quiet=True)
     assert "photos:" not in capsys.readouterr().err
@@ -118,28 +126,11 @@ def test_a_run_begins_with_a_file_of_weights(
     config = config_of(folder)
     assert config["weights"]["file"] == str(file) and len(config["weights"]["sha256"]) == 64
     file.unlink()  # a trained run does not need it
-    method = restore(folder, CPU)[0]
-    weight = method.network.layer1[0].conv1.weight  # type: ignore[union-attr,index]
-    expected = other.layer1[0].conv1.weight  # type: ignore[union-attr,index]
+    weight = state_of(folder)["network.layer1.0.conv1.weight"]
+    expected = other.state_dict()["layer1.0.conv1.weight"]
     torch.testing.assert_close(weight, expected, atol=1e-6, rtol=0)
     with pytest.raises(FileNotFoundError, match="--weights FILE"):
         run(frozen, "batchformer", 0, root=tmp_path / "runs", device=CPU)
-
-
-def test_from_the_command_line(
-    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    load_task.cache_clear()
-    arguments = ["train", "my_folder", "--data.root", str(root), "--data.size", "32"]
-    arguments += ["--model", "resnet10", "--train.updates", "2", "--train.batch-size", "4"]
-    arguments += ["--train.workers", "0", "--device", "cpu", "--quiet", "--runs", str(tmp_path)]
-    cli.main(arguments)
-    assert "Finished" in capsys.readouterr().out
-    metrics = metrics_of(tmp_path / "my_folder/batchformer/seed0")
-    assert set(metrics) == {"all", "few", "mean_class", "ece"}
-    with pytest.raises(SystemExit):
-        cli.main(["train", "my_folder"])
-    assert "--data.root" in capsys.readouterr().err
 
 
 def test_a_run_is_scored_and_exported_from_another_folder_and_after_its_data_has_moved(

@@ -23,8 +23,8 @@ from batchformer.lab.models import detr
 from batchformer.lab.recipes import RECIPES, find_recipe
 from batchformer.lab.runs.build import build, load_task
 from batchformer.lab.runs.compare import run
-from batchformer.lab.runs.load_run import restore
-from helpers.lab_runs import config_of, metrics_of, records_of
+from helpers.data_files import Written, save_voc
+from helpers.lab_runs import config_of, metrics_of, records_of, same, state_of
 from helpers.smoke import CPU, scores, tiny, two_updates
 
 pytestmark = pytest.mark.usefixtures("few_regions")
@@ -49,31 +49,23 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     categories = [{"id": number, "name": name} for number, name in enumerate(COLOURS)]
     for name, (count, coco) in LISTS.items():
         year, part = name.split("/")
-        folder = place / f"VOC{year}"
-        for below in ("JPEGImages", "Annotations", "ImageSets/Main"):
-            (folder / below).mkdir(parents=True, exist_ok=True)
         (place / coco).mkdir()
-        stems, boxes = [f"{part}_{number}" for number in range(count)], []
-        for image, stem in enumerate(stems):
+        (place / f"VOC{year}/JPEGImages").mkdir(parents=True, exist_ok=True)
+        listed: dict[str, list[Written]] = {f"{part}_{n}": [] for n in range(count)}
+        boxes = []
+        for image, (stem, objects) in enumerate(listed.items()):
             pixels = stream.integers(90, 140, (80, 96, 3), dtype=np.uint8)
-            objects = ""
             for number, (label, colour) in enumerate(COLOURS.items()):
                 left, top = (int(v) for v in stream.integers(1, 12, 2))
                 left, top = left + 40 * number, top + 10 * number
                 right, bottom = left + 38, top + 40
                 pixels[top - 1 : bottom, left - 1 : right] = colour
-                objects += (
-                    f"<object><name>{label}</name><difficult>0</difficult><bndbox><xmin>{left}"
-                    f"</xmin><ymin>{top}</ymin><xmax>{right}</xmax><ymax>{bottom}</ymax></bndbox>"
-                    "</object>"
-                )
+                objects.append((label, (left, top, right, bottom), 0))
                 box = [left - 1, top - 1, 39, 41]
                 boxes.append({"image_id": image, "category_id": number, "bbox": box})
-            for file in (folder / "JPEGImages" / f"{stem}.jpg", place / coco / f"{image}.jpg"):
-                Image.fromarray(pixels).save(file)
-            file = folder / "Annotations" / f"{stem}.xml"
-            file.write_text(f"<annotation>{objects}</annotation>")
-        (folder / "ImageSets/Main" / f"{part}.txt").write_text("\n".join(stems))
+            for file in (f"VOC{year}/JPEGImages/{stem}.jpg", f"{coco}/{image}.jpg"):
+                Image.fromarray(pixels).save(place / file)
+        save_voc(place, {name: listed})
         images = [{"id": n, "file_name": f"{n}.jpg"} for n in range(count)]
         content = {"images": images, "annotations": boxes, "categories": categories}
         (place / "annotations").mkdir(exist_ok=True)
@@ -122,10 +114,8 @@ def test_a_stopped_run_goes_on_as_if_it_had_not_been(root: Path, tmp_path: Path)
             newest.unlink()
             (folder / "result.json").unlink()
             assert run(recipe, "baseline", 0, root=place, device=CPU, quiet=True) == folder
-        states.append((metrics_of(folder), restore(folder, CPU)[0].state_dict()))
-    assert states[0][0] == states[1][0]
-    for key, value in states[0][1].items():
-        assert torch.equal(value, states[1][1][key]), key
+        states.append((metrics_of(folder), state_of(folder)))
+    assert same(*states)
 
 
 def test_from_the_command_line(
