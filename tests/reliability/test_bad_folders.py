@@ -19,6 +19,7 @@ import torch
 from batchformer.cli import main as cli
 from batchformer.lab.engine import checkpoint
 from batchformer.lab.runs import folder as folders
+from helpers.lab_runs import bytes_of
 from soak.kills import differences, folder_of
 
 Refused = Callable[..., str]
@@ -35,10 +36,6 @@ def put(folder: Path, update: int, state: object) -> Path:
     return path
 
 
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
-
-
 @pytest.mark.parametrize(
     ("content", "finished"),
     [
@@ -53,11 +50,11 @@ def test_a_half_written_configuration_is_named(
     (folder / "config.json").write_bytes(content)
     if finished:
         (folder / "result.json").write_text('{"metrics": {"all": 1.0}}')
-    before = contents(folder)
+    before = bytes_of(folder)
     for command in (again, ["evaluate", folder], ["export", folder, "--to", runs / "x.pt"]):
         said = refused(*command)
         assert f"{folder / 'config.json'} is damaged" in said and "--runs" in said
-    assert contents(folder) == before, "nothing was touched"
+    assert bytes_of(folder) == before, "nothing was touched"
 
 
 def test_a_result_that_was_cut_is_named_and_can_be_written_again(
@@ -105,11 +102,11 @@ def test_a_checkpoint_of_another_training_is_refused(
 ) -> None:
     folder = folder_of(runs)
     put(folder, 9, state)
-    before = contents(folder / "checkpoints")
+    before = bytes_of(folder / "checkpoints")
     for command in (again, ["evaluate", folder, "--device", "cpu"]):
         said = refused(*command)
         assert "is not of this training" in said and str(folder) in said
-    assert contents(folder / "checkpoints") == before
+    assert bytes_of(folder / "checkpoints") == before
 
 
 def test_a_checkpoint_of_another_recipe_is_refused(

@@ -11,7 +11,6 @@ import torch
 
 from batchformer.lab.config.arms import ARMS, Arm
 from batchformer.lab.config.recipe import Recipe
-from batchformer.lab.engine.interrupt import StopRequest
 from batchformer.lab.engine.log import DivergedError
 from batchformer.lab.recipes import find_recipe
 from batchformer.lab.recipes.small import demo
@@ -26,7 +25,7 @@ from batchformer.lab.runs.compare import (
 )
 from batchformer.lab.runs.folder import write_json
 from batchformer.lab.runs.run import Run
-from helpers.lab_runs import compare, config_of, metrics_of, short
+from helpers.lab_runs import begun, compare, config_of, metrics_of, short
 
 CPU = torch.device("cpu")
 
@@ -106,10 +105,7 @@ def test_arms_that_were_stopped_at_different_updates_read_their_batches_together
     unpatched = Run.feed
     monkeypatch.setattr(Run, "feed", feed)
     ahead = Run.below(tmp_path, recipe, "baseline", 0, CPU)
-    ahead.begin()
-    training = ahead.training(ahead.feed(), StopRequest(), quiet=True, wandb=None, draw_bar=True)
-    assert len(list(itertools.islice(training, 9))) == 9
-    training.close()
+    assert len(list(itertools.islice(begun(ahead), 9))) == 9
     steps.clear()
     options: dict[str, Any] = {"root": tmp_path, "device": CPU, "quiet": True}
     with pytest.raises(Enough):
@@ -204,7 +200,7 @@ def test_a_stopped_run_with_other_settings_is_named_before_another_trains(tmp_pa
     assert [path.name for path in (tmp_path / "demo").iterdir()] == ["batchformer"]
 
 
-def begun(root: Path, arm: str, ratio: float, *remarks: str) -> Run:
+def described(root: Path, arm: str, ratio: float, *remarks: str) -> Run:
     """A run whose folder says what was found of its data."""
     recipe = demo().changed(data={"ratio": ratio})
     run = Run.below(root / f"{ratio:g}", recipe, arm, 0, CPU)
@@ -217,7 +213,7 @@ def test_every_line_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[s
     say = DataSummary(quiet=False)
     for arm in ("baseline", "batchformer"):
         for ratio in (50.0, 20.0):
-            say(begun(tmp_path, arm, ratio, "one is missing"))
+            say(described(tmp_path, arm, ratio, "one is missing"))
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 4
     assert lines[0].startswith("digits 50: 10 classes, ") and " many, " in lines[0]
@@ -235,5 +231,5 @@ def test_other_ranks_are_silent_and_so_is_quiet(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(compare_module, "is_rank_zero", lambda: first)
-    DataSummary(quiet)(begun(tmp_path, "baseline", 50.0, "one is missing"))
+    DataSummary(quiet)(described(tmp_path, "baseline", 50.0, "one is missing"))
     assert capsys.readouterr() == ("", "")

@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 import torch
 
-from batchformer.lab.engine.interrupt import StopRequest
 from batchformer.lab.recipes import find_recipe
 from batchformer.lab.runs import run as runs
 from batchformer.lab.runs.compare import run
 from batchformer.lab.runs.provenance import code_hash, contributing, provenance
 from batchformer.lab.runs.run import Run
-from helpers.lab_runs import config_of, short
+from helpers.lab_runs import begun, config_of, short
 
 CPU = torch.device("cpu")
 
@@ -30,11 +29,7 @@ def use_code(patch: pytest.MonkeyPatch, name: str) -> None:
 
 def killed(one: Run, after: int) -> None:
     """Train so many updates, and lose what is not in a checkpoint."""
-    one.begin()
-    options: dict[str, Any] = {"quiet": True, "wandb": None, "draw_bar": True}
-    training = one.training(one.feed(), StopRequest(), **options)
-    assert len(list(itertools.islice(training, after))) == after
-    training.close()
+    assert len(list(itertools.islice(begun(one), after))) == after
 
 
 def test_a_resumed_run_keeps_every_sitting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,6 @@ from batchformer.cli import main as cli
 from batchformer.lab.config.arms import ARMS, with_arm
 from batchformer.lab.config.methods import find_method
 from batchformer.lab.config.recipe import Recipe
-from batchformer.lab.engine.interrupt import StopRequest
 from batchformer.lab.engine.state import Evaluation
 from batchformer.lab.models.build import OWN
 from batchformer.lab.models.networks import DigitsNet
@@ -31,7 +30,16 @@ from batchformer.lab.runs.build import build, load_task
 from batchformer.lab.runs.compare import run
 from batchformer.lab.runs.load_run import restore
 from batchformer.lab.runs.run import Run
-from helpers.lab_runs import config_of, metrics_of, records_of, result_of, short
+from helpers.lab_runs import (
+    begun,
+    config_of,
+    metrics_of,
+    records_of,
+    result_of,
+    same,
+    short,
+    state_of,
+)
 from helpers.networks import bottlenecks
 from soak.processes import finish, start
 
@@ -173,7 +181,7 @@ def test_a_stopped_run_goes_on_with_the_stride_of_its_weights(
     tmp_path: Path, first_layout: Recipe, gone: bool
 ) -> None:
     folder = run(first_layout, "batchformer", 0, root=tmp_path, **OPTIONS)
-    results, states, configs = [], [], []
+    found, configs = [], []
     for again in (False, True):
         if again:  # as it was after the first update
             (folder / "result.json").unlink()
@@ -181,11 +189,9 @@ def test_a_stopped_run_goes_on_with_the_stride_of_its_weights(
             if gone:
                 Path(first_layout.weights).unlink()
             run(first_layout, "batchformer", 0, root=tmp_path, **OPTIONS)
-        results.append(metrics_of(folder))
-        states.append(restore(folder, CPU)[0].state_dict())
+        found.append((metrics_of(folder), state_of(folder)))
         configs.append(config_of(folder))
-    assert results[0] == results[1]
-    assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])
+    assert same(*found)
     for key in ("trained", "weights"):
         assert configs[0][key] == configs[1][key]
     (folder / "result.json").unlink()
@@ -290,9 +296,7 @@ def test_weights_of_a_try_in_which_nothing_was_trained_are_forgotten(tmp_path: P
 
 
 def trained(run: Run) -> Evaluation:
-    run.begin()
-    options: dict[str, Any] = {"quiet": True, "wandb": None, "draw_bar": True}
-    steps = run.training(run.feed(), StopRequest(), **options)
+    steps = begun(run)
     while True:
         try:
             next(steps)
@@ -364,8 +368,7 @@ def test_a_killed_process_resumed_equals_an_unbroken_one(
     assert finish(start(command, tmp_path / "log")) == 0
     assert records_of(folder) == records_of(unbroken)
     assert metrics_of(folder) == metrics_of(unbroken)
-    states = [restore(one, CPU)[0].state_dict() for one in (folder, unbroken)]
-    assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])
+    assert same(state_of(folder), state_of(unbroken))
 
 
 def test_a_re_weighting_that_will_never_come_is_told_before_training(
@@ -374,7 +377,5 @@ def test_a_re_weighting_that_will_never_come_is_told_before_training(
     for method, told in (("balanced_softmax", False), ("ldam", True)):
         changed = short().changed(method=method)
         one = Run.below(tmp_path / method, changed, "baseline", 0, CPU)
-        one.begin()
-        options: dict[str, Any] = {"quiet": False, "wandb": None, "draw_bar": True}
-        next(one.training(one.feed(), StopRequest(), **options))
+        next(begun(one, quiet=False))
         assert ("re-weighting begins with epoch 160" in capsys.readouterr().err) == told

@@ -18,7 +18,7 @@ import pytest
 
 from batchformer.lab.engine.checkpoint import load_newest
 from batchformer.lab.runs.compare import several_machines
-from helpers.lab_runs import held_by_another
+from helpers.lab_runs import bytes_of, held_by_another
 from soak.nodes import free_port
 from soak.processes import finish, start
 
@@ -52,10 +52,6 @@ def first_checkpoint(folder: Path, *processes: BaseProcess) -> None:
         os.kill(process.pid or 0, signal.SIGSTOP)
 
 
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
 def refused(folder: Path, code: int, said: str) -> None:
     """In words that name the folder, the reason and the way out."""
     assert code == 1 and "Traceback" not in said, said
@@ -67,7 +63,7 @@ def test_the_second_is_refused_others_go_on_and_so_does_a_killed_one(tmp_path: P
     runs, folder = tmp_path / "runs", tmp_path / "runs/demo/baseline/seed0"
     first = start([*train(runs), *OPTIONS], tmp_path / "first.out")
     first_checkpoint(folder, first)
-    before = contents(folder)
+    before = bytes_of(folder)
     others = {  # all at once: each takes as long as the others
         "second": [*train(runs), *OPTIONS],
         "third": ["compare", "demo", "--seeds", "1", "--runs", str(runs), *OPTIONS],
@@ -80,7 +76,7 @@ def test_the_second_is_refused_others_go_on_and_so_does_a_killed_one(tmp_path: P
     for name in ("second", "third"):
         refused(folder, codes[name], said[name])
     assert codes["other seed"] == codes["reader"] == 0, said
-    assert contents(folder) == before and not (runs / "demo/batchformer").exists()
+    assert bytes_of(folder) == before and not (runs / "demo/batchformer").exists()
 
     first.kill()
     assert finish(first) == -signal.SIGKILL
@@ -124,12 +120,12 @@ def test_of_several_ranks_the_first_holds_the_lock_for_all(tmp_path: Path) -> No
     command = [*train(runs), *OPTIONS]
     both = ranks(command, tmp_path / "both.out")
     first_checkpoint(folder, *both)
-    before = contents(runs)
+    before = bytes_of(runs)
     others = [*ranks(command, tmp_path / "others.out"), start(command, tmp_path / "one.out")]
     assert [finish(process) for process in others] == [1, 1, 1]
     for output in ("others.out", "one.out"):
         refused(folder, 1, (tmp_path / output).read_text())
-    assert contents(runs) == before
+    assert bytes_of(runs) == before
     for process in both:
         process.kill()
         finish(process)

@@ -19,7 +19,7 @@ from batchformer.lab.runs.compare import run
 from batchformer.lab.runs.folder import RECORD
 from batchformer.lab.runs.run import Run
 from batchformer.lab.runs.sweep import run_sweep, runs_of_sweep
-from helpers.lab_runs import compare, config_of, metrics_of, short
+from helpers.lab_runs import bytes_of, compare, config_of, metrics_of, short
 
 CPU = torch.device("cpu")
 DEPTH = SWEEPS["demo_layers"]
@@ -122,11 +122,6 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return titles
 
 
-def content(folder: Path) -> dict[str, bytes]:
-    files = (path for path in folder.rglob("*") if path.is_file())
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
-
-
 def test_what_a_comparison_of_the_base_trained_is_taken_over(
     root: Path, trained: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -136,7 +131,8 @@ def test_what_a_comparison_of_the_base_trained_is_taken_over(
     line = f"4 runs were trained before and reused: {', '.join(names)}\n"
     assert capsys.readouterr().err == line
     for name in names:
-        before, after = content(root / name), content(root / name.replace("demo", "demo_layers/1"))
+        reused = root / name.replace("demo", "demo_layers/1")
+        before, after = bytes_of(root / name), bytes_of(reused)
         old, new = (json.loads(files.pop("config.json")) for files in (before, after))
         assert before == after and {"result.json", "metrics.jsonl", "figures.npz"} < before.keys()
         assert new["taken_from"] == name and new["provenance"] == old["provenance"]
