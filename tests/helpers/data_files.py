@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from batchformer.lab.data.files.image_files import ImageFiles
 from batchformer.lab.data.sets.images import class_counts
 
 #: Name, box (left, top, right, bottom) and whether it is difficult, as VOC writes them.
@@ -57,6 +58,14 @@ def save_images(root: Path, pattern: str, sizes: Iterable[int]) -> str:
             save_noise(root / path, stream, 40 + i, 50 - c)
             lines.append(f"{path} {c}\n")
     return "".join(lines)
+
+
+def noise_files(folder: Path, sizes: Sequence[tuple[int, int]], classes: int = 1) -> ImageFiles:
+    """One file of noise for each (height, width), ``class0/00.png`` and so on, classes in turn."""
+    draw = np.random.default_rng(0)
+    for number, size in enumerate(sizes):
+        save_noise(folder / f"class{number % classes}" / f"{number:02d}.png", draw, *size)
+    return ImageFiles.from_folder(folder)
 
 
 def save_tail(path: Path, classes: int, largest: int, ratios: tuple[int, ...] = (100,)) -> None:

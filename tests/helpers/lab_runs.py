@@ -116,7 +116,14 @@ def same(one: Any, other: Any) -> bool:
         return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
     if isinstance(one, (list, tuple)):
         return len(one) == len(other) and all(map(same, one, other))
-    return torch.equal(one, other) if isinstance(one, Tensor) else bool(one == other)
+    if isinstance(one, Tensor):
+        alike = isinstance(other, Tensor) and (one.dtype, one.shape) == (other.dtype, other.shape)
+        return alike and torch.equal(_bits(one), _bits(other))
+    return bool(one == other)
+
+
+def _bits(tensor: Tensor) -> Tensor:
+    return tensor.detach().reshape(-1).view(torch.uint8)
 
 
 def digits_method(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -22,10 +22,10 @@ from batchformer.lab.data.feeds.memory import FeatureFeed, Feed
 from batchformer.lab.data.feeds.order import DomainSteps, Steps
 from batchformer.lab.data.feeds.samplers import Shuffle
 from batchformer.lab.data.feeds.sharding import Share
-from batchformer.lab.data.files.image_files import ImageFiles
 from batchformer.lab.data.sets.images import ImageSplit
 from batchformer.lab.data.sets.voc import BoxedImage
 from batchformer.lab.data.transforms import IMAGENET, Compose, RandomFlip, digits_train
+from helpers.data_files import noise_files
 
 
 @contextmanager
@@ -108,9 +108,7 @@ def test_parts_of_a_feed_are_the_whole_with_its_augmentation() -> None:
                 assert torch.equal(joined, expected["index"])
 
 
-def test_each_rank_reads_its_own_files(
-    tmp_path: Path, noise_files: Callable[..., ImageFiles]
-) -> None:
+def test_each_rank_reads_its_own_files(tmp_path: Path) -> None:
     files = noise_files(tmp_path, [(20, 24)] * 7, classes=3)
     crop, flip = RandomResizedCrop(8), Compose((RandomFlip(), IMAGENET))
     how: dict[str, Any] = {"order": Steps(Shuffle(7, seed=0), 4), "seed": 0, "workers": 0}
