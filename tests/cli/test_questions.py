@@ -10,15 +10,6 @@ from batchformer.cli import questions
 from batchformer.cli.arguments import UserError
 
 
-def test_the_list_has_every_arm(capsys: pytest.CaptureFixture[str]) -> None:
-    questions.list_recipes([])
-    out = capsys.readouterr().out
-    assert "demo" in out and "batchformer_frozen" in out
-    questions.list_recipes(["rotated", "mdd"])
-    out = capsys.readouterr().out
-    assert "rotated_digits_mdd" in out and "demo" not in out
-
-
 def test_check_says_whether_batchformer_acts(capsys: pytest.CaptureFixture[str]) -> None:
     questions.check(["demo", "--device", "cpu"])
     assert "BatchFormer is acting." in capsys.readouterr().out
