@@ -9,8 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -35,6 +34,7 @@ from batchformer.lab.runs.sub_runs import parts_of
 from batchformer.lab.tasks.base import Task
 from batchformer.lab.tasks.compositional import CompositionalTask
 from helpers.data_files import feature_rows, save_noise, save_vectors
+from helpers.networks import only_built
 from helpers.smoke import CPU, moved_parts, part_names, scores, tiny, two_updates
 
 OF_PAIRS = [name for name in RECIPES if find_recipe(name).task == "compositional"]
@@ -166,9 +166,7 @@ def updated(recipe: Recipe, task: Task, method: Method) -> set[str]:
 
 
 @pytest.mark.parametrize("name", OF_PAIRS)
-def test_two_updates_on_pairs(
-    name: str, data: Path, only_built: Callable[[], AbstractContextManager[None]]
-) -> None:
+def test_two_updates_on_pairs(name: str, data: Path) -> None:
     recipe = tiny_pairs(name, data)
     task = cast(CompositionalTask, load_task(recipe.data, CPU))
     opened = name.endswith("_open")
@@ -219,7 +217,6 @@ def test_two_updates_on_features(
     name: str,
     data: Path,
     tmp_path: Path,
-    only_built: Callable[[], AbstractContextManager[None]],
 ) -> None:
     root = "mine.npz" if find_recipe(name).data.name == "npz" else "mat"
     closed = find_recipe(name).method == "eszsl"
