@@ -11,13 +11,12 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
-from batchformer.lab.engine import checkpoint
+from batchformer.lab.engine.checkpoint import load_newest
 from batchformer.lab.engine.log import read_records
-from batchformer.lab.runs.folder import read_result
+from helpers.lab_runs import metrics_of
 from soak.kills import folder_of
 
 #: Options with which several ranks compute what one process does, up to rounding. In single
@@ -59,12 +58,7 @@ def free_port() -> int:
 
 
 class Nodes:
-    """Agents of a training that runs on two nodes.
-
-    Args:
-        runs: folder of the runs, shared by both.
-        options: of the command.
-    """
+    """Agents of a training on two nodes that share a folder of runs."""
 
     def __init__(self, runs: Path, options: Sequence[str] = EXACT) -> None:
         runs.mkdir(parents=True, exist_ok=True)
@@ -94,11 +88,7 @@ class Nodes:
         self.agents[node] = self._start(node)
 
     def finish(self, seconds: float = 900) -> None:
-        """Wait for the end.
-
-        Raises:
-            RuntimeError: with what the nodes printed, if one fails or takes too long.
-        """
+        """Wait for the end; an error says what the nodes printed."""
         end = time.monotonic() + seconds
         try:
             codes = [one.wait(max(end - time.monotonic(), 1)) for one in self.agents]
@@ -129,22 +119,16 @@ def descendants(process: int) -> Iterator[int]:
 
 @dataclass(frozen=True)
 class Apart:
-    """The differences between two finished runs.
+    """The largest differences between two finished runs."""
 
-    Attributes:
-        weights: largest difference of a weight or statistic.
-        scores: largest difference of a score, in percentage points.
-        losses: largest difference of a loss in the records.
-    """
-
-    weights: float
-    scores: float
-    losses: float
+    weights: float  # and statistics
+    scores: float  # in percentage points
+    losses: float  # in the records
 
 
 def apart(one: Path, other: Path) -> Apart:
     """Compare the last states, scores and records of two runs."""
-    states = [_state(folder) for folder in (one, other)]
+    states = [(load_newest(folder / "checkpoints") or {})["method"] for folder in (one, other)]
     if states[0].keys() != states[1].keys():
         raise ValueError(f"{one} and {other} are of different networks")
     weights = max(
@@ -152,7 +136,7 @@ def apart(one: Path, other: Path) -> Apart:
         for name, value in states[0].items()
         if isinstance(value, Tensor)
     )
-    scores = [read_result(folder)["metrics"] for folder in (one, other)]
+    scores = [metrics_of(folder) for folder in (one, other)]
     losses = [
         [record["loss"] for record in read_records(folder / "metrics.jsonl") if "loss" in record]
         for folder in (one, other)
@@ -162,12 +146,6 @@ def apart(one: Path, other: Path) -> Apart:
         max(abs(scores[1][name] - value) for name, value in scores[0].items()),
         max(abs(a - b) for a, b in zip(*losses, strict=True)),
     )
-
-
-def _state(folder: Path) -> dict[str, Any]:
-    found = checkpoint.load_newest(folder / "checkpoints") or {}
-    method: dict[str, Any] = found["method"]
-    return method
 
 
 def one_process(runs: Path, options: Sequence[str] = EXACT) -> Path:
@@ -184,17 +162,11 @@ def two_nodes(runs: Path, options: Sequence[str] = EXACT) -> Path:
 
 @dataclass(frozen=True)
 class Broken:
-    """A training of which a node or a rank was killed.
-
-    Attributes:
-        folder: of its run.
-        update: of the newest checkpoint at the kill.
-        processes: number of killed processes.
-    """
+    """A training of which a node or a rank was killed."""
 
     folder: Path
-    update: int
-    processes: int
+    update: int  # of the newest checkpoint at the kill
+    processes: int  # that were killed
 
 
 def one_rank_killed(runs: Path, at: int = 200, options: Sequence[str] = EXACT) -> Broken:
