@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from PIL import Image
 
 from batchformer.lab.data.files.image_files import ImageFiles
-from batchformer.lab.data.sets.images import class_counts
+from batchformer.lab.data.sets.images import ImageSplit, class_counts
 
 #: Name, box (left, top, right, bottom) and whether it is difficult, as VOC writes them.
 Written = tuple[str, tuple[float, float, float, float], int]
@@ -66,6 +67,13 @@ def noise_files(folder: Path, sizes: Sequence[tuple[int, int]], classes: int = 1
     for number, size in enumerate(sizes):
         save_noise(folder / f"class{number % classes}" / f"{number:02d}.png", draw, *size)
     return ImageFiles.from_folder(folder)
+
+
+def grey_images(count: int, classes: int = 10) -> ImageSplit:
+    """Images (N, 1, 8, 8) of noise with labels in turn; always the same."""
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randint(0, 256, (count, 1, 8, 8), dtype=torch.uint8, generator=draw)
+    return ImageSplit(x, torch.arange(count) % classes)
 
 
 def save_tail(path: Path, classes: int, largest: int, ratios: tuple[int, ...] = (100,)) -> None:

@@ -10,6 +10,8 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from torch import Tensor
@@ -18,6 +20,7 @@ from batchformer.lab.engine.checkpoint import load_newest
 from batchformer.lab.engine.log import read_records
 from helpers.lab_runs import metrics_of
 from soak.kills import folder_of
+from soak.processes import start
 
 #: Options with which several ranks compute what one process does, up to rounding. In single
 #: precision differences of rounding would grow to another result within hundreds of updates.
@@ -55,6 +58,21 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def start_ranks(command: list[str], outputs: Sequence[Path]) -> list[BaseProcess]:
+    """Start a command on one rank for each output, told of the others as ``torchrun`` does."""
+    port = free_port()
+    return [
+        start(command, output, partial(_as_rank, rank, len(outputs), port))
+        for rank, output in enumerate(outputs)
+    ]
+
+
+def _as_rank(rank: int, ranks: int, port: int) -> None:
+    told = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks}
+    os.environ.update({name: str(value) for name, value in told.items()})
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
 
 
 class Nodes:

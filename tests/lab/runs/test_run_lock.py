@@ -9,7 +9,6 @@ import signal
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from functools import partial
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ import pytest
 from batchformer.lab.engine.checkpoint import load_newest
 from batchformer.lab.runs.compare import several_machines
 from helpers.lab_runs import bytes_of, held_by_another
-from soak.nodes import free_port
+from soak.nodes import start_ranks
 from soak.processes import finish, start
 
 #: So many that a process can be stopped before the last.
@@ -103,25 +102,14 @@ def test_one_run_of_many_is_enough_to_be_refused(tmp_path: Path) -> None:
     assert left == {"compare", "sweep", ".seed0.lock", ".seed1.lock"}
 
 
-def as_rank(rank: int, port: int) -> None:
-    """What ``torchrun`` tells one of two ranks."""
-    told = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2}
-    os.environ.update({name: str(value) for name, value in told.items()})
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-
-
-def ranks(command: list[str], output: Path) -> list[BaseProcess]:
-    port = free_port()
-    return [start(command, output, partial(as_rank, rank, port)) for rank in range(2)]
-
-
 def test_of_several_ranks_the_first_holds_the_lock_for_all(tmp_path: Path) -> None:
     runs, folder = tmp_path / "runs", tmp_path / "runs/demo/baseline/seed0"
     command = [*train(runs), *OPTIONS]
-    both = ranks(command, tmp_path / "both.out")
+    both = start_ranks(command, [tmp_path / "both.out"] * 2)
     first_checkpoint(folder, *both)
     before = bytes_of(runs)
-    others = [*ranks(command, tmp_path / "others.out"), start(command, tmp_path / "one.out")]
+    others = start_ranks(command, [tmp_path / "others.out"] * 2)
+    others.append(start(command, tmp_path / "one.out"))
     assert [finish(process) for process in others] == [1, 1, 1]
     for output in ("others.out", "one.out"):
         refused(folder, 1, (tmp_path / output).read_text())
@@ -129,7 +117,7 @@ def test_of_several_ranks_the_first_holds_the_lock_for_all(tmp_path: Path) -> No
     for process in both:
         process.kill()
         finish(process)
-    again = ranks(command, tmp_path / "again.out")
+    again = start_ranks(command, [tmp_path / "again.out"] * 2)
     assert [finish(process) for process in again] == [0, 0]
     assert (folder / "result.json").exists()
 
