@@ -10,6 +10,12 @@ from batchformer.cli import questions
 from batchformer.cli.arguments import UserError
 
 
+def test_the_list_is_of_the_words_that_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    questions.list_recipes(["rotated", "mdd"])
+    out = capsys.readouterr().out
+    assert "rotated_digits_mdd" in out and "demo" not in out
+
+
 def test_check_says_whether_batchformer_acts(capsys: pytest.CaptureFixture[str]) -> None:
     questions.check(["demo", "--device", "cpu"])
     assert "BatchFormer is acting." in capsys.readouterr().out

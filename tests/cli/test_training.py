@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -137,14 +138,15 @@ def test_runs_that_diverged_are_named_beside_the_table_on_the_page_and_at_the_en
     assert finished.stat().st_mtime_ns == written
 
 
-def without_figures() -> None:
+def in_a_pipe() -> None:
+    """Write what is printed when the buffer is full, not at once; and draw no figures."""
+    sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
     patch(DRAWN, lambda *_: []).start()
 
 
 def test_a_script_sees_that_a_run_diverged(tmp_path: Path) -> None:
-    """What it reads comes in order, though stdout is written when it is full."""
     command, output = ["compare", "demo", *DIVERGING, "--runs", str(tmp_path)], tmp_path / "out"
-    assert ended(start(command, output, without_figures)) == 1
+    assert ended(start(command, output, in_a_pipe)) == 1
     first, *_, page, last = output.read_text().splitlines()
     assert page.startswith("Page: ")
     assert first.startswith("demo batchformer seed 0: The 'loss' part of the loss became")
@@ -155,6 +157,14 @@ def test_train_ends_with_the_folder(tmp_path: Path, capsys: pytest.CaptureFixtur
     for given, arm in ([], "batchformer"), (["--arm", "baseline"], "baseline"):
         training.train(["demo", *given, "--seed", "2", "--runs", str(tmp_path), *QUICK])
         assert capsys.readouterr().out == f"Finished: {tmp_path / f'demo/{arm}/seed2'}\n"
+
+
+def test_one_training_that_diverges_ends_with_the_reason(
+    tmp_path: Path, failing: Callable[..., tuple[int, str]]
+) -> None:
+    code, said = failing("train", "demo", *DIVERGING[2:], "--runs", str(tmp_path))
+    assert code == 1 and "The 'loss' part of the loss became" in said and "optim.lr" in said
+    assert not list(tmp_path.rglob("result.json"))
 
 
 def finish(run: Run) -> None:
