@@ -31,7 +31,7 @@ from batchformer.lab.methods import build_method
 from batchformer.lab.models.build import build_model
 from batchformer.lab.recipes import RECIPES, find_recipe
 from batchformer.lab.recipes.small import demo
-from batchformer.lab.runs.compare import folders_of, runs_of_comparison, train_all
+from batchformer.lab.runs.compare import folders_of, run, runs_of_comparison, train_all
 from batchformer.lab.runs.folder import recipe_from_json, recipe_to_json, write_json
 from batchformer.lab.runs.load_run import restore
 from batchformer.lab.runs.run import Run
@@ -55,18 +55,17 @@ def short(recipe: Recipe | None = None, **train: Any) -> Recipe:
     return recipe.changed(train=options)
 
 
+def train_one(recipe: Recipe, arm: str, seed: int, root: Path) -> Path:
+    """Train an arm with a seed on the CPU, without a word; gives the folder of the run."""
+    return run(recipe, arm, seed, root=root, device=CPU, quiet=True)
+
+
 def compare(
-    recipe: Recipe,
-    arms: Sequence[str],
-    seeds: Sequence[int],
-    root: Path,
-    device: torch.device,
-    quiet: bool = True,
-    together: int = 1,
+    recipe: Recipe, arms: Sequence[str], seeds: Sequence[int], root: Path, together: int = 1
 ) -> Iterator[Path]:
     """Train every arm with every seed, as ``batchformer compare`` does."""
-    runs = runs_of_comparison(recipe, arms, seeds, root, device)
-    return folders_of(train_all(runs, quiet, together))
+    runs = runs_of_comparison(recipe, arms, seeds, root, CPU)
+    return folders_of(train_all(runs, quiet=True, together=together))
 
 
 def quiet_plan(

@@ -34,6 +34,7 @@ from helpers.lab_runs import (
     same,
     short,
     state_of,
+    train_one,
 )
 
 pytestmark = pytest.mark.usefixtures("one_block")
@@ -61,16 +62,16 @@ def small(root: Path, weights: str = "", **train: Any) -> Recipe:
 def test_resumed_on_files_equals_unbroken_and_workers_end_on_errors(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = run(small(root), "batchformer", 0, root=tmp_path / "a", device=CPU, quiet=True)
+    whole = train_one(small(root), "batchformer", 0, root=tmp_path / "a")
     with monkeypatch.context() as patch:
         made = runs.Run.feed
         patch.setattr(runs.Run, "feed", lambda self: StopsAt(made(self), 3))
         broken = small(root, workers=2)
         with pytest.raises(OSError, match="the disk is gone"):
-            run(broken, "batchformer", 0, root=tmp_path / "b", device=CPU, quiet=True)
+            train_one(broken, "batchformer", 0, root=tmp_path / "b")
     assert not multiprocessing.active_children(), "workers end with the run that fails"
     # The number of workers changes no result, so a run may go on with another.
-    resumed = run(small(root), "batchformer", 0, root=tmp_path / "b", device=CPU, quiet=True)
+    resumed = train_one(small(root), "batchformer", 0, root=tmp_path / "b")
     assert records_of(whole) == records_of(resumed)
     assert same(state_of(whole), state_of(resumed))
 
@@ -79,8 +80,7 @@ def test_arms_share_their_batches_side_by_side(root: Path, tmp_path: Path) -> No
     arms, results = ("baseline", "batchformer"), []
     for together in (1, 2):
         place = tmp_path / str(together)
-        options: dict[str, Any] = {"root": place, "device": CPU, "quiet": True}
-        found = sorted(compare(small(root, workers=1), arms, [0], together=together, **options))
+        found = sorted(compare(small(root, workers=1), arms, [0], together=together, root=place))
         results.append([metrics_of(f) for f in found])
     assert len(results[0]) == 2 and results[0] == results[1]
     assert not multiprocessing.active_children()
@@ -106,7 +106,7 @@ def test_a_class_without_a_test_image_is_said_once_and_stands_in_the_page(
         assert data["remarks"] == [f"{line}: bee"] and data["classes_without_test_image"] == 1
         assert set(metrics_of(folder)) == {"all", "few", "mean_class", "ece"}
     assert f"<li>{line}: bee.</li>" in (place / "report.html").read_text()
-    run(small(photos, updates=1), "baseline", 0, root=tmp_path, device=CPU, quiet=True)
+    train_one(small(photos, updates=1), "baseline", 0, root=tmp_path)
     assert "photos:" not in capsys.readouterr().err
 
 
@@ -141,12 +141,12 @@ def test_a_run_is_scored_and_exported_from_another_folder_and_after_its_data_has
     shutil.copytree(root, tmp_path / "work/photos")
     monkeypatch.chdir(tmp_path / "work")
     recipe = small(Path("photos"), updates=1)
-    folder = run(recipe, "batchformer", 0, root=tmp_path, device=CPU, quiet=True)
+    folder = train_one(recipe, "batchformer", 0, root=tmp_path)
     expected = restore(folder, CPU)[0].deployed().state_dict()
     config = config_of(folder)
     place = str(tmp_path / "work/photos")
     assert config["trained"]["data"]["root"] == config["recipe"]["data"]["root"] == place
-    assert run(recipe, "batchformer", 0, root=tmp_path, device=CPU, quiet=True) == folder
+    assert train_one(recipe, "batchformer", 0, root=tmp_path) == folder
 
     monkeypatch.chdir(tmp_path / "elsewhere")
     cli.main(["evaluate", str(folder), "--device", "cpu"])
@@ -173,7 +173,7 @@ def test_an_image_that_changes_under_its_name_is_noticed(root: Path, tmp_path: P
     recipe = small(photos, updates=1, figures=False)
 
     def trained(arm: str) -> Path:
-        return run(recipe, arm, 0, root=tmp_path, device=CPU, quiet=True)
+        return train_one(recipe, arm, 0, root=tmp_path)
 
     first = trained("baseline")
     Image.new("RGB", (90, 90)).save(photos / "train/ant/0.png")

@@ -70,7 +70,7 @@ def root(table: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         optim={"lr": 1e-2},
         train={"batch_size": 8, "updates": 5, "eval_every": 1, "workers": 0, "log_every": 1},
     )
-    folders = list(compare(tiny, ARMS, [0], root=place, device=CPU, quiet=True))
+    folders = list(compare(tiny, ARMS, [0], root=place))
     assert folders == [place / RECIPE / arm / "seed0" for arm in ARMS]
     return place
 

@@ -76,7 +76,7 @@ def tiny(features: Path) -> Recipe:
 def root(small: None, features: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Both arms with two seeds."""
     place = tmp_path_factory.mktemp("runs")
-    folders = list(compare(tiny(features), ARMS, [0, 1], root=place, device=CPU, quiet=True))
+    folders = list(compare(tiny(features), ARMS, [0, 1], root=place))
     assert folders == [place / RECIPE / arm / f"seed{seed}" for seed in (0, 1) for arm in ARMS]
     return place
 
@@ -112,7 +112,7 @@ def test_a_classifier_that_diverges_ends_its_run_alone(
 ) -> None:
     """Its loss is not logged, so only the scores are NaN."""
     wild = tiny(features).changed(hyper={"module_at": "classifier"}, module={"lr_factor": 1e30})
-    folders = list(compare(wild, ARMS[::-1], [0], root=tmp_path, device=CPU, quiet=True))
+    folders = list(compare(wild, ARMS[::-1], [0], root=tmp_path))
     assert folders == [tmp_path / RECIPE / "baseline/seed0"]
     assert "batchformer seed 0 choose: At update 3, scores hold NaN" in capsys.readouterr().err
     (lost,) = left_out(find_runs(tmp_path))

@@ -18,15 +18,21 @@ from batchformer.lab.models.build import build_model
 from batchformer.lab.recipes import find_recipe
 from batchformer.lab.report.figures.training import valleys
 from batchformer.lab.report.results.runs import read_run
-from batchformer.lab.runs.compare import run
 from batchformer.lab.runs.load_run import restore
 from batchformer.lab.runs.source_runs import final_state, trained_network
-from helpers.lab_runs import evaluations_of, metrics_of, result_of, same, scores_of, state_of
+from helpers.lab_runs import (
+    evaluations_of,
+    metrics_of,
+    result_of,
+    same,
+    scores_of,
+    state_of,
+    train_one,
+)
 
 pytestmark = pytest.mark.usefixtures("three_angles")
 
 CPU = torch.device("cpu")
-OPTIONS: dict[str, Any] = {"device": CPU, "quiet": True}
 ANGLES = ("r0", "r45", "r75")
 RECIPE = "rotated_digits_coral"
 
@@ -48,7 +54,7 @@ def root(three_angles: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Runs over every target, with SWAD and in a folder beside it without."""
     place = tmp_path_factory.mktemp("runs")
     for swad in (True, False):
-        run(short(swad), "batchformer", 0, root=place / str(swad), **OPTIONS)
+        train_one(short(swad), "batchformer", 0, root=place / str(swad))
     return place
 
 
@@ -160,7 +166,7 @@ def started(**changes: Any) -> Recipe:
 def test_runs_start_from_the_averaged_network_of_the_same_target(
     root: Path, averaged: Path
 ) -> None:
-    folder = run(started(), "batchformer", 0, root=root / "True", **OPTIONS)
+    folder = train_one(started(), "batchformer", 0, root=root / "True")
     for name in ANGLES:
         method: Any = restore(folder / name, CPU)[0]
         weights, start = dict(method.network.named_parameters()), trained_network(averaged / name)
@@ -170,7 +176,7 @@ def test_runs_start_from_the_averaged_network_of_the_same_target(
 def test_one_target_does_not_start_from_a_run_over_all(root: Path) -> None:
     recipe = started(target="r45").changed(name="third")
     with pytest.raises(ValueError, match=r"r0, r45, r75\. .* Set --data.target each"):
-        run(recipe, "batchformer", 0, root=root / "True", **OPTIONS)
+        train_one(recipe, "batchformer", 0, root=root / "True")
 
 
 def test_a_start_without_one_of_its_parts_is_answered_with_the_command(
@@ -180,7 +186,7 @@ def test_a_start_without_one_of_its_parts_is_answered_with_the_command(
     shutil.rmtree(tmp_path / RECIPE / "batchformer/seed0/r45")
     words = f"batchformer train {RECIPE} --arm batchformer --seed 0 --runs {tmp_path}"
     with pytest.raises(FileNotFoundError, match=words):
-        run(started(), "batchformer", 0, root=tmp_path, **OPTIONS)
+        train_one(started(), "batchformer", 0, root=tmp_path)
 
 
 def test_stopped_and_run_again_averages_as_if_unbroken(averaged: Path, tmp_path: Path) -> None:
@@ -192,7 +198,7 @@ def test_stopped_and_run_again_averages_as_if_unbroken(averaged: Path, tmp_path:
         (path / "result.json").unlink()
     max((folder / "r45/checkpoints").glob("*.pt")).unlink()
     assert load_newest(folder / "r45/checkpoints") is not None
-    run(short(), "batchformer", 0, root=tmp_path, **OPTIONS)
+    train_one(short(), "batchformer", 0, root=tmp_path)
     assert metrics_of(folder) == metrics_of(averaged)
     assert metrics_of(folder / "r45") == metrics_of(averaged / "r45")
     assert same(state_of(folder / "r45"), state_of(averaged / "r45"))

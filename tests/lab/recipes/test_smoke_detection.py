@@ -22,9 +22,8 @@ from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.models import detr
 from batchformer.lab.recipes import RECIPES, find_recipe
 from batchformer.lab.runs.build import build, load_task
-from batchformer.lab.runs.compare import run
 from helpers.data_files import Written, save_voc
-from helpers.lab_runs import config_of, metrics_of, records_of, same, state_of
+from helpers.lab_runs import config_of, metrics_of, records_of, same, state_of, train_one
 from helpers.smoke import CPU, scores, tiny, two_updates
 
 pytestmark = pytest.mark.usefixtures("few_regions")
@@ -108,12 +107,12 @@ def test_a_stopped_run_goes_on_as_if_it_had_not_been(root: Path, tmp_path: Path)
     states = []
     for stopped in (False, True):
         place = tmp_path / str(stopped)
-        folder = run(recipe, "baseline", 0, root=place, device=CPU, quiet=True)
+        folder = train_one(recipe, "baseline", 0, root=place)
         if stopped:
             newest = max((folder / "checkpoints").iterdir(), key=lambda file: file.name)
             newest.unlink()
             (folder / "result.json").unlink()
-            assert run(recipe, "baseline", 0, root=place, device=CPU, quiet=True) == folder
+            assert train_one(recipe, "baseline", 0, root=place) == folder
         states.append((metrics_of(folder), state_of(folder)))
     assert same(*states)
 
@@ -199,7 +198,7 @@ def test_two_updates_of_detr(name: str, root: Path) -> None:
 @pytest.mark.usefixtures("narrow")
 def test_a_run_of_detr_with_batchformer(root: Path, tmp_path: Path) -> None:
     """Weights, loss and scores of a whole run."""
-    folder = run(of_two("my_boxes", root), "batchformer", 0, root=tmp_path, device=CPU, quiet=True)
+    folder = train_one(of_two("my_boxes", root), "batchformer", 0, root=tmp_path)
     trained = [record for record in records_of(folder) if record["kind"] == "train"]
     assert trained and all(np.isfinite(record["loss"]) for record in trained)
     assert metrics_of(folder)["ap"] >= 0

@@ -17,10 +17,9 @@ from batchformer.lab.config.training import OptimConfig
 from batchformer.lab.engine.optim import parameters_of
 from batchformer.lab.recipes import RECIPES, find_recipe
 from batchformer.lab.runs.build import build, load_task
-from batchformer.lab.runs.compare import run
 from batchformer.plug.check import check
 from helpers.data_files import save_tail
-from helpers.lab_runs import metrics_of, records_of, scores_of
+from helpers.lab_runs import metrics_of, records_of, scores_of, train_one
 from helpers.smoke import CPU, tiny
 
 #: Another ratio changes numbers alone; the others are trained as first stages and teachers.
@@ -57,7 +56,7 @@ def trained(name: str, arm: str, root: Path) -> Path:
     for _, source in recipe.sources():
         before, _, other = source.partition("/")
         trained(before, other or arm, root)
-    return run(recipe, arm, 0, root=root / "runs", device=CPU, quiet=True)
+    return train_one(recipe, arm, 0, root=root / "runs")
 
 
 @pytest.mark.usefixtures("one_block")

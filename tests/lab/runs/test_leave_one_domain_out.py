@@ -15,7 +15,6 @@ from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.recipes import find_recipe
 from batchformer.lab.report.results.runs import find_runs
 from batchformer.lab.runs import run as runs
-from batchformer.lab.runs.compare import run
 from batchformer.lab.runs.run import Run
 from helpers import lab_runs
 from helpers.lab_runs import (
@@ -27,12 +26,12 @@ from helpers.lab_runs import (
     metrics_of,
     records_of,
     result_of,
+    train_one,
 )
 
 pytestmark = pytest.mark.usefixtures("three_angles")
 
 CPU = torch.device("cpu")
-OPTIONS: dict[str, Any] = {"device": CPU, "quiet": True}
 ANGLES = ("r0", "r45", "r75")
 ARMS, SEEDS = ("baseline", "batchformer"), (0, 1)
 
@@ -46,7 +45,7 @@ def short() -> Recipe:
 def compared(three_angles: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A whole comparison; tests that change it work on a copy."""
     root = tmp_path_factory.mktemp("compared")
-    folders = list(compare(short(), ARMS, SEEDS, root=root, **OPTIONS))
+    folders = list(compare(short(), ARMS, SEEDS, root=root))
     assert folders == [
         root / f"rotated_digits_erm/{arm}/seed{seed}" for seed in SEEDS for arm in ARMS
     ]
@@ -114,7 +113,7 @@ def test_a_finished_whole_is_not_repeated(compared: Path, tmp_path: Path) -> Non
     root = tmp_path / "copy"
     shutil.copytree(compared, root)
     before = bytes_of(root)
-    assert len(list(compare(short(), ARMS, SEEDS, root=root, **OPTIONS))) == 4
+    assert len(list(compare(short(), ARMS, SEEDS, root=root))) == 4
     assert bytes_of(root) == before
 
 
@@ -129,14 +128,14 @@ def test_stopped_in_the_middle_and_run_again_equals_unbroken(
     with monkeypatch.context() as patch:
         patch.setattr(runs.Run, "feed", feed)
         with pytest.raises(OSError, match="the disk is gone"):
-            run(short(), "batchformer", 0, root=tmp_path, **OPTIONS)
+            train_one(short(), "batchformer", 0, root=tmp_path)
     folder = tmp_path / "rotated_digits_erm/batchformer/seed0"
     assert (folder / "r0/result.json").exists() and not (folder / "r75").exists()
     assert list((folder / "r45/checkpoints").glob("000000002.*"))
     assert not (folder / "r45/result.json").exists() and not (folder / "result.json").exists()
     assert find_runs(folder)[0].state != "finished"
     finished = bytes_of(folder / "r0")
-    run(short(), "batchformer", 0, root=tmp_path, **OPTIONS)
+    train_one(short(), "batchformer", 0, root=tmp_path)
     assert bytes_of(folder / "r0") == finished
     same_results(folder, compared / "rotated_digits_erm/batchformer/seed0")
 
@@ -165,7 +164,7 @@ def test_a_target_that_diverges_is_named_and_the_others_go_on(
         return Poisoned(made(self)) if wild else made(self)
 
     monkeypatch.setattr(runs.Run, "feed", feed)
-    folders = list(compare(short(), ["baseline"], SEEDS, root=tmp_path, **OPTIONS))
+    folders = list(compare(short(), ["baseline"], SEEDS, root=tmp_path))
     arm = tmp_path / "rotated_digits_erm/baseline"
     assert folders == [arm / "seed1"]
     said = capsys.readouterr().err
@@ -182,6 +181,6 @@ def test_the_only_part_of_a_single_target_has_the_scores_of_the_part(
     compared: Path, tmp_path: Path
 ) -> None:
     single = short().changed(data={"target": "r45"})
-    folder = run(single, "baseline", 0, root=tmp_path, **OPTIONS)
+    folder = train_one(single, "baseline", 0, root=tmp_path)
     assert list(metrics_of(folder)) == ["r45", "val", "val_loss"]
     assert metrics_of(folder) == metrics_of(compared / "rotated_digits_erm/baseline/seed0/r45")

@@ -15,11 +15,10 @@ from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.models.build import build_model
 from batchformer.lab.recipes.sweeps import SWEEPS, Sweep
 from batchformer.lab.runs import sweep as sweep_run
-from batchformer.lab.runs.compare import run
 from batchformer.lab.runs.folder import RECORD
 from batchformer.lab.runs.run import Run
 from batchformer.lab.runs.sweep import run_sweep, runs_of_sweep
-from helpers.lab_runs import bytes_of, compare, config_of, metrics_of, short
+from helpers.lab_runs import bytes_of, compare, config_of, metrics_of, short, train_one
 
 CPU = torch.device("cpu")
 DEPTH = SWEEPS["demo_layers"]
@@ -42,7 +41,7 @@ def test_levels_are_ordinary_runs_side_by_side_or_not(tmp_path: Path) -> None:
         assert metrics_of(tmp_path / "a" / name) == metrics_of(tmp_path / "b" / name)
     config = config_of(tmp_path / "a/demo_layers/2/batchformer/seed1")
     assert config["trained"]["module"]["layers"] == 2 and config["seed"] == 1
-    plain = run(short(), "batchformer", 1, root=tmp_path, device=CPU, quiet=True)
+    plain = train_one(short(), "batchformer", 1, root=tmp_path)
     assert metrics_of(plain) == metrics_of(tmp_path / "a/demo_layers/1/batchformer/seed1")
 
 
@@ -81,7 +80,7 @@ ARMS = ("baseline", "batchformer")
 def base_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What a comparison of the base leaves."""
     root = tmp_path_factory.mktemp("compared")
-    list(compare(short(), ARMS, [0, 1], root=root, device=CPU, quiet=True))
+    list(compare(short(), ARMS, [0, 1], root=root))
     return root
 
 
@@ -133,7 +132,7 @@ def test_runs_from_a_relative_file_of_weights_are_taken_over(
     monkeypatch.chdir(tmp_path)
     torch.save(build_model("digits_net", 10).state_dict(), "digits.pth")
     base = short().changed(weights="digits.pth")
-    run(base, "baseline", 0, root=tmp_path, device=CPU, quiet=True)
+    train_one(base, "baseline", 0, root=tmp_path)
     train(tmp_path, base, arms=["baseline"], levels=["1"], seeds=[0])
     assert trained == ["demo baseline seed 0"]
 
