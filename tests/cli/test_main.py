@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from batchformer.cli import main as cli
+from helpers.commands import ask
 
 HERE = str(Path(__file__).parent)
 LENGTH = ["--train.updates", "4", "--train.eval-every", "2", "--train.no-figures"]
@@ -62,14 +63,14 @@ sys.meta_path.insert(0, Blocker())
 """
 
 
-def test_questions_are_answered_at_once_and_without_torch(answers: Any) -> None:
-    for question, answer in zip(QUESTIONS, answers(QUESTIONS), strict=True):
+def test_questions_are_answered_at_once_and_without_torch() -> None:
+    for question, answer in zip(QUESTIONS, ask(QUESTIONS), strict=True):
         code, said, seconds, torch_is_loaded = answer
         assert (code, torch_is_loaded) == (0, False) and seconds < 2, (question, said)
 
 
-def test_mistakes_are_answered_at_once_with_what_to_do(answers: Any) -> None:
-    found = answers([arguments for arguments, _ in MISTAKES])
+def test_mistakes_are_answered_at_once_with_what_to_do() -> None:
+    found = ask([arguments for arguments, _ in MISTAKES])
     for (arguments, words), (code, said, seconds, torch_is_loaded) in zip(
         MISTAKES, found, strict=True
     ):
@@ -105,9 +106,9 @@ def test_a_device_without_memory_is_told_with_what_to_do(
     assert "--train.batch-size" in words and "--together" in words
 
 
-def test_without_the_extras_a_line_names_them(answers: Any) -> None:
+def test_without_the_extras_a_line_names_them() -> None:
     calls = [["--help"], ["list"], ["demo"], ["compare", "demo"], ["sweep"], ["report", "."]]
-    (code, said, *_), *others = answers(calls, before=CORE_ALONE)
+    (code, said, *_), *others = ask(calls, before=CORE_ALONE)
     assert code == 0 and "compare RECIPE" in said
     for call, (code, said, *_) in zip(calls[1:], others, strict=True):
         assert code == 1 and "Traceback" not in said, call

@@ -12,20 +12,11 @@ import torch
 
 from batchformer.cli import results
 from batchformer.cli.arguments import UserError
-from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.models.build import build_model
-from batchformer.lab.recipes.small import demo
-from batchformer.lab.runs.compare import run as train
 from batchformer.lab.runs.compare import runs_of_comparison
 from batchformer.lab.runs.folder import RECORD
-from helpers.lab_runs import metrics_of
+from helpers.lab_runs import metrics_of, short, train_one
 from soak.processes import finish, start
-
-CPU = torch.device("cpu")
-
-
-def short() -> Recipe:
-    return demo().changed(train={"updates": 4, "eval_every": 4, "figures": False})
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +25,7 @@ def half(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("half")
     runs = runs_of_comparison(short(), ("baseline", "batchformer"), (0, 1), root)
     for one in runs[:2]:
-        train(one.recipe, one.arm, one.seed, root=root, device=CPU, quiet=True)
+        train_one(one.recipe, one.arm, one.seed, root=root)
     runs[2].begin()
     (runs[2].folder / "metrics.jsonl").touch()
     jobs = {"baseline/seed1": "12_2", "batchformer/seed1": "12_3"}

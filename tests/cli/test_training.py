@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -19,8 +18,14 @@ from batchformer.cli.arguments import UserError
 from batchformer.cli.main import main
 from batchformer.lab.runs import launch
 from batchformer.lab.runs.run import Run
+from helpers.commands import ask
+from soak.processes import finish as ended
+from soak.processes import start
 
-QUICK = ["--train.updates", "2", "--train.eval-every", "2", "--quiet", "--device", "cpu"]
+QUICK = ["--train.updates", "2", "--train.eval-every", "2", "--train.no-figures"]
+QUICK += ["--quiet", "--device", "cpu"]
+#: Draws the figures of a page, which take most of its time.
+DRAWN = "batchformer.lab.report.page.html.sections_of"
 
 
 @pytest.fixture
@@ -90,8 +95,8 @@ def test_a_page_of_fewer_arms_says_how_to_get_one_of_all(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("batchformer.lab.report.page.html.sections_of", lambda *_: [])
-    options = ["--runs", str(tmp_path / "my runs"), *QUICK, "--train.no-figures"]
+    monkeypatch.setattr(DRAWN, lambda *_: [])
+    options = ["--runs", str(tmp_path / "my runs"), *QUICK]
     arms = [first, "batchformer", "batchformer_frozen"]
     page = tmp_path / "my runs/demo/report.html"
     training.compare(["demo", "--seeds", "2", "--arms", *arms, *options])
@@ -107,16 +112,20 @@ def test_a_page_of_fewer_arms_says_how_to_get_one_of_all(
     assert "<strong>batchformer_frozen</strong>" in page.read_text()
 
 
-DIVERGING = ["--seeds", "1", *QUICK, "--module.lr-factor", "1e30", "--train.no-figures"]
+DIVERGING = ["--seeds", "1", *QUICK, "--module.lr-factor", "1e30"]
 
 
 @pytest.mark.parametrize(
     "command", [["compare", "demo"], ["sweep", "demo_layers", "--levels", "1"]]
 )
 def test_runs_that_diverged_are_named_beside_the_table_on_the_page_and_at_the_end(
-    command: list[str], tmp_path: Path, failing: Callable[..., tuple[int, str]]
+    command: list[str],
+    tmp_path: Path,
+    failing: Callable[..., tuple[int, str]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A mean over the seeds that are left flatters an arm."""
+    monkeypatch.setattr(DRAWN, lambda *_: [])
     options = [*command, *DIVERGING, "--runs", str(tmp_path)]
     code, said = failing(*options)
     recipe = "demo" if command[0] == "compare" else "demo_layers/1"
@@ -129,13 +138,17 @@ def test_runs_that_diverged_are_named_beside_the_table_on_the_page_and_at_the_en
     assert finished.stat().st_mtime_ns == written
 
 
+def in_a_pipe() -> None:
+    """Write what is printed when the buffer is full, not at once; and draw no figures."""
+    sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
+    patch(DRAWN, lambda *_: []).start()
+
+
 def test_a_script_sees_that_a_run_diverged(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "batchformer", "compare", "demo", *DIVERGING]
-    into: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    env = os.environ | {"PYTHONUNBUFFERED": ""}  # else every line is written at once
-    done = subprocess.run([*command, "--runs", str(tmp_path)], check=False, env=env, **into)
-    first, *_, page, last = done.stdout.splitlines()
-    assert done.returncode == 1 and page.startswith("Page: ")
+    command, output = ["compare", "demo", *DIVERGING, "--runs", str(tmp_path)], tmp_path / "out"
+    assert ended(start(command, output, in_a_pipe)) == 1
+    first, *_, page, last = output.read_text().splitlines()
+    assert page.startswith("Page: ")
     assert first.startswith("demo batchformer seed 0: The 'loss' part of the loss became")
     assert last.startswith("batchformer: 1 of 2 runs diverged: demo batchformer seed 0.")
 
@@ -144,6 +157,14 @@ def test_train_ends_with_the_folder(tmp_path: Path, capsys: pytest.CaptureFixtur
     for given, arm in ([], "batchformer"), (["--arm", "baseline"], "baseline"):
         training.train(["demo", *given, "--seed", "2", "--runs", str(tmp_path), *QUICK])
         assert capsys.readouterr().out == f"Finished: {tmp_path / f'demo/{arm}/seed2'}\n"
+
+
+def test_one_training_that_diverges_ends_with_the_reason(
+    tmp_path: Path, failing: Callable[..., tuple[int, str]]
+) -> None:
+    code, said = failing("train", "demo", *DIVERGING[2:], "--runs", str(tmp_path))
+    assert code == 1 and "The 'loss' part of the loss became" in said and "optim.lr" in said
+    assert not list(tmp_path.rglob("result.json"))
 
 
 def finish(run: Run) -> None:
@@ -209,9 +230,9 @@ def test_slurm_returns_unless_it_is_to_wait(
     assert (folder / "sweep.json").exists()
 
 
-def test_all_options_are_behind_help_all_without_torch_and_submitit(answers: Any) -> None:
+def test_all_options_are_behind_help_all_without_torch_and_submitit() -> None:
     missing = "import sys; sys.modules['submitit'] = None\n"
-    (answer,) = answers([["compare", "demo", "--help-all"]], before=missing)
+    (answer,) = ask([["compare", "demo", "--help-all"]], before=missing)
     assert answer.code == 0 and not answer.torch_is_loaded
     for option in (
         *("--launcher {none,local,slurm}", "--jobs.partition", "--jobs.extra", "--wait"),
@@ -236,10 +257,10 @@ def test_all_options_are_behind_help_all_without_torch_and_submitit(answers: Any
     ],
 )
 def test_a_launcher_that_is_not_there_is_named_at_once(
-    answers: Any, launcher: str, before: str, words: str
+    launcher: str, before: str, words: str
 ) -> None:
     commands = [["compare", "demo"], ["sweep", "demo_layers"]]
-    for answer in answers([[*own, "--launcher", launcher] for own in commands], before=before):
+    for answer in ask([[*own, "--launcher", launcher] for own in commands], before=before):
         assert answer.said.startswith(f"batchformer: {words}") and not answer.torch_is_loaded
 
 

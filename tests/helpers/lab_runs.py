@@ -25,15 +25,19 @@ from batchformer.lab.engine.interrupt import Interrupted, StopRequest
 from batchformer.lab.engine.log import DivergedError, read_records
 from batchformer.lab.engine.loop import Job, train_interleaved, training
 from batchformer.lab.engine.method import Batches, Method
+from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.engine.state import Evaluate, Evaluation, Plan
 from batchformer.lab.methods import build_method
 from batchformer.lab.models.build import build_model
 from batchformer.lab.recipes import RECIPES, find_recipe
 from batchformer.lab.recipes.small import demo
-from batchformer.lab.runs.compare import folders_of, runs_of_comparison, train_all
-from batchformer.lab.runs.folder import recipe_to_json, write_json
+from batchformer.lab.runs.compare import folders_of, run, runs_of_comparison, train_all
+from batchformer.lab.runs.folder import recipe_from_json, recipe_to_json, write_json
+from batchformer.lab.runs.load_run import restore
+from batchformer.lab.runs.run import Run
 from batchformer.nn.randomness import drawing
 
+CPU = torch.device("cpu")
 #: One record for each run that a published table quotes.
 RESULTS = Path(__file__).parents[2] / "results"
 
@@ -51,18 +55,17 @@ def short(recipe: Recipe | None = None, **train: Any) -> Recipe:
     return recipe.changed(train=options)
 
 
+def train_one(recipe: Recipe, arm: str, seed: int, root: Path) -> Path:
+    """Train an arm with a seed on the CPU, without a word; gives the folder of the run."""
+    return run(recipe, arm, seed, root=root, device=CPU, quiet=True)
+
+
 def compare(
-    recipe: Recipe,
-    arms: Sequence[str],
-    seeds: Sequence[int],
-    root: Path,
-    device: torch.device,
-    quiet: bool = True,
-    together: int = 1,
+    recipe: Recipe, arms: Sequence[str], seeds: Sequence[int], root: Path, together: int = 1
 ) -> Iterator[Path]:
     """Train every arm with every seed, as ``batchformer compare`` does."""
-    runs = runs_of_comparison(recipe, arms, seeds, root, device)
-    return folders_of(train_all(runs, quiet, together))
+    runs = runs_of_comparison(recipe, arms, seeds, root, CPU)
+    return folders_of(train_all(runs, quiet=True, together=together))
 
 
 def quiet_plan(
@@ -100,13 +103,26 @@ def stop_after(
         next(run)
 
 
+def begun(run: Run, quiet: bool = True) -> Iterator[None]:
+    """The training of a run, update by update."""
+    run.begin()
+    return run.training(run.feed(), StopRequest(), quiet=quiet, wandb=None, draw_bar=True)
+
+
 def same(one: Any, other: Any) -> bool:
     """Whether two nests of tensors and plain values are equal, bit by bit."""
     if isinstance(one, Mapping):
         return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
     if isinstance(one, (list, tuple)):
         return len(one) == len(other) and all(map(same, one, other))
-    return torch.equal(one, other) if isinstance(one, Tensor) else bool(one == other)
+    if isinstance(one, Tensor):
+        alike = isinstance(other, Tensor) and (one.dtype, one.shape) == (other.dtype, other.shape)
+        return alike and torch.equal(_bits(one), _bits(other))
+    return bool(one == other)
+
+
+def _bits(tensor: Tensor) -> Tensor:
+    return tensor.detach().reshape(-1).view(torch.uint8)
 
 
 def digits_method(
@@ -141,6 +157,30 @@ def records_of(folder: Path) -> list[dict[str, Any]]:
     """What a run logged, without its speed."""
     found = read_records(folder / "metrics.jsonl")
     return [{k: v for k, v in r.items() if k != "samples_per_s"} for r in found]
+
+
+def evaluations_of(folder: Path) -> list[dict[str, Any]]:
+    """What each evaluation of a run found."""
+    return [r for r in read_records(folder / "metrics.jsonl") if r["kind"] == "eval"]
+
+
+def state_of(folder: Path) -> dict[str, Tensor]:
+    """The weights of a run's method as it is loaded again."""
+    return dict(restore(folder, CPU)[0].state_dict())
+
+
+def scores_of(folder: Path) -> dict[str, float]:
+    """What a run's method scores when it is loaded again."""
+    method, task, config = restore(folder, CPU)
+    train = recipe_from_json(config["trained"]).train
+    with torch.no_grad():
+        return task.evaluate(method, OptimizerStep(train, CPU)).metrics
+
+
+def bytes_of(folder: Path) -> dict[str, bytes]:
+    """Every file of a folder, by its path there."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
 
 def contents(folder: Path) -> tuple[object, dict[str, bytes], dict[str, bytes]]:

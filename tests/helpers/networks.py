@@ -1,9 +1,12 @@
-"""Small networks, with batches for them; they need torch alone."""
+"""Small networks, with batches for them, and networks without values; they need torch alone."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -64,3 +67,19 @@ def bottlenecks(num_classes: int) -> nn.Module:
     sizes: dict[str, Any] = {"in_chans": 1, "channels": (4, 8, 8, 8), "zero_init_last": False}
     network: nn.Module = ResNet(Bottleneck, (1, 1, 1, 1), num_classes, **sizes)
     return network
+
+
+#: What gives weights their first values.
+FIRST_VALUES = (
+    *("uniform_", "normal_", "trunc_normal_"),
+    *("kaiming_uniform_", "kaiming_normal_", "xavier_uniform_"),
+)
+
+
+@contextmanager
+def only_built() -> Iterator[None]:
+    """Within it networks have no values: drawing them takes longer than all else of a build."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in FIRST_VALUES:
+            patch.setattr(torch.nn.init, name, lambda tensor, *_, **__: tensor)
+        yield

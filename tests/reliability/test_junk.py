@@ -94,7 +94,7 @@ def test_a_command_line_of_junk_ends_with_an_exit_code(words: list[str]) -> None
     _ends(words)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     command=st.sampled_from(["train", "compare", "check"]),
     option=st.sampled_from(

@@ -46,18 +46,9 @@ def soak(
     seed: int = 0,
     only: Sequence[str] = TRIALS,
 ) -> list[Row]:
-    """Run the trials, print a table, and write ``soak.json``.
+    """Run the trials, print a table, and write ``soak.json`` to a folder; gives the rows.
 
-    Args:
-        to: folder of the result.
-        kills: number of trainings to kill.
-        updates: of the training whose memory is measured.
-        seed: of the moments of the kills.
-        only: some of the trials.
-
-    Returns:
-        A row for each kind of trial: what, whether it ``passed`` (None: it could not be tried), and
-        its figures.
+    A row says what was tried, whether it ``passed`` (None: it could not be tried), and its figures.
     """
     began, root = time.perf_counter(), Path(tempfile.mkdtemp(prefix="soak-"))
     try:

@@ -24,23 +24,14 @@ DISK = 8_000_000
 
 @dataclass(frozen=True)
 class Full:
-    """What a training did about a full disk.
+    """What a training did about a full disk."""
 
-    Attributes:
-        message: the last line that it printed.
-        traceback: whether it printed a traceback.
-        code: its exit code.
-        intact: whether the newest checkpoint is the same as before, and readable.
-        partial: partial files that it left.
-        differences: between the training resumed with free space and one never stopped.
-    """
-
-    message: str
+    message: str  # the last line that it printed
     traceback: bool
     code: int
-    intact: bool
-    partial: int
-    differences: tuple[str, ...]
+    intact: bool  # the newest checkpoint is the same as before, and readable
+    partial: int  # files that it left
+    differences: tuple[str, ...]  # of the training resumed with free space from one never stopped
 
 
 def file_limit(root: Path, whole: Unbroken, options: Sequence[str] = SHORT) -> Full:
@@ -49,11 +40,7 @@ def file_limit(root: Path, whole: Unbroken, options: Sequence[str] = SHORT) -> F
 
 
 def small_disk(root: Path, whole: Unbroken) -> Full:
-    """Mount a small disk in memory and fill it with another file; needs root.
-
-    Raises:
-        PermissionError: it cannot be mounted.
-    """
+    """Mount a small disk in memory and fill it with another file; needs root."""
     with _mounted(root):
         ballast = root / "ballast"
         _save_some(root / "runs", SHORT)

@@ -5,19 +5,14 @@ from __future__ import annotations
 import json
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-import torch
-from torch import Tensor
 
 from batchformer.lab.engine import checkpoint
 from batchformer.lab.report.results.runs import Arrays
-from helpers.lab_runs import records_of
+from helpers.lab_runs import records_of, result_of, same
 from soak.processes import PLACES, die_in_write, finish, start
 
 #: A short training with many checkpoints.
@@ -37,42 +32,25 @@ def folder_of(runs: Path) -> Path:
 
 @dataclass(frozen=True)
 class Kill:
-    """One training that was killed, and what became of it.
+    """One training that was killed, and what became of it."""
 
-    Attributes:
-        moment: seconds after its start, or the place inside the write of a checkpoint.
-        saved: update of the newest checkpoint that it left, 0 without one.
-        partial: partial files that it left.
-        unreadable: files with their final names that are damaged.
-        differences: what differs from the unbroken run after resuming.
-    """
-
-    moment: str
-    saved: int
-    partial: int
-    unreadable: tuple[str, ...]
-    differences: tuple[str, ...]
+    moment: str  # seconds after its start, or the place inside the write of a checkpoint
+    saved: int  # update of the newest checkpoint that it left, 0 without one
+    partial: int  # files that it left
+    unreadable: tuple[str, ...]  # files with their final names that are damaged
+    differences: tuple[str, ...]  # from the unbroken run, after resuming
 
 
 @dataclass(frozen=True)
 class Unbroken:
-    """A training that was not killed.
-
-    Attributes:
-        folder: of its run.
-        seconds: that it took.
-    """
+    """A training that was not killed, and how long it took."""
 
     folder: Path
     seconds: float
 
 
 def unbroken(root: Path, options: Sequence[str] = SHORT) -> Unbroken:
-    """Train without a kill.
-
-    Raises:
-        RuntimeError: it fails.
-    """
+    """Train without a kill."""
     root.mkdir(parents=True, exist_ok=True)
     finish(start(["--version"], root / "first.out"))  # loads the process that the others fork from
     began = time.perf_counter()
@@ -83,14 +61,7 @@ def unbroken(root: Path, options: Sequence[str] = SHORT) -> Unbroken:
 def moments(
     count: int, seed: int, seconds: float, writes: int
 ) -> Iterator[float | tuple[str, int]]:
-    """When to kill: alternately at a random time and inside a write.
-
-    Args:
-        count: number of kills.
-        seed: of the draws.
-        seconds: that a training takes.
-        writes: checkpoints that a training writes.
-    """
+    """When to kill: alternately at a random time and inside one of so many writes."""
     draw = random.Random(seed)
     for number in range(count):
         if number % 2:
@@ -102,11 +73,7 @@ def moments(
 def killed(
     root: Path, whole: Unbroken, moment: float | tuple[str, int], options: Sequence[str] = SHORT
 ) -> Kill | None:
-    """Kill a training, inspect what it left, resume it, and compare.
-
-    Returns:
-        None if it ended before the moment.
-    """
+    """Kill a training, inspect what it left, resume it, and compare; None if it ended before."""
     trap = None if isinstance(moment, float) else partial(die_in_write, *moment)
     process = start(train(root, options), root.with_suffix(".out"), trap)
     if isinstance(moment, float):
@@ -124,11 +91,7 @@ def killed(
 
 
 def go_on(runs: Path, options: Sequence[str] = SHORT) -> None:
-    """Train to the end.
-
-    Raises:
-        RuntimeError: with what it printed, if it fails.
-    """
+    """Train to the end; an error says what it printed."""
     output = runs.with_suffix(".out")
     output.parent.mkdir(parents=True, exist_ok=True)
     code = finish(start(train(runs, options), output))
@@ -163,8 +126,7 @@ def differences(one: Path, other: Path) -> Iterator[str]:
     """Where two finished runs are not bit-equal: records, scores, arrays, and the last state."""
     if records_of(one) != records_of(other):
         yield "metrics.jsonl"
-    scores = [json.loads((f / "result.json").read_bytes())["metrics"] for f in (one, other)]
-    if scores[0] != scores[1]:
+    if result_of(one)["metrics"] != result_of(other)["metrics"]:
         yield "result.json"
     for name in ("figures.npz", "insight.npz"):
         a, b = Arrays(one / name), Arrays(other / name)
@@ -172,21 +134,5 @@ def differences(one: Path, other: Path) -> Iterator[str]:
             yield name
     states = [checkpoint.load_newest(folder / "checkpoints") or {} for folder in (one, other)]
     for part in ("method", "optimizers", "average", "best", "window", "rng"):
-        if not _same(states[0][part], states[1][part]):
+        if not same(states[0][part], states[1][part]):
             yield f"checkpoint: {part}"
-
-
-def _same(a: Any, b: Any) -> bool:
-    """Equality of nested values; tensors are compared by their bits."""
-    if isinstance(a, Tensor):
-        return isinstance(b, Tensor) and a.dtype == b.dtype and _bits(a) == _bits(b)
-    if isinstance(a, Mapping):
-        return a.keys() == b.keys() and all(_same(a[key], b[key]) for key in a)
-    if isinstance(a, (list, tuple)):
-        return len(a) == len(b) and all(map(_same, a, b))
-    return bool(a == b)
-
-
-def _bits(tensor: Tensor) -> tuple[tuple[int, ...], bytes]:
-    array = np.ascontiguousarray(tensor.detach().reshape(-1).view(torch.uint8).numpy())
-    return tuple(tensor.shape), array.tobytes()

@@ -18,17 +18,11 @@ EVERY = 100
 
 @dataclass(frozen=True)
 class Memory:
-    """Resident memory of a training after its warm-up.
-
-    Attributes:
-        updates: of the training.
-        warm_up: updates that are left out.
-        megabytes: median over each window, in order.
-    """
+    """Resident memory of a training of so many updates after its warm-up."""
 
     updates: int
     warm_up: int
-    megabytes: tuple[float, ...]
+    megabytes: tuple[float, ...]  # median over each window, in order
 
     @property
     def spread(self) -> float:
@@ -39,17 +33,7 @@ class Memory:
 def memory_of_a_run(
     root: Path, updates: int = 2000, warm_up: int = 500, window: int = 250
 ) -> Memory:
-    """Train for this many updates, and read the process's memory from outside.
-
-    Args:
-        root: folder of runs.
-        updates: of the training.
-        warm_up: updates that are left out.
-        window: updates over which a median is taken.
-
-    Raises:
-        RuntimeError: the training fails, or ends too soon.
-    """
+    """Train for this many updates, and read the process's memory from outside, window by window."""
     every = str(EVERY)
     length = ("--train.updates", str(updates), "--train.eval-every", every)
     output = root.with_suffix(".out")

@@ -10,15 +10,17 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
-from batchformer.lab.engine import checkpoint
+from batchformer.lab.engine.checkpoint import load_newest
 from batchformer.lab.engine.log import read_records
-from batchformer.lab.runs.folder import read_result
+from helpers.lab_runs import metrics_of
 from soak.kills import folder_of
+from soak.processes import start
 
 #: Options with which several ranks compute what one process does, up to rounding. In single
 #: precision differences of rounding would grow to another result within hundreds of updates.
@@ -58,13 +60,23 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-class Nodes:
-    """Agents of a training that runs on two nodes.
+def start_ranks(command: list[str], outputs: Sequence[Path]) -> list[BaseProcess]:
+    """Start a command on one rank for each output, told of the others as ``torchrun`` does."""
+    port = free_port()
+    return [
+        start(command, output, partial(_as_rank, rank, len(outputs), port))
+        for rank, output in enumerate(outputs)
+    ]
 
-    Args:
-        runs: folder of the runs, shared by both.
-        options: of the command.
-    """
+
+def _as_rank(rank: int, ranks: int, port: int) -> None:
+    told = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks}
+    os.environ.update({name: str(value) for name, value in told.items()})
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+
+
+class Nodes:
+    """Agents of a training on two nodes that share a folder of runs."""
 
     def __init__(self, runs: Path, options: Sequence[str] = EXACT) -> None:
         runs.mkdir(parents=True, exist_ok=True)
@@ -94,11 +106,7 @@ class Nodes:
         self.agents[node] = self._start(node)
 
     def finish(self, seconds: float = 900) -> None:
-        """Wait for the end.
-
-        Raises:
-            RuntimeError: with what the nodes printed, if one fails or takes too long.
-        """
+        """Wait for the end; an error says what the nodes printed."""
         end = time.monotonic() + seconds
         try:
             codes = [one.wait(max(end - time.monotonic(), 1)) for one in self.agents]
@@ -129,22 +137,16 @@ def descendants(process: int) -> Iterator[int]:
 
 @dataclass(frozen=True)
 class Apart:
-    """The differences between two finished runs.
+    """The largest differences between two finished runs."""
 
-    Attributes:
-        weights: largest difference of a weight or statistic.
-        scores: largest difference of a score, in percentage points.
-        losses: largest difference of a loss in the records.
-    """
-
-    weights: float
-    scores: float
-    losses: float
+    weights: float  # and statistics
+    scores: float  # in percentage points
+    losses: float  # in the records
 
 
 def apart(one: Path, other: Path) -> Apart:
     """Compare the last states, scores and records of two runs."""
-    states = [_state(folder) for folder in (one, other)]
+    states = [(load_newest(folder / "checkpoints") or {})["method"] for folder in (one, other)]
     if states[0].keys() != states[1].keys():
         raise ValueError(f"{one} and {other} are of different networks")
     weights = max(
@@ -152,7 +154,7 @@ def apart(one: Path, other: Path) -> Apart:
         for name, value in states[0].items()
         if isinstance(value, Tensor)
     )
-    scores = [read_result(folder)["metrics"] for folder in (one, other)]
+    scores = [metrics_of(folder) for folder in (one, other)]
     losses = [
         [record["loss"] for record in read_records(folder / "metrics.jsonl") if "loss" in record]
         for folder in (one, other)
@@ -162,12 +164,6 @@ def apart(one: Path, other: Path) -> Apart:
         max(abs(scores[1][name] - value) for name, value in scores[0].items()),
         max(abs(a - b) for a, b in zip(*losses, strict=True)),
     )
-
-
-def _state(folder: Path) -> dict[str, Any]:
-    found = checkpoint.load_newest(folder / "checkpoints") or {}
-    method: dict[str, Any] = found["method"]
-    return method
 
 
 def one_process(runs: Path, options: Sequence[str] = EXACT) -> Path:
@@ -184,17 +180,11 @@ def two_nodes(runs: Path, options: Sequence[str] = EXACT) -> Path:
 
 @dataclass(frozen=True)
 class Broken:
-    """A training of which a node or a rank was killed.
-
-    Attributes:
-        folder: of its run.
-        update: of the newest checkpoint at the kill.
-        processes: number of killed processes.
-    """
+    """A training of which a node or a rank was killed."""
 
     folder: Path
-    update: int
-    processes: int
+    update: int  # of the newest checkpoint at the kill
+    processes: int  # that were killed
 
 
 def one_rank_killed(runs: Path, at: int = 200, options: Sequence[str] = EXACT) -> Broken:

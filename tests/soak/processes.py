@@ -16,28 +16,19 @@ from batchformer.insight import files
 from batchformer.lab.engine import checkpoint
 from helpers.processes import fork, write_to
 
-#: Where inside the write of a checkpoint a process can be made to die.
+#: Where inside the write of a checkpoint a process can be made to die: half of the bytes are in the
+#: partial file, all of them are, they are on the disk, or the file has its final name.
 PLACES = ("half written", "written", "flushed", "renamed")
 Prepare = Callable[[], None]
 
 
 def start(arguments: Sequence[str], output: Path, prepare: Prepare | None = None) -> BaseProcess:
-    """Start ``batchformer ARGUMENTS`` in its own process.
-
-    Args:
-        arguments: of the command line.
-        output: file for its stdout and stderr.
-        prepare: called in the process before the command.
-    """
+    """Start ``batchformer ARGUMENTS``, which prints to a file, in a process that is prepared."""
     return fork(_command, list(arguments), output, prepare)
 
 
 def finish(process: BaseProcess, seconds: float = 300) -> int:
-    """Wait for a process; returns its exit code, or minus the number of the signal that ended it.
-
-    Raises:
-        TimeoutError: it took longer, and was killed.
-    """
+    """Wait for a process; gives its exit code, or minus the number of the signal that ended it."""
     process.join(seconds)
     if process.exitcode is None:
         process.kill()
@@ -47,13 +38,7 @@ def finish(process: BaseProcess, seconds: float = 300) -> int:
 
 
 def die_in_write(place: str, nth: int) -> None:
-    """Kill this process inside its n-th write of a checkpoint.
-
-    Args:
-        place: one of `PLACES`: half of the bytes are in the partial file, all of them are, they are
-            flushed to disk, or the file is renamed but the folder is not flushed.
-        nth: counted from 1.
-    """
+    """Kill this process at one of `PLACES` inside its n-th write of a checkpoint."""
     whole, writes = checkpoint.write_atomically, itertools.count(1)
 
     def write(path: Path, content: bytes) -> None:

@@ -17,13 +17,13 @@ from batchformer.lab.config.training import OptimConfig, ScheduleConfig
 from batchformer.lab.data.feeds.memory import Feed
 from batchformer.lab.data.feeds.order import Steps
 from batchformer.lab.data.feeds.samplers import Shuffle
-from batchformer.lab.data.sets.images import ImageSplit
 from batchformer.lab.data.transforms import digits_train
 from batchformer.lab.engine import checkpoint
 from batchformer.lab.engine.interrupt import Interrupted, StopRequest
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep
 from batchformer.lab.engine.state import BEST, Evaluation, Plan
+from helpers.data_files import grey_images
 from helpers.lab_runs import fit, quiet_plan, records_of, same
 
 
@@ -48,10 +48,7 @@ class Net(Method):
         return logits
 
 
-SPLIT = ImageSplit(
-    torch.randint(0, 256, (56, 1, 8, 8), dtype=torch.uint8, generator=torch.Generator()),
-    torch.arange(56) % 10,
-)
+SPLIT = grey_images(56)
 
 
 def evaluate(method: Method, optimizer_step: OptimizerStep) -> Evaluation:

@@ -24,7 +24,18 @@ from batchformer.lab.runs.build import load_task
 from batchformer.lab.runs.compare import run
 from batchformer.lab.runs.folder import CHANGED, write_json
 from batchformer.lab.runs.load_run import restore
-from helpers.lab_runs import StopsAt, compare, config_of, metrics_of, records_of, short
+from helpers.data_files import save_noise
+from helpers.lab_runs import (
+    StopsAt,
+    compare,
+    config_of,
+    metrics_of,
+    records_of,
+    same,
+    short,
+    state_of,
+    train_one,
+)
 
 pytestmark = pytest.mark.usefixtures("one_block")
 CPU = torch.device("cpu")
@@ -36,10 +47,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder, stream = tmp_path_factory.mktemp("mine"), np.random.default_rng(0)
     for name, size in SIZES.items():
         for part, count in (("train", size), ("test", 2)):
-            (folder / part / name).mkdir(parents=True)
             for i in range(count):
-                pixels = stream.integers(0, 256, (33 + i, 41, 3), dtype=np.uint8)
-                Image.fromarray(pixels).save(folder / part / name / f"{i}.png")
+                save_noise(folder / part / name / f"{i}.png", stream, 33 + i, 41)
     return folder
 
 
@@ -53,27 +62,25 @@ def small(root: Path, weights: str = "", **train: Any) -> Recipe:
 def test_resumed_on_files_equals_unbroken_and_workers_end_on_errors(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = run(small(root), "batchformer", 0, root=tmp_path / "a", device=CPU, quiet=True)
+    whole = train_one(small(root), "batchformer", 0, root=tmp_path / "a")
     with monkeypatch.context() as patch:
         made = runs.Run.feed
         patch.setattr(runs.Run, "feed", lambda self: StopsAt(made(self), 3))
         broken = small(root, workers=2)
         with pytest.raises(OSError, match="the disk is gone"):
-            run(broken, "batchformer", 0, root=tmp_path / "b", device=CPU, quiet=True)
+            train_one(broken, "batchformer", 0, root=tmp_path / "b")
     assert not multiprocessing.active_children(), "workers end with the run that fails"
     # The number of workers changes no result, so a run may go on with another.
-    resumed = run(small(root), "batchformer", 0, root=tmp_path / "b", device=CPU, quiet=True)
+    resumed = train_one(small(root), "batchformer", 0, root=tmp_path / "b")
     assert records_of(whole) == records_of(resumed)
-    states = [restore(folder, CPU)[0].state_dict() for folder in (whole, resumed)]
-    assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])
+    assert same(state_of(whole), state_of(resumed))
 
 
 def test_arms_share_their_batches_side_by_side(root: Path, tmp_path: Path) -> None:
     arms, results = ("baseline", "batchformer"), []
     for together in (1, 2):
         place = tmp_path / str(together)
-        options: dict[str, Any] = {"root": place, "device": CPU, "quiet": True}
-        found = sorted(compare(small(root, workers=1), arms, [0], together=together, **options))
+        found = sorted(compare(small(root, workers=1), arms, [0], together=together, root=place))
         results.append([metrics_of(f) for f in found])
     assert len(results[0]) == 2 and results[0] == results[1]
     assert not multiprocessing.active_children()
@@ -97,8 +104,9 @@ def test_a_class_without_a_test_image_is_said_once_and_stands_in_the_page(
     for folder in place.glob("*/seed*"):
         data = config_of(folder)["data"]
         assert data["remarks"] == [f"{line}: bee"] and data["classes_without_test_image"] == 1
+        assert set(metrics_of(folder)) == {"all", "few", "mean_class", "ece"}
     assert f"<li>{line}: bee.</li>" in (place / "report.html").read_text()
-    run(small(photos, updates=1), "baseline", 0, root=tmp_path, device=CPU, quiet=True)
+    train_one(small(photos, updates=1), "baseline", 0, root=tmp_path)
     assert "photos:" not in capsys.readouterr().err
 
 
@@ -118,28 +126,11 @@ def test_a_run_begins_with_a_file_of_weights(
     config = config_of(folder)
     assert config["weights"]["file"] == str(file) and len(config["weights"]["sha256"]) == 64
     file.unlink()  # a trained run does not need it
-    method = restore(folder, CPU)[0]
-    weight = method.network.layer1[0].conv1.weight  # type: ignore[union-attr,index]
-    expected = other.layer1[0].conv1.weight  # type: ignore[union-attr,index]
+    weight = state_of(folder)["network.layer1.0.conv1.weight"]
+    expected = other.state_dict()["layer1.0.conv1.weight"]
     torch.testing.assert_close(weight, expected, atol=1e-6, rtol=0)
     with pytest.raises(FileNotFoundError, match="--weights FILE"):
         run(frozen, "batchformer", 0, root=tmp_path / "runs", device=CPU)
-
-
-def test_from_the_command_line(
-    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    load_task.cache_clear()
-    arguments = ["train", "my_folder", "--data.root", str(root), "--data.size", "32"]
-    arguments += ["--model", "resnet10", "--train.updates", "2", "--train.batch-size", "4"]
-    arguments += ["--train.workers", "0", "--device", "cpu", "--quiet", "--runs", str(tmp_path)]
-    cli.main(arguments)
-    assert "Finished" in capsys.readouterr().out
-    metrics = metrics_of(tmp_path / "my_folder/batchformer/seed0")
-    assert set(metrics) == {"all", "few", "mean_class", "ece"}
-    with pytest.raises(SystemExit):
-        cli.main(["train", "my_folder"])
-    assert "--data.root" in capsys.readouterr().err
 
 
 def test_a_run_is_scored_and_exported_from_another_folder_and_after_its_data_has_moved(
@@ -150,12 +141,12 @@ def test_a_run_is_scored_and_exported_from_another_folder_and_after_its_data_has
     shutil.copytree(root, tmp_path / "work/photos")
     monkeypatch.chdir(tmp_path / "work")
     recipe = small(Path("photos"), updates=1)
-    folder = run(recipe, "batchformer", 0, root=tmp_path, device=CPU, quiet=True)
+    folder = train_one(recipe, "batchformer", 0, root=tmp_path)
     expected = restore(folder, CPU)[0].deployed().state_dict()
     config = config_of(folder)
     place = str(tmp_path / "work/photos")
     assert config["trained"]["data"]["root"] == config["recipe"]["data"]["root"] == place
-    assert run(recipe, "batchformer", 0, root=tmp_path, device=CPU, quiet=True) == folder
+    assert train_one(recipe, "batchformer", 0, root=tmp_path) == folder
 
     monkeypatch.chdir(tmp_path / "elsewhere")
     cli.main(["evaluate", str(folder), "--device", "cpu"])
@@ -182,7 +173,7 @@ def test_an_image_that_changes_under_its_name_is_noticed(root: Path, tmp_path: P
     recipe = small(photos, updates=1, figures=False)
 
     def trained(arm: str) -> Path:
-        return run(recipe, arm, 0, root=tmp_path, device=CPU, quiet=True)
+        return train_one(recipe, arm, 0, root=tmp_path)
 
     first = trained("baseline")
     Image.new("RGB", (90, 90)).save(photos / "train/ant/0.png")

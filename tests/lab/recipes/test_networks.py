@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
@@ -11,6 +9,7 @@ import torch
 
 from batchformer.lab.recipes import RECIPES, find_recipe
 from batchformer.lab.runs.build import build_network
+from helpers.networks import only_built
 
 #: The first recipe that names each network.
 FIRST = {find_recipe(name).model: name for name in reversed(list(RECIPES))}
@@ -18,9 +17,7 @@ SIDES = {"digits_net": (1, 8), "digits16_net": (1, 16)}
 
 
 @pytest.mark.parametrize("model", sorted(filter(None, FIRST)))
-def test_a_network_of_recipes(
-    model: str, only_built: Callable[[], AbstractContextManager[None]]
-) -> None:
+def test_a_network_of_recipes(model: str) -> None:
     recipe = find_recipe(FIRST[model])
     channels, side = SIDES.get(model, (3, 32))
     if "patch" in model:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 from batchformer.lab.recipes import RECIPES, find_recipe
 from batchformer.lab.recipes.paper import ROWS, PaperRow, rows_for
 from batchformer.lab.recipes.paper.row import read_rows
-
-Finder = Callable[[str, str, str, str, str], PaperRow]
 
 #: Numbers are printed to 0.1: half of it for the parts, half for what is computed from them.
 ROUNDING = 0.1 + 1e-9
@@ -28,6 +26,14 @@ SHOT_CLASSES = {
 
 def name(row: PaperRow) -> str:
     return f"{row.table} / {row.data} / {row.model} / {row.method} / {row.arm}"
+
+
+def find_row(table: str, data: str, model: str, method: str, arm: str) -> PaperRow:
+    """The one row of the paper with these."""
+    wanted = (table, data, model, method, arm)
+    found = [r for r in ROWS if (r.table, r.data, r.model, r.method, r.arm) == wanted]
+    assert len(found) == 1, wanted
+    return found[0]
 
 
 def cifar_shot_classes(ratio: int) -> tuple[int, int, int]:
@@ -83,7 +89,7 @@ def test_rows_of_one_block_share_their_metrics() -> None:
 @pytest.mark.parametrize(
     "row", [r for r in ROWS if r.arm == "batchformer" and r.table not in WITHOUT_BASELINE], ids=name
 )
-def test_each_batchformer_row_has_its_baseline(find_row: Finder, row: PaperRow) -> None:
+def test_each_batchformer_row_has_its_baseline(row: PaperRow) -> None:
     baseline = find_row(row.table, row.data, row.model, row.method, "baseline")
     assert baseline.numbers.keys() <= row.numbers.keys()
     # RIDE's own two stages are others than those that BatchFormer is added to.
@@ -114,7 +120,7 @@ def test_the_check_of_headlines_covers_the_tables_with_parts() -> None:
     }
 
 
-def test_contradictions_between_tables_are_noted_on_both_sides(find_row: Finder) -> None:
+def test_contradictions_between_tables_are_noted_on_both_sides() -> None:
     swad = ("PACS", "ResNet-18", "SWAD", "batchformer")
     main, appendix = find_row("T7", *swad), find_row("T6b", *swad)
     assert (main.numbers["average"], appendix.numbers["average"]) == (83.7, 83.9)
@@ -140,7 +146,7 @@ def test_resnet50_rows_of_pacs_have_photo_and_sketch_put_right() -> None:
             assert row.numbers["photo"] > row.numbers["sketch"] + 10, row
 
 
-def test_averages_of_t7_are_those_of_the_tables_by_data_set(find_row: Finder) -> None:
+def test_averages_of_t7_are_those_of_the_tables_by_data_set() -> None:
     for row in ROWS:
         if row.table == "T7":
             table = "T6b" if row.data == "PACS" else row.data
@@ -149,7 +155,7 @@ def test_averages_of_t7_are_those_of_the_tables_by_data_set(find_row: Finder) ->
             assert same or f"{longer.numbers['average']} in {table}" in row.note, row
 
 
-def test_what_t6b_repeats_is_the_same(find_row: Finder) -> None:
+def test_what_t6b_repeats_is_the_same() -> None:
     repeated = [row for row in ROWS if row.note == "repeats T6"]
     assert len(repeated) == 4
     for row in repeated:
@@ -200,7 +206,7 @@ def test_rows_for_a_recipe() -> None:
     assert rows_for("demo") == ()
 
 
-def test_every_row_has_a_recipe_or_is_a_published_copy(find_row: Finder) -> None:
+def test_every_row_has_a_recipe_or_is_a_published_copy() -> None:
     copies = {row.method for row in ROWS if row.recipe is None}
     assert all(method.endswith(" (published)") for method in copies)
     for row in ROWS:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,14 +14,13 @@ from PIL import Image
 from torch import nn
 
 from batchformer.cli import main as cli
-from batchformer.lab.engine.log import read_records
-from batchformer.lab.engine.optimizer_step import OptimizerStep
+from batchformer.lab.data.sets.pairs import PairImage, write_pair_table
 from batchformer.lab.models.build import build_model
 from batchformer.lab.recipes import find_recipe
 from batchformer.lab.runs.build import load_task
-from batchformer.lab.runs.folder import recipe_from_json
 from batchformer.lab.runs.load_run import restore
-from helpers.lab_runs import compare, metrics_of, result_of
+from helpers.data_files import save_vectors
+from helpers.lab_runs import compare, evaluations_of, metrics_of, result_of, scores_of
 
 CPU = torch.device("cpu")
 RECIPE, ARMS = "my_pairs_cge", ("baseline", "batchformer")
@@ -44,18 +42,16 @@ def picture(pair: tuple[str, str], stream: np.random.Generator) -> Image.Image:
 @pytest.fixture(scope="module")
 def table(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     place, stream = tmp_path_factory.mktemp("pairs"), np.random.default_rng(0)
-    rows = [["image", "attribute", "object", "split"]]
+    rows: list[PairImage] = []
     pairs = [(colour, stripe) for colour in COLOURS for stripe in STRIPES]
     seen = [pair for pair in pairs if pair not in UNSEEN.values()]
     for split, count in (("train", 3), ("val", 2), ("test", 2)):
         for pair in seen + ([UNSEEN[split]] if split in UNSEEN else []):
             for _ in range(count):
-                rows.append([f"{len(rows)}.png", *pair, split])
-                picture(pair, stream).save(place / rows[-1][0])
-    with (place / "pairs.csv").open("w", newline="") as file:
-        csv.writer(file).writerows(rows)
-    words = [f"{w} {' '.join(map(str, stream.normal(size=4)))}" for w in (*COLOURS, *STRIPES)]
-    (place / "vectors.txt").write_text("\n".join(words) + "\n")
+                rows.append(PairImage(f"{len(rows)}.png", *pair, split))
+                picture(pair, stream).save(place / rows[-1].image)
+    write_pair_table(place / "pairs.csv", rows)
+    save_vectors(place / "vectors.txt", (*COLOURS, *STRIPES), 4, stream)
     yield place / "pairs.csv"
     load_task.cache_clear()
 
@@ -74,7 +70,7 @@ def root(table: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         optim={"lr": 1e-2},
         train={"batch_size": 8, "updates": 5, "eval_every": 1, "workers": 0, "log_every": 1},
     )
-    folders = list(compare(tiny, ARMS, [0], root=place, device=CPU, quiet=True))
+    folders = list(compare(tiny, ARMS, [0], root=place))
     assert folders == [place / RECIPE / arm / "seed0" for arm in ARMS]
     return place
 
@@ -84,28 +80,16 @@ def folder(root: Path, request: pytest.FixtureRequest) -> Path:
     return root / RECIPE / str(request.param) / "seed0"
 
 
-def scores(folder: Path) -> dict[str, float]:
-    method, task, config = restore(folder, CPU)
-    with torch.no_grad():
-        return task.evaluate(
-            method, OptimizerStep(recipe_from_json(config["trained"]).train, CPU)
-        ).metrics
-
-
-def evaluated(folder: Path) -> list[dict[str, Any]]:
-    return [r for r in read_records(folder / "metrics.jsonl") if r["kind"] == "eval"]
-
-
 def best(folder: Path) -> dict[str, Any]:
     """The first of the evaluations with the best score on validation."""
-    return max(evaluated(folder), key=lambda record: float(record["val"]))
+    return max(evaluations_of(folder), key=lambda record: float(record["val"]))
 
 
 def test_the_result_is_the_evaluation_that_was_best_on_validation(folder: Path) -> None:
     found = metrics_of(folder)
     names = ["auc", "hm", "seen", "unseen", "attribute", "object"]
     assert list(found) == [*names, "attribute_unbiased", "object_unbiased", "val"]
-    assert [record["step"] for record in evaluated(folder)] == [1, 2, 3, 4, 5]
+    assert [record["step"] for record in evaluations_of(folder)] == [1, 2, 3, 4, 5]
     assert found == {name: best(folder)[name] for name in found}
     assert result_of(folder)["selected"] == "val"
 
@@ -123,17 +107,17 @@ def test_figures_are_those_of_the_result(folder: Path) -> None:
 def test_the_network_of_the_result_is_kept_and_restored(folder: Path, tmp_path: Path) -> None:
     newest = max((folder / "best").glob("*.pt"))
     assert int(newest.name.split(".")[0]) == best(folder)["step"]
-    assert scores(folder) == metrics_of(folder)
+    assert scores_of(folder) == metrics_of(folder)
     # Of the last update there is a checkpoint as well, which is not what is restored.
     shutil.copytree(folder, tmp_path / "seed0")
     shutil.rmtree(tmp_path / "seed0/checkpoints")
-    assert scores(tmp_path / "seed0") == metrics_of(folder)
+    assert scores_of(tmp_path / "seed0") == metrics_of(folder)
 
 
 def test_one_of_the_arms_was_best_before_its_end(root: Path) -> None:
     """Else the last network would have served all of these tests."""
     arms = [root / RECIPE / arm / "seed0" for arm in ARMS]
-    assert any(best(own) != evaluated(own)[-1] for own in arms)
+    assert any(best(own) != evaluations_of(own)[-1] for own in arms)
 
 
 def test_the_page_shows_seen_and_unseen_pairs(

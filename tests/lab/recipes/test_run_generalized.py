@@ -14,7 +14,6 @@ from torch import nn
 
 from batchformer.cli import main as cli
 from batchformer.lab.config.recipe import Recipe
-from batchformer.lab.engine.log import read_records
 from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.methods import ce_gzsl
 from batchformer.lab.recipes import find_recipe
@@ -23,12 +22,13 @@ from batchformer.lab.report.results.runs import find_runs
 from batchformer.lab.runs.build import load_task
 from batchformer.lab.runs.folder import recipe_from_json
 from batchformer.lab.runs.load_run import restore
-from helpers.lab_runs import compare, result_of
+from helpers.data_files import feature_rows
+from helpers.lab_runs import compare, evaluations_of, result_of
 
 CPU = torch.device("cpu")
 RECIPE = "my_features_ce_gzsl"
 ARMS = ("baseline", "batchformer")
-CLASSES, UNSEEN, CHANNELS, ROWS = 10, (8, 9), 6, 14
+CLASSES, CHANNELS = 10, 6
 #: Channels of the embedding, which recipes do not change.
 WIDTH = 64
 
@@ -38,20 +38,15 @@ def features(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Ten classes around points that are linear in their attributes; two classes are unseen."""
     stream = np.random.default_rng(0)
     attributes = stream.normal(size=(CLASSES, 4))
-    labels = np.repeat(np.arange(CLASSES), ROWS)
-    points = (attributes @ stream.normal(size=(4, CHANNELS)))[labels]
-    unseen = np.isin(labels, UNSEEN)
-    tested = ~unseen & (np.arange(len(labels)) % ROWS < 6)
+    rows = feature_rows(CLASSES, each=14, unseen=2, tested=6)
+    points = (attributes @ stream.normal(size=(4, CHANNELS)))[rows["labels"]]
     file = tmp_path_factory.mktemp("features") / "mine.npz"
     np.savez(
         file,
         features=points + 0.5 * stream.normal(size=points.shape),
-        labels=labels,
         att=attributes,
-        trainval_loc=np.flatnonzero(~unseen & ~tested),
-        test_seen_loc=np.flatnonzero(tested),
-        test_unseen_loc=np.flatnonzero(unseen),
         val_classes=np.array([2, 5]),
+        **rows,
     )
     return file
 
@@ -81,7 +76,7 @@ def tiny(features: Path) -> Recipe:
 def root(small: None, features: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Both arms with two seeds."""
     place = tmp_path_factory.mktemp("runs")
-    folders = list(compare(tiny(features), ARMS, [0, 1], root=place, device=CPU, quiet=True))
+    folders = list(compare(tiny(features), ARMS, [0, 1], root=place))
     assert folders == [place / RECIPE / arm / f"seed{seed}" for seed in (0, 1) for arm in ARMS]
     return place
 
@@ -91,15 +86,11 @@ def folder(root: Path, request: pytest.FixtureRequest) -> Path:
     return root / RECIPE / str(request.param) / "seed0"
 
 
-def evaluated(folder: Path) -> list[dict[str, Any]]:
-    return [r for r in read_records(folder / "metrics.jsonl") if r["kind"] == "eval"]
-
-
 def test_a_training_ends_with_the_epoch_that_was_best_in_the_other(root: Path) -> None:
     chosen = []
     for folder in sorted(root.glob(f"{RECIPE}/*/seed*")):
-        choosing = [record["hm"] for record in evaluated(folder / "choose")]
-        (training,) = evaluated(folder / "train")
+        choosing = [record["hm"] for record in evaluations_of(folder / "choose")]
+        (training,) = evaluations_of(folder / "train")
         place = choosing.index(max(choosing))
         names = ("hm", "unseen", "seen", "auc")
         result = result_of(folder)
@@ -121,7 +112,7 @@ def test_a_classifier_that_diverges_ends_its_run_alone(
 ) -> None:
     """Its loss is not logged, so only the scores are NaN."""
     wild = tiny(features).changed(hyper={"module_at": "classifier"}, module={"lr_factor": 1e30})
-    folders = list(compare(wild, ARMS[::-1], [0], root=tmp_path, device=CPU, quiet=True))
+    folders = list(compare(wild, ARMS[::-1], [0], root=tmp_path))
     assert folders == [tmp_path / RECIPE / "baseline/seed0"]
     assert "batchformer seed 0 choose: At update 3, scores hold NaN" in capsys.readouterr().err
     (lost,) = left_out(find_runs(tmp_path))
@@ -134,7 +125,7 @@ def test_a_part_predicts_as_it_was_recorded(part: str, folder: Path) -> None:
     optimizer_step = OptimizerStep(recipe_from_json(config["trained"]).train, CPU)
     with torch.no_grad():
         found = task.evaluate(method, optimizer_step)
-    last = evaluated(folder / part)[-1]
+    last = evaluations_of(folder / part)[-1]
     assert found.metrics == {name: last[name] for name in ("hm", "unseen", "seen", "auc")}
     assert found.metrics == result_of(folder / part)["metrics"]
     with np.load(folder / part / "figures.npz") as figures:

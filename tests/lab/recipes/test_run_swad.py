@@ -9,27 +9,30 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from batchformer.cli import main as cli
 from batchformer.lab.config.recipe import Recipe
-from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.engine.checkpoint import load_newest
 from batchformer.lab.engine.log import read_records
-from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.models.build import build_model
 from batchformer.lab.recipes import find_recipe
 from batchformer.lab.report.figures.training import valleys
 from batchformer.lab.report.results.runs import read_run
-from batchformer.lab.runs.compare import run
 from batchformer.lab.runs.load_run import restore
 from batchformer.lab.runs.source_runs import final_state, trained_network
-from helpers.lab_runs import metrics_of, result_of
+from helpers.lab_runs import (
+    evaluations_of,
+    metrics_of,
+    result_of,
+    same,
+    scores_of,
+    state_of,
+    train_one,
+)
 
 pytestmark = pytest.mark.usefixtures("three_angles")
 
 CPU = torch.device("cpu")
-OPTIONS: dict[str, Any] = {"device": CPU, "quiet": True}
 ANGLES = ("r0", "r45", "r75")
 RECIPE = "rotated_digits_coral"
 
@@ -46,24 +49,12 @@ def short(swad: bool = True, target: str = "each", **changes: Any) -> Recipe:
     )
 
 
-def scores(folder: Path) -> dict[str, float]:
-    method, task, _ = restore(folder, CPU)
-    with torch.no_grad():
-        return task.evaluate(method, OptimizerStep(TrainConfig(), CPU)).metrics
-
-
-def network_of(folder: Path) -> nn.Module:
-    method: Any = restore(folder, CPU)[0]
-    network: nn.Module = method.network
-    return network
-
-
 @pytest.fixture(scope="module")
 def root(three_angles: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Runs over every target, with SWAD and in a folder beside it without."""
     place = tmp_path_factory.mktemp("runs")
     for swad in (True, False):
-        run(short(swad), "batchformer", 0, root=place / str(swad), **OPTIONS)
+        train_one(short(swad), "batchformer", 0, root=place / str(swad))
     return place
 
 
@@ -88,9 +79,9 @@ def test_the_headline_is_swads_and_the_other_network_follows(averaged: Path, pla
         assert list(own) == [*scored, *(f"without_swad_{key}" for key in scored)]
         assert found[name] == own[name]
         assert found[f"without_swad_{name}"] == own[f"without_swad_{name}"]
-        last = [r for r in read_records(averaged / name / "metrics.jsonl") if r["kind"] == "eval"]
         # Evaluations by update are of the network in training.
-        assert all(last[-1][key] == own[f"without_swad_{key}"] for key in scored)
+        last = evaluations_of(averaged / name)[-1]
+        assert all(last[key] == own[f"without_swad_{key}"] for key in scored)
     assert found["average"] != found["without_swad"]
     # What SWAD adds leaves the training itself as it is.
     assert found["without_swad"] == metrics_of(plain)["average"]
@@ -130,15 +121,13 @@ def test_the_averaged_network_is_kept_and_restored(averaged: Path, plain: Path) 
     kept = load_newest(folder / "swad")
     assert kept is not None and not (plain / name / "swad").exists()
     recorded = metrics_of(folder)
-    assert scores(folder) == {key: recorded[key] for key in (name, "val", "val_loss")}
+    assert scores_of(folder) == {key: recorded[key] for key in (name, "val", "val_loss")}
     with np.load(folder / "figures.npz") as arrays:
         for whose in ("", "without_swad_"):
             right = 100 * arrays[f"{whose}correct"].mean()
             assert right == pytest.approx(recorded[f"{whose}{name}"])
     assert read_run(folder).scores == recorded
-    state = restore(folder, CPU)[0].state_dict()
-    assert set(state) == set(kept["method"])
-    assert all(torch.equal(state[key], value) for key, value in kept["method"].items())
+    assert same(state_of(folder), kept["method"])
 
 
 def test_a_checkpoint_of_a_run_with_swad_is_that_of_a_run_without(
@@ -147,8 +136,7 @@ def test_a_checkpoint_of_a_run_with_swad_is_that_of_a_run_without(
     """Where the averaged network is not there yet, the method itself is what is loaded."""
     (tmp_path / "checkpoints").symlink_to(averaged / "r45/checkpoints")
     inner, expected = final_state(tmp_path), final_state(plain / "r45")
-    assert inner is not None and expected is not None and set(inner) == set(expected)
-    assert all(torch.equal(inner[key], value) for key, value in expected.items())
+    assert inner is not None and same(inner, expected)
 
 
 def test_export_writes_the_averaged_network(
@@ -178,18 +166,17 @@ def started(**changes: Any) -> Recipe:
 def test_runs_start_from_the_averaged_network_of_the_same_target(
     root: Path, averaged: Path
 ) -> None:
-    folder = run(started(), "batchformer", 0, root=root / "True", **OPTIONS)
+    folder = train_one(started(), "batchformer", 0, root=root / "True")
     for name in ANGLES:
-        weights = dict(network_of(folder / name).named_parameters())
-        start = trained_network(averaged / name)
-        assert set(weights) <= set(start)
-        assert all(torch.equal(start[key], value) for key, value in weights.items()), name
+        method: Any = restore(folder / name, CPU)[0]
+        weights, start = dict(method.network.named_parameters()), trained_network(averaged / name)
+        assert same(weights, {key: start[key] for key in weights}), name
 
 
 def test_one_target_does_not_start_from_a_run_over_all(root: Path) -> None:
     recipe = started(target="r45").changed(name="third")
     with pytest.raises(ValueError, match=r"r0, r45, r75\. .* Set --data.target each"):
-        run(recipe, "batchformer", 0, root=root / "True", **OPTIONS)
+        train_one(recipe, "batchformer", 0, root=root / "True")
 
 
 def test_a_start_without_one_of_its_parts_is_answered_with_the_command(
@@ -199,7 +186,7 @@ def test_a_start_without_one_of_its_parts_is_answered_with_the_command(
     shutil.rmtree(tmp_path / RECIPE / "batchformer/seed0/r45")
     words = f"batchformer train {RECIPE} --arm batchformer --seed 0 --runs {tmp_path}"
     with pytest.raises(FileNotFoundError, match=words):
-        run(started(), "batchformer", 0, root=tmp_path, **OPTIONS)
+        train_one(started(), "batchformer", 0, root=tmp_path)
 
 
 def test_stopped_and_run_again_averages_as_if_unbroken(averaged: Path, tmp_path: Path) -> None:
@@ -211,8 +198,7 @@ def test_stopped_and_run_again_averages_as_if_unbroken(averaged: Path, tmp_path:
         (path / "result.json").unlink()
     max((folder / "r45/checkpoints").glob("*.pt")).unlink()
     assert load_newest(folder / "r45/checkpoints") is not None
-    run(short(), "batchformer", 0, root=tmp_path, **OPTIONS)
+    train_one(short(), "batchformer", 0, root=tmp_path)
     assert metrics_of(folder) == metrics_of(averaged)
     assert metrics_of(folder / "r45") == metrics_of(averaged / "r45")
-    states = [network_of(place / "r45").state_dict() for place in (folder, averaged)]
-    assert all(torch.equal(states[0][key], value) for key, value in states[1].items())
+    assert same(state_of(folder / "r45"), state_of(averaged / "r45"))

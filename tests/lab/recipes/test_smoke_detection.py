@@ -22,9 +22,8 @@ from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.models import detr
 from batchformer.lab.recipes import RECIPES, find_recipe
 from batchformer.lab.runs.build import build, load_task
-from batchformer.lab.runs.compare import run
-from batchformer.lab.runs.load_run import restore
-from helpers.lab_runs import config_of, metrics_of, records_of
+from helpers.data_files import Written, save_voc
+from helpers.lab_runs import config_of, metrics_of, records_of, same, state_of, train_one
 from helpers.smoke import CPU, scores, tiny, two_updates
 
 pytestmark = pytest.mark.usefixtures("few_regions")
@@ -49,31 +48,23 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     categories = [{"id": number, "name": name} for number, name in enumerate(COLOURS)]
     for name, (count, coco) in LISTS.items():
         year, part = name.split("/")
-        folder = place / f"VOC{year}"
-        for below in ("JPEGImages", "Annotations", "ImageSets/Main"):
-            (folder / below).mkdir(parents=True, exist_ok=True)
         (place / coco).mkdir()
-        stems, boxes = [f"{part}_{number}" for number in range(count)], []
-        for image, stem in enumerate(stems):
+        (place / f"VOC{year}/JPEGImages").mkdir(parents=True, exist_ok=True)
+        listed: dict[str, list[Written]] = {f"{part}_{n}": [] for n in range(count)}
+        boxes = []
+        for image, (stem, objects) in enumerate(listed.items()):
             pixels = stream.integers(90, 140, (80, 96, 3), dtype=np.uint8)
-            objects = ""
             for number, (label, colour) in enumerate(COLOURS.items()):
                 left, top = (int(v) for v in stream.integers(1, 12, 2))
                 left, top = left + 40 * number, top + 10 * number
                 right, bottom = left + 38, top + 40
                 pixels[top - 1 : bottom, left - 1 : right] = colour
-                objects += (
-                    f"<object><name>{label}</name><difficult>0</difficult><bndbox><xmin>{left}"
-                    f"</xmin><ymin>{top}</ymin><xmax>{right}</xmax><ymax>{bottom}</ymax></bndbox>"
-                    "</object>"
-                )
+                objects.append((label, (left, top, right, bottom), 0))
                 box = [left - 1, top - 1, 39, 41]
                 boxes.append({"image_id": image, "category_id": number, "bbox": box})
-            for file in (folder / "JPEGImages" / f"{stem}.jpg", place / coco / f"{image}.jpg"):
-                Image.fromarray(pixels).save(file)
-            file = folder / "Annotations" / f"{stem}.xml"
-            file.write_text(f"<annotation>{objects}</annotation>")
-        (folder / "ImageSets/Main" / f"{part}.txt").write_text("\n".join(stems))
+            for file in (f"VOC{year}/JPEGImages/{stem}.jpg", f"{coco}/{image}.jpg"):
+                Image.fromarray(pixels).save(place / file)
+        save_voc(place, {name: listed})
         images = [{"id": n, "file_name": f"{n}.jpg"} for n in range(count)]
         content = {"images": images, "annotations": boxes, "categories": categories}
         (place / "annotations").mkdir(exist_ok=True)
@@ -118,16 +109,14 @@ def test_a_stopped_run_goes_on_as_if_it_had_not_been(root: Path, tmp_path: Path)
     states = []
     for stopped in (False, True):
         place = tmp_path / str(stopped)
-        folder = run(recipe, "baseline", 0, root=place, device=CPU, quiet=True)
+        folder = train_one(recipe, "baseline", 0, root=place)
         if stopped:
             newest = max((folder / "checkpoints").iterdir(), key=lambda file: file.name)
             newest.unlink()
             (folder / "result.json").unlink()
-            assert run(recipe, "baseline", 0, root=place, device=CPU, quiet=True) == folder
-        states.append((metrics_of(folder), restore(folder, CPU)[0].state_dict()))
-    assert states[0][0] == states[1][0]
-    for key, value in states[0][1].items():
-        assert torch.equal(value, states[1][1][key]), key
+            assert train_one(recipe, "baseline", 0, root=place) == folder
+        states.append((metrics_of(folder), state_of(folder)))
+    assert same(*states)
 
 
 def test_from_the_command_line(
@@ -209,10 +198,9 @@ def test_two_updates_of_detr(name: str, root: Path) -> None:
 
 
 @pytest.mark.usefixtures("narrow")
-@pytest.mark.parametrize("arm", ["batchformer", "batchformer_identity"])
-def test_arms_with_batchformer(arm: str, root: Path, tmp_path: Path) -> None:
+def test_a_run_of_detr_with_batchformer(root: Path, tmp_path: Path) -> None:
     """Weights, loss and scores of a whole run."""
-    folder = run(of_two("my_boxes", root), arm, 0, root=tmp_path, device=CPU, quiet=True)
+    folder = train_one(of_two("my_boxes", root), "batchformer", 0, root=tmp_path)
     trained = [record for record in records_of(folder) if record["kind"] == "train"]
     assert trained and all(np.isfinite(record["loss"]) for record in trained)
     assert metrics_of(folder)["ap"] >= 0
@@ -224,5 +212,6 @@ def test_check_says_whether_batchformer_acts_in_a_detector(
 ) -> None:
     sides = [word for side in ("shorter", "shorter-at-test") for word in (f"--data.{side}", "48")]
     small = ["--model", "resnet18", "--weights=", "--data.longest", "96", "--train.batch-size", "4"]
+    small += ["--hyper.queries", "5"]
     cli.main(["check", "my_boxes", "--data.root", str(root), *small, *sides, "--device", "cpu"])
     assert "BatchFormer is acting" in capsys.readouterr().out

@@ -7,8 +7,7 @@ samplers are the recipes' own.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ from batchformer.lab.runs.sub_runs import targets_of
 from batchformer.lab.tasks.base import Task
 from batchformer.lab.tasks.domains import read_domains
 from helpers.data_files import save_noise
+from helpers.networks import only_built
 from helpers.smoke import CPU, moved_parts, part_names, scores, tiny, two_updates
 
 pytestmark = pytest.mark.usefixtures("one_block")
@@ -110,9 +110,7 @@ def updated(recipe: Recipe, task: Task, method: Method) -> set[str]:
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in LARGER])
-def test_two_updates(
-    name: str, trees: Path, only_built: Callable[[], AbstractContextManager[None]]
-) -> None:
+def test_two_updates(name: str, trees: Path) -> None:
     recipe = small(name, trees)
     task = load_task(recipe.data, CPU)
     method = build(with_arm(recipe, "batchformer"), 0, task)

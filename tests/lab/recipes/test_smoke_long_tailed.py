@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -14,15 +13,13 @@ import torch
 from batchformer.lab.config.arms import ARMS, with_arm
 from batchformer.lab.config.methods import find_method, loss_change
 from batchformer.lab.config.recipe import Recipe
-from batchformer.lab.config.training import OptimConfig, TrainConfig
-from batchformer.lab.engine.optimizer_step import OptimizerStep
+from batchformer.lab.config.training import OptimConfig
+from batchformer.lab.engine.optim import parameters_of
 from batchformer.lab.recipes import RECIPES, find_recipe
 from batchformer.lab.runs.build import build, load_task
-from batchformer.lab.runs.compare import run
-from batchformer.lab.runs.load_run import restore
 from batchformer.plug.check import check
 from helpers.data_files import save_tail
-from helpers.lab_runs import metrics_of
+from helpers.lab_runs import metrics_of, records_of, scores_of, train_one
 from helpers.smoke import CPU, tiny
 
 #: Another ratio changes numbers alone; the others are trained as first stages and teachers.
@@ -59,7 +56,7 @@ def trained(name: str, arm: str, root: Path) -> Path:
     for _, source in recipe.sources():
         before, _, other = source.partition("/")
         trained(before, other or arm, root)
-    return run(recipe, arm, 0, root=root / "runs", device=CPU, quiet=True)
+    return train_one(recipe, arm, 0, root=root / "runs")
 
 
 @pytest.mark.usefixtures("one_block")
@@ -69,12 +66,8 @@ def test_two_updates_of_both_arms(name: str, root: Path) -> None:
         folder = trained(name, arm, root)
         metrics = metrics_of(folder)
         assert 0 <= metrics["all"] <= 100
-        records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-        assert all(np.isfinite(r["loss"]) for r in records if r["kind"] == "train")
-    method, task, _ = restore(folder, CPU)
-    with torch.no_grad():
-        scores = task.evaluate(method, OptimizerStep(TrainConfig(), CPU)).metrics
-    assert scores == metrics, "a restored run answers as the trained one"
+        assert all(np.isfinite(r["loss"]) for r in records_of(folder) if r["kind"] == "train")
+    assert scores_of(folder) == metrics, "a restored run answers as the trained one"
 
 
 @pytest.mark.parametrize("name", ["cross_entropy", "ride", "paco", "crt", "balanced_softmax"])
@@ -113,10 +106,6 @@ def test_arms_of_a_method_begin_alike_and_all_step(name: str, root: Path) -> Non
         assert extra == (set() if arm.startswith("baseline") else {"encoder"}), arm
         assert method.train().step(batch)["loss"].isfinite(), arm
         trained = [p for p in method.parameters() if p.requires_grad]
-        held = [
-            p
-            for optimizer in method.optimizers(OptimConfig()).values()
-            for group in optimizer.param_groups
-            for p in group["params"]
-        ]
+        optimizers = method.optimizers(OptimConfig()).values()
+        held = [p for optimizer in optimizers for p in parameters_of(optimizer)]
         assert sorted(map(id, held)) == sorted(map(id, trained)), arm

@@ -6,12 +6,10 @@ are the recipes' own. Pairs and classes are few, and so are channels of vectors 
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import functools
 import json
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -25,6 +23,7 @@ from batchformer.lab.config.data import PairConfig
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.data.sets.attribute_sets import ATTRIBUTE_SETS
 from batchformer.lab.data.sets.known_pairs import METADATA, PAIR_SETS
+from batchformer.lab.data.sets.pairs import PairImage, write_pair_table
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optim import parameters_of
 from batchformer.lab.methods import ce_gzsl
@@ -34,7 +33,8 @@ from batchformer.lab.runs.run import Run
 from batchformer.lab.runs.sub_runs import parts_of
 from batchformer.lab.tasks.base import Task
 from batchformer.lab.tasks.compositional import CompositionalTask
-from helpers.data_files import save_noise
+from helpers.data_files import feature_rows, save_noise, save_vectors
+from helpers.networks import only_built
 from helpers.smoke import CPU, moved_parts, part_names, scores, tiny, two_updates
 
 OF_PAIRS = [name for name in RECIPES if find_recipe(name).task == "compositional"]
@@ -62,7 +62,7 @@ FOLDERS = {
 }
 #: Rows of pairs in a split, of each pair that it shows.
 EACH = {"train": 3, "val": 2, "test": 2}
-CLASSES, UNSEEN_CLASSES, VALIDATION_CLASSES, ROWS, CHANNELS, ATTRIBUTES = 8, 2, 2, 6, 8, 4
+CLASSES, UNSEEN_CLASSES, VALIDATION_CLASSES, CHANNELS, ATTRIBUTES = 8, 2, 2, 8, 4
 #: What makes networks small; a method reads its own.
 SMALL = {"gan_hidden": 16, "noise": 6, "synthetic": 5, "classifier_epochs": 2}
 WIDTHS: dict[str, Any] = {"embedding": 64, "direction": 32, "comparator": 64}
@@ -90,39 +90,18 @@ def write_pairs(place: Path, folder: str, stream: np.random.Generator) -> None:
 
 
 def write_table(place: Path, stream: np.random.Generator) -> None:
-    rows = []
-    for number, (pair, split) in enumerate(shown()):
-        save_noise(place / f"{number}.png", stream)
-        rows.append([f"{number}.png", *pair, split])
-    with (place / "pairs.csv").open("w", newline="") as file:
-        csv.writer(file).writerows([["image", "attribute", "object", "split"], *rows])
-
-
-def write_vectors(place: Path, stream: np.random.Generator) -> None:
-    for name, dim in VECTORS.items():
-        rows = [" ".join([word, *map(str, stream.normal(size=dim))]) for word in WORDS]
-        (place / name).write_text("\n".join(rows) + "\n")
-
-
-def features(stream: np.random.Generator) -> dict[str, Any]:
-    """Rows of eight classes, the last two unseen; one row of each seen class is tested on."""
-    labels = np.repeat(np.arange(CLASSES), ROWS)
-    seen = labels < CLASSES - UNSEEN_CLASSES
-    tested = seen & (np.arange(len(labels)) % ROWS == 0)
-    return {
-        "features": stream.random((len(labels), CHANNELS)).astype(np.float32),
-        "labels": labels,
-        "att": stream.random((CLASSES, ATTRIBUTES)).astype(np.float32),
-        "trainval_loc": np.flatnonzero(seen & ~tested),
-        "test_seen_loc": np.flatnonzero(tested),
-        "test_unseen_loc": np.flatnonzero(~seen),
-        "val_classes": np.arange(VALIDATION_CLASSES),
-    }
+    rows = [PairImage(f"{n}.png", *pair, split) for n, (pair, split) in enumerate(shown())]
+    for row in rows:
+        save_noise(place / row.image, stream)
+    write_pair_table(place / "pairs.csv", rows)
 
 
 def write_features(place: Path, stream: np.random.Generator) -> None:
     """The same rows as a file of your own and as the benchmark's two."""
-    given = features(stream)
+    given = feature_rows(CLASSES, each=6, unseen=UNSEEN_CLASSES, tested=1)
+    given["features"] = stream.random((len(given["labels"]), CHANNELS)).astype(np.float32)
+    given["att"] = stream.random((CLASSES, ATTRIBUTES)).astype(np.float32)
+    given["val_classes"] = np.arange(VALIDATION_CLASSES)
     np.savez(place / "mine.npz", **given)
     labels = given["labels"][:, None] + 1.0
     rows = {key: given[key][:, None] + 1.0 for key in given if key.endswith("_loc")}
@@ -143,7 +122,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     for folder, form in FOLDERS.values():
         write_pairs(place / folder, form, stream)
     write_table(place, stream)
-    write_vectors(place, stream)
+    for name, dim in VECTORS.items():
+        save_vectors(place / name, WORDS, dim, stream)
     write_features(place, stream)
     sizes: dict[str, Any] = {"attributes": 3, "objects": 3, "seen": 5, "pairs": 7}
     classes = {"classes": CLASSES, "seen": CLASSES - UNSEEN_CLASSES}
@@ -186,9 +166,7 @@ def updated(recipe: Recipe, task: Task, method: Method) -> set[str]:
 
 
 @pytest.mark.parametrize("name", OF_PAIRS)
-def test_two_updates_on_pairs(
-    name: str, data: Path, only_built: Callable[[], AbstractContextManager[None]]
-) -> None:
+def test_two_updates_on_pairs(name: str, data: Path) -> None:
     recipe = tiny_pairs(name, data)
     task = cast(CompositionalTask, load_task(recipe.data, CPU))
     opened = name.endswith("_open")
@@ -239,7 +217,6 @@ def test_two_updates_on_features(
     name: str,
     data: Path,
     tmp_path: Path,
-    only_built: Callable[[], AbstractContextManager[None]],
 ) -> None:
     root = "mine.npz" if find_recipe(name).data.name == "npz" else "mat"
     closed = find_recipe(name).method == "eszsl"

@@ -28,27 +28,30 @@ from batchformer.lab.runs.build import (
     take_given_weights,
     take_weights,
 )
-from helpers.networks import bottlenecks
+from helpers.networks import bottlenecks, only_built
 
 
 def test_experts_and_scale() -> None:
     recipe = find_recipe("cifar100_lt_ride")
     recipe = recipe.changed(hyper={"scale": 7.0})
-    network, larger = build_network(recipe, 4), build_network(recipe, 4, experts=5)
+    with only_built():
+        network, larger = build_network(recipe, 4), build_network(recipe, 4, experts=5)
     assert isinstance(network, RideNetwork) and isinstance(larger, RideNetwork)
     assert (network.experts, larger.experts, network.classifiers[0].scale) == (3, 5, 7.0)
 
 
 @pytest.mark.parametrize("zero", [False, True])
 def test_the_last_normalisation_of_timms_resnets(zero: bool) -> None:
-    recipe = find_recipe("demo")
-    network = build_network(recipe.changed(model="resnet18", hyper={"zero_init_last": zero}), 3)
+    recipe = find_recipe("demo").changed(model="resnet18", hyper={"zero_init_last": zero})
+    with only_built():
+        network = build_network(recipe, 3)
     weight = network.layer1[0].bn2.weight  # type: ignore[union-attr,index]
     assert torch.equal(weight, torch.zeros(64) if zero else torch.ones(64))  # type: ignore[arg-type]
 
 
 def test_weights_of_another_network_are_told_in_short() -> None:
-    network, other = build_model("resnet18", 3), build_model("resnet50", 3)
+    with only_built():
+        network, other = build_model("resnet18", 3), build_model("resnet50", 3)
     counted = r"222 of 320 tensors .*\(64, 64, 1, 1\), here \(64, 64, 3, 3\).* and 212 more\)"
     with pytest.raises(ValueError, match=counted + r".*--model") as refused:
         take_weights(network, other.state_dict(), "my_folder")
@@ -57,18 +60,21 @@ def test_weights_of_another_network_are_told_in_short() -> None:
 
 def test_another_number_of_experts_is_told() -> None:
     recipe = find_recipe("cifar100_lt_ride")
-    network, larger = build_network(recipe, 4), build_network(recipe, 4, experts=6)
+    with only_built():
+        network, larger = build_network(recipe, 4), build_network(recipe, 4, experts=6)
+        other = build_network(recipe, 5)
     words = r"6 experts where this run has 3: set --hyper\.experts 6, or --hyper\.teacher-experts 6"
     with pytest.raises(ValueError, match=words):
         take_weights(network, larger.state_dict(), "cifar100_lt_ride_6experts")
     with pytest.raises(ValueError, match="same network") as refused:
-        take_weights(network, build_network(recipe, 5).state_dict(), "cifar100_lt_ride")
+        take_weights(network, other.state_dict(), "cifar100_lt_ride")
     assert "experts" not in str(refused.value), "only the classes differ"
 
 
 def test_convolutions_that_are_left_as_they_are() -> None:
     recipe = find_recipe("demo").changed(model="resnet18", convolutions="last_block")
-    network = build_network(recipe, 3)
+    with only_built():
+        network = build_network(recipe, 3)
     assert not network.conv1.weight.requires_grad and network.fc.weight.requires_grad  # type: ignore[union-attr]
 
 
@@ -113,11 +119,13 @@ def test_weights_below_and_with_a_feature_layer(tmp_path: Path) -> None:
 
 
 def test_the_network_that_a_file_is_of_is_named(tmp_path: Path) -> None:
-    torch.save(build_model("resnet34", 7).state_dict(), tmp_path / "w.pth")
     recipe = find_recipe("my_folder")
     recipe = recipe.changed(model="resnet18", weights=str(tmp_path / "w.pth"))
-    with pytest.raises(ValueError, match=r"larger network.* It fits --model resnet34\."):
-        take_given_weights(build_network(recipe, 3), recipe, print)
+    with only_built():
+        torch.save(build_model("resnet34", 7).state_dict(), tmp_path / "w.pth")
+        network = build_network(recipe, 3)
+        with pytest.raises(ValueError, match=r"larger network.* It fits --model resnet34\."):
+            take_given_weights(network, recipe, print)
 
 
 @pytest.fixture
@@ -212,14 +220,12 @@ def test_a_stride_is_settled_by_all_that_know() -> None:
 
 def test_blocks_are_left_out_at_random_where_timm_has_them() -> None:
     recipe = find_recipe("imagenet_deit_tiny")
-    rates = [
-        getattr(block.drop_path1, "drop_prob", 0.0)
-        for block in build_network(recipe, 3).blocks  # type: ignore[union-attr]
-    ]
+    with only_built():
+        some: Any = build_network(recipe, 3)
+        none: Any = build_network(recipe.changed(hyper={"drop_path": 0.0}), 3)
+    rates = [getattr(block.drop_path1, "drop_prob", 0.0) for block in some.blocks]
     assert rates == pytest.approx([0.1 * k / 11 for k in range(12)])
-    none = recipe.changed(hyper={"drop_path": 0.0})
-    blocks: Any = build_network(none, 3).blocks
-    assert not any(hasattr(block.drop_path1, "drop_prob") for block in blocks)
+    assert not any(hasattr(block.drop_path1, "drop_prob") for block in none.blocks)
     with pytest.raises(ValueError, match="resnet32 has no blocks to leave out"):
         build_network(recipe.changed(model="resnet32"), 3)
 
@@ -227,8 +233,8 @@ def test_blocks_are_left_out_at_random_where_timm_has_them() -> None:
 def test_transformers_are_made_for_the_size_of_the_images() -> None:
     recipe = find_recipe("imagenet_deit_tiny")
     for size, places in ((224, 1 + 14 * 14), (32, 1 + 2 * 2)):
-        small = recipe.changed(data={"size": size})
-        network = build_network(small, 3)
+        with only_built():
+            network = build_network(recipe.changed(data={"size": size}), 3)
         assert network.pos_embed.shape == (1, places, 192)
 
 

@@ -11,7 +11,6 @@ import torch
 
 from batchformer.lab.config.arms import ARMS, Arm
 from batchformer.lab.config.recipe import Recipe
-from batchformer.lab.engine.interrupt import StopRequest
 from batchformer.lab.engine.log import DivergedError
 from batchformer.lab.recipes import find_recipe
 from batchformer.lab.recipes.small import demo
@@ -20,25 +19,23 @@ from batchformer.lab.runs.build import load_task
 from batchformer.lab.runs.compare import (
     DataSummary,
     folders_of,
-    run,
     side_by_side,
     train_runs,
 )
 from batchformer.lab.runs.folder import write_json
 from batchformer.lab.runs.run import Run
-from helpers.lab_runs import compare, config_of, metrics_of, short
+from helpers.lab_runs import begun, compare, config_of, metrics_of, short, train_one
 
 CPU = torch.device("cpu")
 
 
 def test_side_by_side_gives_the_results_of_one_after_the_other(tmp_path: Path) -> None:
     arms, seeds = ("baseline", "batchformer"), (0, 1)
-    options: dict[str, Any] = {"device": CPU, "quiet": True}
-    run(short(), "baseline", 1, root=tmp_path / "together", **options)  # found finished
+    train_one(short(), "baseline", 1, root=tmp_path / "together")  # found finished
     kept = (tmp_path / "together/demo/baseline/seed1/result.json").read_bytes()
     for name, together in (("alone", 1), ("together", 3)):
         root = tmp_path / name
-        folders = list(compare(short(), arms, seeds, root=root, together=together, **options))
+        folders = list(compare(short(), arms, seeds, root=root, together=together))
         assert sorted(folders) == sorted(root / f"demo/{a}/seed{s}" for a in arms for s in seeds)
     assert (tmp_path / "together/demo/baseline/seed1/result.json").read_bytes() == kept
     for result in (tmp_path / "alone").rglob("result.json"):
@@ -49,8 +46,7 @@ def test_side_by_side_gives_the_results_of_one_after_the_other(tmp_path: Path) -
 def test_finished_runs_take_no_place_beside_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options: dict[str, Any] = {"root": tmp_path, "device": CPU, "quiet": True}
-    list(compare(short(), ("baseline",), (0, 1), **options))
+    list(compare(short(), ("baseline",), (0, 1), root=tmp_path))
     sizes = []
 
     def watched(runs: Any, *rest: Any) -> Any:
@@ -58,11 +54,11 @@ def test_finished_runs_take_no_place_beside_the_others(
         return train_runs(runs, *rest)
 
     monkeypatch.setattr("batchformer.lab.runs.compare.train_runs", watched)
-    assert len(list(compare(short(), ("baseline", "batchformer"), (0, 1), **options))) == 4
+    assert len(list(compare(short(), ("baseline", "batchformer"), (0, 1), root=tmp_path))) == 4
     assert sizes == [(1, 1), (1, 1)]
     sizes.clear()
     arms = ("baseline", "batchformer", "batchformer_self")
-    list(compare(short(), arms, (0, 1), together=2, **options))
+    list(compare(short(), arms, (0, 1), together=2, root=tmp_path))
     assert sizes == [(2, 2)]
 
 
@@ -106,14 +102,10 @@ def test_arms_that_were_stopped_at_different_updates_read_their_batches_together
     unpatched = Run.feed
     monkeypatch.setattr(Run, "feed", feed)
     ahead = Run.below(tmp_path, recipe, "baseline", 0, CPU)
-    ahead.begin()
-    training = ahead.training(ahead.feed(), StopRequest(), quiet=True, wandb=None, draw_bar=True)
-    assert len(list(itertools.islice(training, 9))) == 9
-    training.close()
+    assert len(list(itertools.islice(begun(ahead), 9))) == 9
     steps.clear()
-    options: dict[str, Any] = {"root": tmp_path, "device": CPU, "quiet": True}
     with pytest.raises(Enough):
-        list(compare(recipe, ("baseline", "batchformer"), (0,), together=2, **options))
+        list(compare(recipe, ("baseline", "batchformer"), (0,), together=2, root=tmp_path))
     assert steps == [8, *range(9), 9, 9, 10]
 
 
@@ -126,7 +118,6 @@ def test_an_arm_trains_on_the_data_that_it_asks_for(
 ) -> None:
     """It equals a recipe with these data, in its facts and in its scores."""
     monkeypatch.setitem(ARMS, "steeper", Arm(steeper, "BatchFormer on a steeper tail", "#555555"))
-    options: dict[str, Any] = {"device": CPU, "quiet": True}
     arms = ("baseline", "steeper", "batchformer")
     made: list[tuple[str, Any]] = []
 
@@ -136,10 +127,10 @@ def test_an_arm_trains_on_the_data_that_it_asks_for(
 
     unpatched = Run.feed
     monkeypatch.setattr(Run, "feed", feed)
-    folders = list(compare(short(), arms, (0,), root=tmp_path, together=3, **options))
+    folders = list(compare(short(), arms, (0,), root=tmp_path, together=3))
     assert [arm for arm, _ in made] == ["baseline", "steeper"], "arms with the same data share"
     by_arm = {folder.parent.name: folder for folder in folders}
-    direct = run(steeper(short()), "batchformer", 0, root=tmp_path / "direct", **options)
+    direct = train_one(steeper(short()), "batchformer", 0, root=tmp_path / "direct")
     configs = [config_of(one) for one in (by_arm["steeper"], direct)]
     expected = load_task(steeper(demo()).data, CPU).facts()
     assert configs[0]["data"] == configs[1]["data"] == expected
@@ -156,13 +147,6 @@ def test_runs_that_came_to_their_end_are_given_and_others_named(
     assert capsys.readouterr().err == "demo baseline seed 1 cartoon: too wild\n"
 
 
-def test_one_run_that_diverges_raises(tmp_path: Path) -> None:
-    wild = short().changed(optim={"lr": 1e30})
-    with pytest.raises(DivergedError, match="The 'loss' part of the loss became"):
-        run(wild, "baseline", 0, root=tmp_path, device=CPU, quiet=True)
-    assert not (tmp_path / "demo/baseline/seed0/result.json").exists()
-
-
 @pytest.mark.parametrize(
     ("name", "arm", "words"),
     [
@@ -173,9 +157,8 @@ def test_one_run_that_diverges_raises(tmp_path: Path) -> None:
 def test_an_arm_that_is_not_possible_is_refused_before_another_trains(
     tmp_path: Path, name: str, arm: str, words: str
 ) -> None:
-    options: dict[str, Any] = {"root": tmp_path, "device": CPU, "quiet": True}
     with pytest.raises(ValueError, match=words):
-        next(compare(find_recipe(name), ("baseline", arm), (0, 1), **options))
+        next(compare(find_recipe(name), ("baseline", arm), (0, 1), root=tmp_path))
     assert not list(tmp_path.iterdir()), "nothing was begun"
 
 
@@ -188,23 +171,21 @@ def test_an_arm_that_does_not_fit_the_network_is_refused_before_another_trains(
     tmp_path: Path, recipe: str, module: dict[str, Any], words: str
 ) -> None:
     unfit = find_recipe(recipe).changed(module=module, method="cross_entropy")
-    options: dict[str, Any] = {"root": tmp_path, "device": CPU, "quiet": True}
     with pytest.raises(ValueError, match=words):
-        next(compare(unfit, ("baseline", "batchformer"), (0, 1), **options))
+        next(compare(unfit, ("baseline", "batchformer"), (0, 1), root=tmp_path))
     assert not list(tmp_path.iterdir()), "a baseline would have been trained with these settings"
 
 
 def test_a_stopped_run_with_other_settings_is_named_before_another_trains(tmp_path: Path) -> None:
-    options: dict[str, Any] = {"root": tmp_path, "device": CPU, "quiet": True}
-    run(short(), "batchformer", 1, **options)
+    train_one(short(), "batchformer", 1, root=tmp_path)
     (tmp_path / "demo/batchformer/seed1/result.json").unlink()
     changed = short().changed(optim={"lr": 0.02})
     with pytest.raises(ValueError, match=r"optim\.lr was 0\.05, is 0\.02"):
-        next(compare(changed, ("baseline", "batchformer"), (0, 1), **options))
+        next(compare(changed, ("baseline", "batchformer"), (0, 1), root=tmp_path))
     assert [path.name for path in (tmp_path / "demo").iterdir()] == ["batchformer"]
 
 
-def begun(root: Path, arm: str, ratio: float, *remarks: str) -> Run:
+def described(root: Path, arm: str, ratio: float, *remarks: str) -> Run:
     """A run whose folder says what was found of its data."""
     recipe = demo().changed(data={"ratio": ratio})
     run = Run.below(root / f"{ratio:g}", recipe, arm, 0, CPU)
@@ -217,7 +198,7 @@ def test_every_line_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[s
     say = DataSummary(quiet=False)
     for arm in ("baseline", "batchformer"):
         for ratio in (50.0, 20.0):
-            say(begun(tmp_path, arm, ratio, "one is missing"))
+            say(described(tmp_path, arm, ratio, "one is missing"))
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 4
     assert lines[0].startswith("digits 50: 10 classes, ") and " many, " in lines[0]
@@ -235,5 +216,5 @@ def test_other_ranks_are_silent_and_so_is_quiet(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(compare_module, "is_rank_zero", lambda: first)
-    DataSummary(quiet)(begun(tmp_path, "baseline", 50.0, "one is missing"))
+    DataSummary(quiet)(described(tmp_path, "baseline", 50.0, "one is missing"))
     assert capsys.readouterr() == ("", "")

@@ -25,7 +25,7 @@ from batchformer.lab.runs.build import build, load_task
 from batchformer.lab.runs.compare import run
 from batchformer.lab.runs.insight import cam_of, figure_images, insight_of, save_insight
 from helpers import lab_runs
-from helpers.lab_runs import config_of, metrics_of
+from helpers.lab_runs import config_of, metrics_of, train_one
 
 CPU = torch.device("cpu")
 
@@ -45,14 +45,14 @@ def demos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Short runs of both arms with seed 0, and of BatchFormer with seed 1."""
     root = tmp_path_factory.mktemp("demos")
     for arm, seed in (("baseline", 0), ("batchformer", 0), ("batchformer", 1)):
-        run(short(demo()), arm, seed, root=root, device=CPU, quiet=True)
+        train_one(short(demo()), arm, seed, root=root)
     return root / "demo"
 
 
 def test_a_run_keeps_it_and_a_folder_gives_it_again(tmp_path: Path) -> None:
     """Of the mean of weights, which is what is scored; its loss changes with the epoch."""
     recipe = demo().changed(method="ldam", hyper={"reweight_epoch": 0})
-    folder = run(short(recipe, ema=0.5), "batchformer", 2, root=tmp_path, device=CPU, quiet=True)
+    folder = train_one(short(recipe, ema=0.5), "batchformer", 2, root=tmp_path)
     file = folder / "insight.npz"
     kept = arrays(file)
     counts = arrays(folder / "figures.npz")["train_counts"]
@@ -90,7 +90,7 @@ def test_a_control_has_learnt_nothing(demos: Path) -> None:
 
 def test_a_network_that_learnt_nothing_gets_no_verdict(tmp_path: Path) -> None:
     recipe = short(demo(), updates=1, eval_every=0)
-    run(recipe, "batchformer", 0, root=tmp_path, device=CPU, quiet=True)
+    train_one(recipe, "batchformer", 0, root=tmp_path)
     data = gather(one_group(find_runs(tmp_path)))
     assert data is not None
     said = influence.caption(data).text
@@ -134,7 +134,7 @@ def test_a_failure_costs_no_result(
         raise RuntimeError("no room")
 
     monkeypatch.setattr("batchformer.lab.runs.insight.look", fails)
-    folder = run(short(demo()), "batchformer", 0, root=tmp_path, device=CPU, quiet=True)
+    folder = train_one(short(demo()), "batchformer", 0, root=tmp_path)
     assert metrics_of(folder)["all"] >= 0
     assert not (folder / "insight.npz").exists()
     said = capsys.readouterr().err
@@ -145,7 +145,7 @@ def test_a_failure_costs_no_result(
 @pytest.mark.usefixtures("three_angles")
 def test_every_target_has_its_own(tmp_path: Path) -> None:
     recipe = short(rotated_digits_erm(), eval_every=0)
-    folder = run(recipe, "batchformer", 0, root=tmp_path, device=CPU, quiet=True)
+    folder = train_one(recipe, "batchformer", 0, root=tmp_path)
     for target in ("r0", "r45", "r75"):
         kept = arrays(folder / target / "insight.npz")
         assert kept["gradient_samples"].sum() == kept["reliability_count"][0].sum() > 0
@@ -182,7 +182,7 @@ def test_figures_can_be_left_out_which_is_recorded_and_reported(
     words = "left out by --train.no-figures"
     assert words in " ".join(capsys.readouterr().out.split()) and words in page.read_text()
     # A run with figures is the same run; and they can be measured later.
-    assert run(short(demo()), "batchformer", 0, root=tmp_path, device=CPU, quiet=True) == folder
+    assert train_one(short(demo()), "batchformer", 0, root=tmp_path) == folder
     insight_of(folder, CPU)
     monkeypatch.setattr("batchformer.lab.report.page.html.sections_of", lambda *_: [])
     print_report([folder], page)

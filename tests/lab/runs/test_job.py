@@ -13,18 +13,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.engine.checkpoint import load_newest
 from batchformer.lab.engine.interrupt import Interrupted, stop_requests
 from batchformer.lab.runs import compare, job
-from batchformer.lab.runs.compare import run as train
 from batchformer.lab.runs.folder import recipe_to_json
 from batchformer.lab.runs.job import RunJob, StopSignals, warning_signal
-from helpers.lab_runs import config_of, contents, held_by_another, short
+from helpers.lab_runs import config_of, contents, held_by_another, short, train_one
 
-CPU = torch.device("cpu")
 #: So many that a signal comes before the last.
 UPDATES = 150
 
@@ -221,5 +218,5 @@ def test_a_job_that_slurm_stops_is_saved_queued_and_goes_on(tmp_path: Path) -> N
     queued = DelayedSubmission.load(paths.submitted_pickle)
     assert queued._timeout_countdown == 3  # it was no timeout
     queued.result()
-    whole = train(recipe, "batchformer", 0, root=tmp_path / "whole", device=CPU, quiet=True)
+    whole = train_one(recipe, "batchformer", 0, root=tmp_path / "whole")
     assert contents(folder) == contents(whole)

@@ -24,7 +24,7 @@ from batchformer.lab.runs.launch import (
     Launch,
     visible_devices,
 )
-from batchformer.lab.runs.sweep import SWEEP_FILE, describe, runs_of_sweep
+from batchformer.lab.runs.sweep import runs_of_sweep
 from helpers.lab_runs import config_of, contents
 
 UPDATES = 30
@@ -101,17 +101,6 @@ def test_jobs_give_what_one_process_gives_though_one_is_killed(
     cli.main([*COMPARE, "--seeds", "1", "--runs", str(tmp_path / "here")])
     for run in (other, killed):
         assert contents(root / run) == contents(tmp_path / "here" / run), run
-
-
-def test_runs_of_a_sweep_are_described_and_nothing_is_trained(tmp_path: Path) -> None:
-    sweep = find_sweep("demo_layers")
-    describe(sweep, demo(), tmp_path)
-    runs = runs_of_sweep(sweep, demo(), ("batchformer",), ("1", "2"), (0, 1), tmp_path)
-    found = [run.folder.relative_to(tmp_path).as_posix() for run in runs]
-    cells = ("1/baseline", "1/batchformer", "2/batchformer")
-    assert found == [f"demo_layers/{cell}/seed{seed}" for seed in (0, 1) for cell in cells]
-    assert {run.recipe.module.layers for run in runs} == {1, 2}
-    assert [path.name for path in (tmp_path / "demo_layers").iterdir()] == [SWEEP_FILE]
 
 
 def test_a_job_has_the_whole_recipe(tmp_path: Path) -> None:

@@ -12,19 +12,26 @@ import pytest
 import torch
 
 from batchformer.lab.config.recipe import Recipe
-from batchformer.lab.engine.log import read_records
 from batchformer.lab.recipes import find_recipe
 from batchformer.lab.report.results.runs import find_runs
 from batchformer.lab.runs import run as runs
-from batchformer.lab.runs.compare import run
 from batchformer.lab.runs.run import Run
 from helpers import lab_runs
-from helpers.lab_runs import StopsAt, compare, config_of, metrics_of, records_of, result_of
+from helpers.lab_runs import (
+    StopsAt,
+    bytes_of,
+    compare,
+    config_of,
+    evaluations_of,
+    metrics_of,
+    records_of,
+    result_of,
+    train_one,
+)
 
 pytestmark = pytest.mark.usefixtures("three_angles")
 
 CPU = torch.device("cpu")
-OPTIONS: dict[str, Any] = {"device": CPU, "quiet": True}
 ANGLES = ("r0", "r45", "r75")
 ARMS, SEEDS = ("baseline", "batchformer"), (0, 1)
 
@@ -38,17 +45,11 @@ def short() -> Recipe:
 def compared(three_angles: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A whole comparison; tests that change it work on a copy."""
     root = tmp_path_factory.mktemp("compared")
-    folders = list(compare(short(), ARMS, SEEDS, root=root, **OPTIONS))
+    folders = list(compare(short(), ARMS, SEEDS, root=root))
     assert folders == [
         root / f"rotated_digits_erm/{arm}/seed{seed}" for seed in SEEDS for arm in ARMS
     ]
     return root
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    """Every file of a folder, but for what TensorBoard adds."""
-    files = [path for path in folder.rglob("*") if path.is_file() and "events" not in path.name]
-    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
 def same_results(one: Path, other: Path) -> None:
@@ -88,9 +89,8 @@ def test_the_folders_and_the_result_of_a_comparison(compared: Path) -> None:
                 assert len(own_config["draws"]["split_sha256"]) == 64
             result = result_of(folder)
             assert result["updates"] == 12 and result["selected"] == "val"
-            steps = [(r["kind"], r["step"]) for r in read_records(folder / "metrics.jsonl")]
-            assert {step for kind, step in steps if kind == "eval"} == {2, 4}
-            assert {step for kind, step in steps if kind == "train"} == {1, 2, 3, 4}
+            assert {record["step"] for record in evaluations_of(folder)} == {2, 4}
+            assert {record["step"] for record in records_of(folder)} == {1, 2, 3, 4}
 
 
 def test_arms_are_paired_target_by_target(compared: Path) -> None:
@@ -112,9 +112,9 @@ def test_arms_are_paired_target_by_target(compared: Path) -> None:
 def test_a_finished_whole_is_not_repeated(compared: Path, tmp_path: Path) -> None:
     root = tmp_path / "copy"
     shutil.copytree(compared, root)
-    before = contents(root)
-    assert len(list(compare(short(), ARMS, SEEDS, root=root, **OPTIONS))) == 4
-    assert contents(root) == before
+    before = bytes_of(root)
+    assert len(list(compare(short(), ARMS, SEEDS, root=root))) == 4
+    assert bytes_of(root) == before
 
 
 def test_stopped_in_the_middle_and_run_again_equals_unbroken(
@@ -128,15 +128,15 @@ def test_stopped_in_the_middle_and_run_again_equals_unbroken(
     with monkeypatch.context() as patch:
         patch.setattr(runs.Run, "feed", feed)
         with pytest.raises(OSError, match="the disk is gone"):
-            run(short(), "batchformer", 0, root=tmp_path, **OPTIONS)
+            train_one(short(), "batchformer", 0, root=tmp_path)
     folder = tmp_path / "rotated_digits_erm/batchformer/seed0"
     assert (folder / "r0/result.json").exists() and not (folder / "r75").exists()
     assert list((folder / "r45/checkpoints").glob("000000002.*"))
     assert not (folder / "r45/result.json").exists() and not (folder / "result.json").exists()
     assert find_runs(folder)[0].state != "finished"
-    finished = contents(folder / "r0")
-    run(short(), "batchformer", 0, root=tmp_path, **OPTIONS)
-    assert contents(folder / "r0") == finished
+    finished = bytes_of(folder / "r0")
+    train_one(short(), "batchformer", 0, root=tmp_path)
+    assert bytes_of(folder / "r0") == finished
     same_results(folder, compared / "rotated_digits_erm/batchformer/seed0")
 
 
@@ -164,7 +164,7 @@ def test_a_target_that_diverges_is_named_and_the_others_go_on(
         return Poisoned(made(self)) if wild else made(self)
 
     monkeypatch.setattr(runs.Run, "feed", feed)
-    folders = list(compare(short(), ["baseline"], SEEDS, root=tmp_path, **OPTIONS))
+    folders = list(compare(short(), ["baseline"], SEEDS, root=tmp_path))
     arm = tmp_path / "rotated_digits_erm/baseline"
     assert folders == [arm / "seed1"]
     said = capsys.readouterr().err
@@ -181,6 +181,6 @@ def test_the_only_part_of_a_single_target_has_the_scores_of_the_part(
     compared: Path, tmp_path: Path
 ) -> None:
     single = short().changed(data={"target": "r45"})
-    folder = run(single, "baseline", 0, root=tmp_path, **OPTIONS)
+    folder = train_one(single, "baseline", 0, root=tmp_path)
     assert list(metrics_of(folder)) == ["r45", "val", "val_loss"]
     assert metrics_of(folder) == metrics_of(compared / "rotated_digits_erm/baseline/seed0/r45")

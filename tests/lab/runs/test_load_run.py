@@ -21,7 +21,7 @@ from batchformer.lab.runs.build import build, load_task
 from batchformer.lab.runs.folder import write_figures
 from batchformer.lab.runs.load_run import restore
 from batchformer.lab.runs.run import Run
-from helpers.lab_runs import config_of
+from helpers.lab_runs import config_of, same, state_of
 
 CPU = torch.device("cpu")
 State = dict[str, Tensor]
@@ -42,14 +42,6 @@ def weights(number: int, run: Run) -> State:
 
 def keep(folder: Path, update: int, method: State, average: State | None = None) -> Path:
     return checkpoint.save(folder, update, {"method": method, "average": average})
-
-
-def restored(folder: Path) -> State:
-    return dict(restore(folder, CPU)[0].state_dict())
-
-
-def same(one: State, other: State) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
 
 
 def test_the_trained_method_predicts_as_it_was_saved(tmp_path: Path) -> None:
@@ -87,7 +79,7 @@ def test_the_mean_of_the_weights_comes_before_the_weights(tmp_path: Path) -> Non
     state, mean = weights(2, run), weights(3, run)
     average = {f"module.{name}": value for name, value in mean.items()}
     keep(tmp_path / "checkpoints", 1, state, {**average, "n_averaged": torch.tensor(4)})
-    assert same(restored(tmp_path), mean)
+    assert same(state_of(tmp_path), mean)
 
 
 def test_the_best_comes_before_the_last_and_swad_before_both(tmp_path: Path) -> None:
@@ -95,11 +87,11 @@ def test_the_best_comes_before_the_last_and_swad_before_both(tmp_path: Path) -> 
     run = begun(tmp_path, recipe)
     last, best, mean = (weights(number, run) for number in (2, 3, 4))
     keep(tmp_path / "checkpoints", 9, last)
-    assert same(restored(tmp_path), last)
+    assert same(state_of(tmp_path), last)
     checkpoint.save(tmp_path / "best", 3, {"method": best})
-    assert same(restored(tmp_path), best)
+    assert same(state_of(tmp_path), best)
     checkpoint.save(tmp_path / "swad", 9, {"method": mean})
-    assert same(restored(tmp_path), mean)
+    assert same(state_of(tmp_path), mean)
 
 
 def test_what_an_evaluation_prepares_is_prepared_with_the_trained_weights(

@@ -10,13 +10,11 @@ from typing import Any
 import pytest
 import torch
 
-from batchformer.lab.engine.interrupt import StopRequest
 from batchformer.lab.recipes import find_recipe
 from batchformer.lab.runs import run as runs
-from batchformer.lab.runs.compare import run
 from batchformer.lab.runs.provenance import code_hash, contributing, provenance
 from batchformer.lab.runs.run import Run
-from helpers.lab_runs import config_of, short
+from helpers.lab_runs import begun, config_of, short, train_one
 
 CPU = torch.device("cpu")
 
@@ -30,11 +28,7 @@ def use_code(patch: pytest.MonkeyPatch, name: str) -> None:
 
 def killed(one: Run, after: int) -> None:
     """Train so many updates, and lose what is not in a checkpoint."""
-    one.begin()
-    options: dict[str, Any] = {"quiet": True, "wandb": None, "draw_bar": True}
-    training = one.training(one.feed(), StopRequest(), **options)
-    assert len(list(itertools.islice(training, after))) == after
-    training.close()
+    assert len(list(itertools.islice(begun(one), after))) == after
 
 
 def test_a_resumed_run_keeps_every_sitting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,7 +38,7 @@ def test_a_resumed_run_keeps_every_sitting(tmp_path: Path, monkeypatch: pytest.M
         if after:
             killed(one, after)
         else:
-            run(one.recipe, one.arm, one.seed, root=tmp_path, device=CPU, quiet=True)
+            train_one(one.recipe, one.arm, one.seed, root=tmp_path)
     config = config_of(one.folder)
     facts = {"device": "cpu", "stage": "train"}
     assert config["sittings"] == [
@@ -57,7 +51,7 @@ def test_a_resumed_run_keeps_every_sitting(tmp_path: Path, monkeypatch: pytest.M
 
     use_code(monkeypatch, "looks at it")
     before = (one.folder / "config.json").read_bytes()
-    run(one.recipe, one.arm, one.seed, root=tmp_path, device=CPU, quiet=True)
+    train_one(one.recipe, one.arm, one.seed, root=tmp_path)
     assert (one.folder / "config.json").read_bytes() == before
 
 
@@ -69,7 +63,7 @@ def test_code_of_which_nothing_is_left_is_not_claimed(
     use_code(monkeypatch, "old")
     killed(one, 3)
     use_code(monkeypatch, "new")
-    run(one.recipe, one.arm, one.seed, root=tmp_path, device=CPU, quiet=True)
+    train_one(one.recipe, one.arm, one.seed, root=tmp_path)
     config = config_of(one.folder)
     assert config["provenance"]["code_sha256"] == "new"
     begun = [(sitting["code_sha256"], sitting["from_update"]) for sitting in config["sittings"]]
@@ -82,7 +76,7 @@ def test_a_run_of_several_parts_has_the_sittings_of_all(
 ) -> None:
     recipe = short(find_recipe("rotated_digits_erm"), updates=2, eval_every=2, checkpoint_every=2)
     use_code(monkeypatch, "only")
-    folder = run(recipe, "baseline", 0, root=tmp_path, device=CPU, quiet=True)
+    folder = train_one(recipe, "baseline", 0, root=tmp_path)
     sittings = config_of(folder)["sittings"]
     assert [sitting["part"] for sitting in sittings] == ["r0", "r45", "r75"]
     for sitting in sittings:

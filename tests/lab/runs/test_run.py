@@ -20,7 +20,6 @@ from batchformer.cli import main as cli
 from batchformer.lab.config.arms import ARMS, with_arm
 from batchformer.lab.config.methods import find_method
 from batchformer.lab.config.recipe import Recipe
-from batchformer.lab.engine.interrupt import StopRequest
 from batchformer.lab.engine.state import Evaluation
 from batchformer.lab.models.build import OWN
 from batchformer.lab.models.networks import DigitsNet
@@ -31,16 +30,25 @@ from batchformer.lab.runs.build import build, load_task
 from batchformer.lab.runs.compare import run
 from batchformer.lab.runs.load_run import restore
 from batchformer.lab.runs.run import Run
-from helpers.lab_runs import config_of, metrics_of, records_of, result_of, short
+from helpers.lab_runs import (
+    begun,
+    config_of,
+    metrics_of,
+    records_of,
+    result_of,
+    same,
+    short,
+    state_of,
+    train_one,
+)
 from helpers.networks import bottlenecks
 from soak.processes import finish, start
 
 CPU = torch.device("cpu")
-OPTIONS: dict[str, Any] = {"device": CPU, "quiet": True}
 
 
 def test_a_run_folder_holds_all_a_report_needs(tmp_path: Path) -> None:
-    folder = run(short(figures=True), "batchformer", 1, root=tmp_path, **OPTIONS)
+    folder = train_one(short(figures=True), "batchformer", 1, root=tmp_path)
     assert folder == tmp_path / "demo/batchformer/seed1"
     config = config_of(folder)
     assert config["arm"] == "batchformer" and config["seed"] == 1
@@ -57,7 +65,7 @@ def test_a_run_folder_holds_all_a_report_needs(tmp_path: Path) -> None:
 
 def test_a_choice_by_validation_needs_it_before_anything_is_trained(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"no validation data; .*--train\.select-on last"):
-        run(short(select_on="val"), "batchformer", 0, root=tmp_path, **OPTIONS)
+        train_one(short(select_on="val"), "batchformer", 0, root=tmp_path)
     assert not list(tmp_path.rglob("*.json*")), "nothing of it was begun"
 
 
@@ -75,17 +83,17 @@ class Normalised(DigitsNet):
 
 def test_a_batch_of_one_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = short(updates=2, batch_size=1)
-    run(one, "baseline", 0, root=tmp_path, **OPTIONS)
+    train_one(one, "baseline", 0, root=tmp_path)
     monkeypatch.setitem(OWN, "normalised", Normalised)
     words = r"given a single image.*--train\.batch-size.*--train\.drop-last.*\[1, 64\]"
     with pytest.raises(ValueError, match=words):
         other = one.changed(name="other", model="normalised")
-        run(other, "baseline", 0, root=tmp_path, **OPTIONS)
+        train_one(other, "baseline", 0, root=tmp_path)
 
 
 def test_a_network_for_other_channels_is_explained(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"digits have one, which digits_net .* by --model"):
-        run(short().changed(model="resnet32"), "baseline", 0, root=tmp_path, **OPTIONS)
+        train_one(short().changed(model="resnet32"), "baseline", 0, root=tmp_path)
 
 
 def test_arms_are_paired(tmp_path: Path) -> None:
@@ -172,20 +180,18 @@ def test_a_run_keeps_the_stride_of_its_weights(
 def test_a_stopped_run_goes_on_with_the_stride_of_its_weights(
     tmp_path: Path, first_layout: Recipe, gone: bool
 ) -> None:
-    folder = run(first_layout, "batchformer", 0, root=tmp_path, **OPTIONS)
-    results, states, configs = [], [], []
+    folder = train_one(first_layout, "batchformer", 0, root=tmp_path)
+    found, configs = [], []
     for again in (False, True):
         if again:  # as it was after the first update
             (folder / "result.json").unlink()
             max((folder / "checkpoints").glob("*.pt")).unlink()
             if gone:
                 Path(first_layout.weights).unlink()
-            run(first_layout, "batchformer", 0, root=tmp_path, **OPTIONS)
-        results.append(metrics_of(folder))
-        states.append(restore(folder, CPU)[0].state_dict())
+            train_one(first_layout, "batchformer", 0, root=tmp_path)
+        found.append((metrics_of(folder), state_of(folder)))
         configs.append(config_of(folder))
-    assert results[0] == results[1]
-    assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])
+    assert same(*found)
     for key in ("trained", "weights"):
         assert configs[0][key] == configs[1][key]
     (folder / "result.json").unlink()
@@ -193,29 +199,29 @@ def test_a_stopped_run_goes_on_with_the_stride_of_its_weights(
         checkpoint.unlink()
     if gone:
         with pytest.raises(FileNotFoundError, match="no file of weights"):
-            run(first_layout, "batchformer", 0, root=tmp_path, **OPTIONS)
+            train_one(first_layout, "batchformer", 0, root=tmp_path)
 
 
 def test_random_weights_are_of_the_network_that_the_file_is_of(
     tmp_path: Path, first_layout: Recipe
 ) -> None:
-    folder = run(first_layout, "random_weights", 0, root=tmp_path, **OPTIONS)
+    folder = train_one(first_layout, "random_weights", 0, root=tmp_path)
     config = config_of(folder)
     assert (config["trained"]["stride"], config["trained"]["weights"]) == ("1x1", "")
     assert "weights" not in config, "none were loaded"
     method: Any = restore(folder, CPU)[0]
     assert method.network.layer2[0].conv1.stride == (2, 2)
     Path(first_layout.weights).unlink()
-    run(first_layout, "random_weights", 0, root=tmp_path, **OPTIONS)  # found finished, not refused
+    train_one(first_layout, "random_weights", 0, root=tmp_path)  # found finished, not refused
     with pytest.raises(FileNotFoundError, match="no file of weights"):
-        run(first_layout, "random_weights", 1, root=tmp_path, **OPTIONS)
+        train_one(first_layout, "random_weights", 1, root=tmp_path)
 
 
 def test_a_stopped_run_goes_on_from_its_own_weights_and_data_only(
     tmp_path: Path, first_layout: Recipe
 ) -> None:
     """Else it would have learnt from two data sets, and its folder would name the second."""
-    folder = run(first_layout, "batchformer", 0, root=tmp_path, **OPTIONS)
+    folder = train_one(first_layout, "batchformer", 0, root=tmp_path)
     (folder / "result.json").unlink()
     before = (folder / "config.json").read_text()
     config = json.loads(before)
@@ -225,12 +231,12 @@ def test_a_stopped_run_goes_on_from_its_own_weights_and_data_only(
     ):
         (folder / "config.json").write_text(json.dumps({**config, **changed}))
         with pytest.raises(ValueError, match=f"other data or weights: {words}[^;]*$"):
-            run(first_layout, "batchformer", 0, root=tmp_path, **OPTIONS)
+            train_one(first_layout, "batchformer", 0, root=tmp_path)
         assert json.loads((folder / "config.json").read_text()) == {**config, **changed}
     moved = {"weights": {**config["weights"], "file": "elsewhere"}}
     facts = {"data": {**config["data"], "remarks": ["other words"]}}
     (folder / "config.json").write_text(json.dumps({**config, **moved, **facts}))
-    run(first_layout, "batchformer", 0, root=tmp_path, **OPTIONS)
+    train_one(first_layout, "batchformer", 0, root=tmp_path)
 
 
 def started_from(recipe: Recipe) -> Recipe:
@@ -239,13 +245,13 @@ def started_from(recipe: Recipe) -> Recipe:
 
 
 def test_runs_that_start_from_a_run_stride_as_it_does(tmp_path: Path, first_layout: Recipe) -> None:
-    run(first_layout, "baseline", 0, root=tmp_path, **OPTIONS)
+    train_one(first_layout, "baseline", 0, root=tmp_path)
     second = started_from(first_layout)
-    folder = run(second, "baseline", 0, root=tmp_path, **OPTIONS)
+    folder = train_one(second, "baseline", 0, root=tmp_path)
     method: Any = restore(folder, CPU)[0]
     assert method.network.layer2[0].conv1.stride == (2, 2)
     shutil.rmtree(tmp_path / "demo")
-    run(second, "baseline", 0, root=tmp_path, **OPTIONS)  # found finished, not refused
+    train_one(second, "baseline", 0, root=tmp_path)  # found finished, not refused
     method = restore(folder, CPU)[0]
     assert method.network.layer2[0].conv1.stride == (2, 2)
 
@@ -253,25 +259,25 @@ def test_runs_that_start_from_a_run_stride_as_it_does(tmp_path: Path, first_layo
 def test_a_run_is_not_kept_when_its_start_was_trained_otherwise(tmp_path: Path) -> None:
     """Else a probe would show the scores of features that are gone."""
     second = short().changed(name="second", method="crt", start="demo/baseline")
-    run(short(), "baseline", 0, root=tmp_path, **OPTIONS)
-    folder = run(second, "baseline", 0, root=tmp_path, **OPTIONS)
+    train_one(short(), "baseline", 0, root=tmp_path)
+    folder = train_one(second, "baseline", 0, root=tmp_path)
     shutil.rmtree(tmp_path / "demo")
-    run(short(log_every=6), "baseline", 0, root=tmp_path, **OPTIONS)
-    run(second, "baseline", 0, root=tmp_path, **OPTIONS)  # of a start that is the same
+    train_one(short(log_every=6), "baseline", 0, root=tmp_path)
+    train_one(second, "baseline", 0, root=tmp_path)  # of a start that is the same
     shutil.rmtree(tmp_path / "demo")
-    run(short(updates=9), "baseline", 0, root=tmp_path, **OPTIONS)
+    train_one(short(updates=9), "baseline", 0, root=tmp_path)
     for trace in ("", "result.json"):  # finished, and stopped
         if trace:
             (folder / trace).unlink()
         with pytest.raises(ValueError, match=r"start has been .*train\.updates was 6, is 9"):
-            run(second, "baseline", 0, root=tmp_path, **OPTIONS)
+            train_one(second, "baseline", 0, root=tmp_path)
 
 
 def test_a_start_of_another_stride_is_refused(tmp_path: Path, first_layout: Recipe) -> None:
-    run(first_layout.changed(weights=""), "baseline", 0, root=tmp_path, **OPTIONS)
+    train_one(first_layout.changed(weights=""), "baseline", 0, root=tmp_path)
     second = started_from(first_layout).changed(stride="1x1")
     with pytest.raises(ValueError, match="seed0 says 3x3, the recipe says 1x1"):
-        run(second, "baseline", 0, root=tmp_path, **OPTIONS)
+        train_one(second, "baseline", 0, root=tmp_path)
 
 
 def test_weights_of_a_try_in_which_nothing_was_trained_are_forgotten(tmp_path: Path) -> None:
@@ -290,9 +296,7 @@ def test_weights_of_a_try_in_which_nothing_was_trained_are_forgotten(tmp_path: P
 
 
 def trained(run: Run) -> Evaluation:
-    run.begin()
-    options: dict[str, Any] = {"quiet": True, "wandb": None, "draw_bar": True}
-    steps = run.training(run.feed(), StopRequest(), **options)
+    steps = begun(run)
     while True:
         try:
             next(steps)
@@ -335,18 +339,13 @@ COMMAND = [
 ]
 
 
-@pytest.fixture(scope="module")
-def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("unbroken")
-    cli.main([*COMMAND, "--runs", str(place)])
-    return place / "demo/batchformer/seed0"
-
-
 # SIGKILL at random moments, inside writes too, is in tests/reliability.
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_killed_process_resumed_equals_an_unbroken_one(
-    tmp_path: Path, unbroken: Path, number: signal.Signals
+# SIGTERM is in test_job.py, and with several ranks in test_torchrun.py.
+def test_a_process_stopped_by_ctrl_c_and_resumed_equals_an_unbroken_one(
+    tmp_path: Path,
 ) -> None:
+    cli.main([*COMMAND, "--runs", str(tmp_path / "whole")])
+    unbroken = tmp_path / "whole/demo/batchformer/seed0"
     for attempt in range(5):  # on a busy machine it may end before the signal comes
         runs = tmp_path / str(attempt)
         command, folder = [*COMMAND, "--runs", str(runs)], runs / "demo/batchformer/seed0"
@@ -356,16 +355,15 @@ def test_a_killed_process_resumed_equals_an_unbroken_one(
             assert time.monotonic() < deadline
             time.sleep(0.002)
         with suppress(ProcessLookupError):
-            os.kill(process.pid or 0, number)
+            os.kill(process.pid or 0, signal.SIGINT)
         if code := finish(process):
             break
-    assert code in (-number, 128 + number) and not (folder / "result.json").exists()
+    assert code in (-signal.SIGINT, 128 + signal.SIGINT) and not (folder / "result.json").exists()
 
     assert finish(start(command, tmp_path / "log")) == 0
     assert records_of(folder) == records_of(unbroken)
     assert metrics_of(folder) == metrics_of(unbroken)
-    states = [restore(one, CPU)[0].state_dict() for one in (folder, unbroken)]
-    assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])
+    assert same(state_of(folder), state_of(unbroken))
 
 
 def test_a_re_weighting_that_will_never_come_is_told_before_training(
@@ -374,7 +372,5 @@ def test_a_re_weighting_that_will_never_come_is_told_before_training(
     for method, told in (("balanced_softmax", False), ("ldam", True)):
         changed = short().changed(method=method)
         one = Run.below(tmp_path / method, changed, "baseline", 0, CPU)
-        one.begin()
-        options: dict[str, Any] = {"quiet": False, "wandb": None, "draw_bar": True}
-        next(one.training(one.feed(), StopRequest(), **options))
+        next(begun(one, quiet=False))
         assert ("re-weighting begins with epoch 160" in capsys.readouterr().err) == told

@@ -9,7 +9,6 @@ import signal
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from functools import partial
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,8 @@ import pytest
 
 from batchformer.lab.engine.checkpoint import load_newest
 from batchformer.lab.runs.compare import several_machines
-from helpers.lab_runs import held_by_another
-from soak.nodes import free_port
+from helpers.lab_runs import bytes_of, held_by_another
+from soak.nodes import start_ranks
 from soak.processes import finish, start
 
 #: So many that a process can be stopped before the last.
@@ -52,10 +51,6 @@ def first_checkpoint(folder: Path, *processes: BaseProcess) -> None:
         os.kill(process.pid or 0, signal.SIGSTOP)
 
 
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
 def refused(folder: Path, code: int, said: str) -> None:
     """In words that name the folder, the reason and the way out."""
     assert code == 1 and "Traceback" not in said, said
@@ -67,7 +62,7 @@ def test_the_second_is_refused_others_go_on_and_so_does_a_killed_one(tmp_path: P
     runs, folder = tmp_path / "runs", tmp_path / "runs/demo/baseline/seed0"
     first = start([*train(runs), *OPTIONS], tmp_path / "first.out")
     first_checkpoint(folder, first)
-    before = contents(folder)
+    before = bytes_of(folder)
     others = {  # all at once: each takes as long as the others
         "second": [*train(runs), *OPTIONS],
         "third": ["compare", "demo", "--seeds", "1", "--runs", str(runs), *OPTIONS],
@@ -80,7 +75,7 @@ def test_the_second_is_refused_others_go_on_and_so_does_a_killed_one(tmp_path: P
     for name in ("second", "third"):
         refused(folder, codes[name], said[name])
     assert codes["other seed"] == codes["reader"] == 0, said
-    assert contents(folder) == before and not (runs / "demo/batchformer").exists()
+    assert bytes_of(folder) == before and not (runs / "demo/batchformer").exists()
 
     first.kill()
     assert finish(first) == -signal.SIGKILL
@@ -107,33 +102,22 @@ def test_one_run_of_many_is_enough_to_be_refused(tmp_path: Path) -> None:
     assert left == {"compare", "sweep", ".seed0.lock", ".seed1.lock"}
 
 
-def as_rank(rank: int, port: int) -> None:
-    """What ``torchrun`` tells one of two ranks."""
-    told = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2}
-    os.environ.update({name: str(value) for name, value in told.items()})
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-
-
-def ranks(command: list[str], output: Path) -> list[BaseProcess]:
-    port = free_port()
-    return [start(command, output, partial(as_rank, rank, port)) for rank in range(2)]
-
-
 def test_of_several_ranks_the_first_holds_the_lock_for_all(tmp_path: Path) -> None:
     runs, folder = tmp_path / "runs", tmp_path / "runs/demo/baseline/seed0"
     command = [*train(runs), *OPTIONS]
-    both = ranks(command, tmp_path / "both.out")
+    both = start_ranks(command, [tmp_path / "both.out"] * 2)
     first_checkpoint(folder, *both)
-    before = contents(runs)
-    others = [*ranks(command, tmp_path / "others.out"), start(command, tmp_path / "one.out")]
+    before = bytes_of(runs)
+    others = start_ranks(command, [tmp_path / "others.out"] * 2)
+    others.append(start(command, tmp_path / "one.out"))
     assert [finish(process) for process in others] == [1, 1, 1]
     for output in ("others.out", "one.out"):
         refused(folder, 1, (tmp_path / output).read_text())
-    assert contents(runs) == before
+    assert bytes_of(runs) == before
     for process in both:
         process.kill()
         finish(process)
-    again = ranks(command, tmp_path / "again.out")
+    again = start_ranks(command, [tmp_path / "again.out"] * 2)
     assert [finish(process) for process in again] == [0, 0]
     assert (folder / "result.json").exists()
 

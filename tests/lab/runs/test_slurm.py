@@ -10,12 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.engine.interrupt import Interrupted
 from batchformer.lab.runs.cluster import JobConfig
-from batchformer.lab.runs.compare import run as train
 from batchformer.lab.runs.compare import runs_of_comparison
 from batchformer.lab.runs.folder import RECORD, not_begun
 from batchformer.lab.runs.launch import (
@@ -25,7 +23,7 @@ from batchformer.lab.runs.launch import (
     wait_for,
 )
 from batchformer.lab.runs.run import Run
-from helpers.lab_runs import short
+from helpers.lab_runs import short, train_one
 
 ARMS, SEEDS = ("baseline", "batchformer"), (0, 1)
 
@@ -94,8 +92,8 @@ def test_what_is_written_for_a_job_is_small_and_plain(cluster: Path, tmp_path: P
 def test_a_run_is_not_submitted_twice(
     cluster: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    recipe, cpu = short(), torch.device("cpu")
-    train(recipe, "baseline", 0, root=tmp_path, device=cpu, quiet=True)  # finished before
+    recipe = short()
+    train_one(recipe, "baseline", 0, root=tmp_path)  # finished before
     runs, launch = runs_of_comparison(recipe, ARMS, SEEDS, tmp_path), launch_in(tmp_path)
     assert [job.job_id for _, job in submit(launch, runs)] == ["4242_0", "4242_1", "4242_2"]
     assert "1 of 4 runs have finished." in capsys.readouterr().out
@@ -138,7 +136,7 @@ def test_a_run_that_diverged_is_submitted_again_only_with_other_settings(
 def test_nothing_is_submitted_where_all_have_finished(
     cluster: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    train(short(), "baseline", 0, root=tmp_path, device=torch.device("cpu"), quiet=True)
+    train_one(short(), "baseline", 0, root=tmp_path)
     runs = runs_of_comparison(short(), ("baseline",), (0,), tmp_path)
     assert submit(launch_in(tmp_path), runs) == []
     assert capsys.readouterr().out == "1 of 1 runs have finished.\n"
@@ -153,7 +151,7 @@ def test_what_cannot_be_trained_is_refused_before_it_is_queued(
     words = r"needs the network of (digits_recognition)/baseline seed0.*batchformer train \1 --arm"
     with pytest.raises(FileNotFoundError, match=words):
         submit(launch_in(tmp_path), runs)
-    train(short(), "baseline", 0, root=tmp_path, device=torch.device("cpu"), quiet=True)
+    train_one(short(), "baseline", 0, root=tmp_path)
     with pytest.raises(ValueError, match=r"train\.updates was 6, is 5"):
         submit(launch_in(tmp_path), runs_of_comparison(short(updates=5), ARMS, SEEDS, tmp_path))
     assert not (cluster / "calls").exists()

@@ -14,15 +14,13 @@ from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.models.networks import digits_net
 from batchformer.lab.recipes.small import demo
-from batchformer.lab.runs.compare import run
 from batchformer.lab.runs.folder import write_json
 from batchformer.lab.runs.load_run import restore, restore_deployed
 from batchformer.lab.runs.run import Run
 from batchformer.lab.runs.source_runs import require_finished, trained_network, training_hash
-from helpers.lab_runs import compare
+from helpers.lab_runs import compare, train_one
 
 CPU = torch.device("cpu")
-OPTIONS: dict[str, Any] = {"device": CPU, "quiet": True}
 
 
 def first(**train: Any) -> Recipe:
@@ -37,10 +35,10 @@ def second(method: str, start: str = "demo", **changes: Any) -> Recipe:
 
 def test_a_run_starts_from_the_network_of_the_same_arm_and_seed(tmp_path: Path) -> None:
     for arm in ("baseline", "batchformer"):
-        run(first(), arm, 1, root=tmp_path, **OPTIONS)
+        train_one(first(), arm, 1, root=tmp_path)
     states = {}
     for arm in ("baseline", "batchformer"):
-        folder = run(second("crt"), arm, 1, root=tmp_path, **OPTIONS)
+        folder = train_one(second("crt"), arm, 1, root=tmp_path)
         start = trained_network(tmp_path / f"demo/{arm}/seed1")
         method, _, _ = restore(folder, CPU)
         states[arm] = method.network.state_dict()  # type: ignore[union-attr]
@@ -56,10 +54,10 @@ def test_what_starts_from_batchformer_inside_a_network_gets_the_plain_network(
     tmp_path: Path,
 ) -> None:
     inside = first(ema=0.5).changed(module=ModuleConfig(at=("hidden",)))
-    source = run(inside, "batchformer", 0, root=tmp_path, **OPTIONS)
+    source = train_one(inside, "batchformer", 0, root=tmp_path)
     start, plain = trained_network(source), digits_net(10)
     assert start.keys() == plain.state_dict().keys()
-    folder = run(second("crt"), "batchformer", 0, root=tmp_path, **OPTIONS)
+    folder = train_one(second("crt"), "batchformer", 0, root=tmp_path)
     state = restore(folder, CPU)[0].network.state_dict()  # type: ignore[union-attr]
     assert torch.equal(state["hidden.weight"], start["hidden.weight"])
     deployed, _ = restore_deployed(source, CPU)
@@ -68,9 +66,9 @@ def test_what_starts_from_batchformer_inside_a_network_gets_the_plain_network(
 
 
 def test_a_named_arm_serves_every_arm(tmp_path: Path) -> None:
-    run(first(), "baseline", 0, root=tmp_path, **OPTIONS)
+    train_one(first(), "baseline", 0, root=tmp_path)
     recipe = second("lws", start="demo/baseline")
-    folders = list(compare(recipe, ["baseline", "batchformer"], [0], root=tmp_path, **OPTIONS))
+    folders = list(compare(recipe, ["baseline", "batchformer"], [0], root=tmp_path))
     start = trained_network(tmp_path / "demo/baseline/seed0")
     for folder in folders:
         state = restore(folder, CPU)[0].network.state_dict()  # type: ignore[union-attr]
@@ -79,15 +77,15 @@ def test_a_named_arm_serves_every_arm(tmp_path: Path) -> None:
 
 
 def test_tau_norm_is_of_the_trained_weights_also_after_restoring(tmp_path: Path) -> None:
-    run(first(), "batchformer", 0, root=tmp_path, **OPTIONS)
-    folder = run(second("tau_norm"), "batchformer", 0, root=tmp_path, **OPTIONS)
+    train_one(first(), "batchformer", 0, root=tmp_path)
+    folder = train_one(second("tau_norm"), "batchformer", 0, root=tmp_path)
     weight = trained_network(tmp_path / "demo/batchformer/seed0")["fc.weight"]
     got = restore(folder, CPU)[0].network.fc.weight  # type: ignore[union-attr]
     torch.testing.assert_close(got, weight / weight.norm(dim=1, keepdim=True))
 
 
 def test_an_average_of_weights_is_what_others_start_from(tmp_path: Path) -> None:
-    folder = run(first(ema=0.5), "baseline", 0, root=tmp_path, **OPTIONS)
+    folder = train_one(first(ema=0.5), "baseline", 0, root=tmp_path)
     evaluated = restore(folder, CPU)[0].network.state_dict()  # type: ignore[union-attr]
     start = trained_network(folder)
     assert set(start) == set(evaluated)
@@ -95,20 +93,20 @@ def test_an_average_of_weights_is_what_others_start_from(tmp_path: Path) -> None
 
 
 def test_a_missing_run_is_answered_with_the_command_before_any_work(tmp_path: Path) -> None:
-    run(first(), "baseline", 3, root=tmp_path, **OPTIONS)
+    train_one(first(), "baseline", 3, root=tmp_path)
     words = f"batchformer train demo --arm batchformer --seed 3 --runs {tmp_path}"
     with pytest.raises(FileNotFoundError, match=words):
-        list(compare(second("crt"), ["baseline", "batchformer"], [3], root=tmp_path, **OPTIONS))
+        list(compare(second("crt"), ["baseline", "batchformer"], [3], root=tmp_path))
     assert not (tmp_path / "demo_crt").exists()
 
 
 def test_another_training_set_is_refused(tmp_path: Path) -> None:
-    folder = run(first(), "baseline", 0, root=tmp_path, **OPTIONS)
+    folder = train_one(first(), "baseline", 0, root=tmp_path)
     with pytest.raises(ValueError, match="another training set"):
         require_finished(folder, "0" * 64)
     other = second("crt", data={"ratio": 20.0})
     with pytest.raises(ValueError, match="another training set"):
-        run(other, "baseline", 0, root=tmp_path, **OPTIONS)
+        train_one(other, "baseline", 0, root=tmp_path)
 
 
 def test_another_test_set_is_no_reason_to_refuse(tmp_path: Path) -> None:
@@ -128,10 +126,10 @@ def test_a_finished_run_without_checkpoints_is_named(tmp_path: Path) -> None:
 def test_a_run_does_not_start_from_itself(tmp_path: Path) -> None:
     recipe = first().changed(start="demo/baseline")
     with pytest.raises(ValueError, match="would start from itself"):
-        run(recipe, "baseline", 0, root=tmp_path, **OPTIONS)
+        train_one(recipe, "baseline", 0, root=tmp_path)
     taught = first().changed(method="ride", teacher="demo")
     with pytest.raises(ValueError, match=r"would be its own teacher: .* by --teacher") as refused:
-        run(taught, "baseline", 0, root=tmp_path, **OPTIONS)
+        train_one(taught, "baseline", 0, root=tmp_path)
     assert "--weights" not in str(refused.value), "no file takes the place of a teacher"
 
 
@@ -139,14 +137,14 @@ def test_two_stages_of_one_recipe_are_told_what_works(tmp_path: Path) -> None:
     """Another recipe of the method, which starts from the same runs; or a file, elsewhere."""
     refusal = r"start from itself.*batchformer compare cifar100_lt_crt\..*export RUN --to FILE\.pth"
     with pytest.raises(ValueError, match=refusal):
-        run(second("crt", name="demo"), "baseline", 0, root=tmp_path, **OPTIONS)
-    run(first(), "baseline", 0, root=tmp_path, **OPTIONS)
+        train_one(second("crt", name="demo"), "baseline", 0, root=tmp_path)
+    train_one(first(), "baseline", 0, root=tmp_path)
     other = second("crt", name="cifar100_lt_crt")
-    run(other, "baseline", 0, root=tmp_path, **OPTIONS)
+    train_one(other, "baseline", 0, root=tmp_path)
     exported = tmp_path / "demo.pth"
     torch.save(dict(trained_network(tmp_path / "demo/baseline/seed0")), exported)
     by_file = second("crt", name="demo", start="", weights=str(exported))
-    folder = run(by_file, "baseline", 0, root=tmp_path / "other", **OPTIONS)
+    folder = train_one(by_file, "baseline", 0, root=tmp_path / "other")
     results = [
         path / "figures.npz" for path in (folder, tmp_path / "cifar100_lt_crt/baseline/seed0")
     ]
@@ -168,15 +166,15 @@ def test_names_that_nothing_has_are_answered_with_near_ones(
 ) -> None:
     recipe = second("ride", **{"start": "", role: name})
     with pytest.raises(ValueError, match=words):
-        run(recipe, "baseline", 0, root=tmp_path, **OPTIONS)
+        train_one(recipe, "baseline", 0, root=tmp_path)
 
 
 def test_runs_under_names_of_their_own_can_be_started_from(tmp_path: Path) -> None:
-    run(first().changed(name="mine"), "baseline", 0, root=tmp_path, **OPTIONS)
-    folder = run(second("crt", start="mine"), "baseline", 0, root=tmp_path, **OPTIONS)
+    train_one(first().changed(name="mine"), "baseline", 0, root=tmp_path)
+    folder = train_one(second("crt", start="mine"), "baseline", 0, root=tmp_path)
     assert (folder / "result.json").exists()
     with pytest.raises(FileNotFoundError, match="batchformer train mine --arm baseline --seed 1"):
-        run(second("crt", start="mine"), "baseline", 1, root=tmp_path, **OPTIONS)
+        train_one(second("crt", start="mine"), "baseline", 1, root=tmp_path)
 
 
 def test_sources(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 import weakref
 from pathlib import Path
@@ -14,6 +13,13 @@ from torch import Tensor
 
 from batchformer.lab.config.data import PairConfig
 from batchformer.lab.config.training import TrainConfig
+from batchformer.lab.data.sets.pairs import (
+    PHASES,
+    PairImage,
+    Phase,
+    read_pairs,
+    write_pair_table,
+)
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.metrics.compositional import CompositionalScores
@@ -25,27 +31,19 @@ CPU = torch.device("cpu")
 SIDE = 16
 #: Seen in training; unseen in validation; unseen in the test.
 SEEN = [("old", "cat"), ("old", "dog"), ("wet", "cat")]
-UNSEEN = {"val": ("wet", "dog"), "test": ("dry", "dog")}
+UNSEEN: dict[Phase, tuple[str, str]] = {"val": ("wet", "dog"), "test": ("dry", "dog")}
 
 
 @pytest.fixture
 def table(tmp_path: Path) -> Path:
-    rows, level = [], 0
-    shown = [
-        (pair, split) for pair in [*SEEN, ("red", "cat")] for split in ("train", "val", "test")
-    ]
+    shown = [(pair, split) for pair in [*SEEN, ("red", "cat")] for split in PHASES]
     shown += [(pair, split) for split, pair in UNSEEN.items()]
-    for (attribute, thing), split in shown:
-        for _ in range(3):
-            name = f"{level}.png"
-            save_plain(tmp_path / name, level, SIDE, SIDE)
-            rows.append([name, attribute, thing, split])
-            level += 1
+    rows: list[PairImage] = []
+    for pair, split in shown * 3:
+        rows.append(PairImage(f"{len(rows)}.png", *pair, split))
+        save_plain(tmp_path / rows[-1].image, len(rows) - 1, SIDE, SIDE)
     path = tmp_path / "pairs.csv"
-    with path.open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["image", "attribute", "object", "split"])
-        writer.writerows(rows)
+    write_pair_table(path, rows)
     words = {"old": "1 0 0", "wet": "0 1 0", "red": "0 0 1", "dry": "1 0 1"}
     words |= {"cat": "1 1 0", "hound": "0 1 1"}
     (tmp_path / "vectors.txt").write_text("\n".join(f"{w} {v}" for w, v in words.items()) + "\n")
@@ -209,15 +207,12 @@ def test_facts(table: Path) -> None:
 
 def without(table: Path, lacking: str) -> Path:
     """The table without some or all images of validation."""
-    with table.open(newline="") as file:
-        header, *rows = csv.reader(file)
 
     def dropped(pair: tuple[str, str]) -> bool:
         return lacking == "images" or (lacking == "unseen pairs") == (pair == UNSEEN["val"])
 
-    kept = [row for row in rows if row[3] != "val" or not dropped((row[1], row[2]))]
-    with table.open("w", newline="") as file:
-        csv.writer(file).writerows([header, *kept])
+    rows = read_pairs(table)
+    write_pair_table(table, [r for r in rows if r.split != "val" or not dropped(r.pair)])
     return table
 
 

@@ -16,7 +16,7 @@ from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.tasks.base import load
 from batchformer.lab.tasks.detection import DetectionTask
-from helpers.data_files import save_plain
+from helpers.data_files import Written, save_plain, save_voc
 
 CPU = torch.device("cpu")
 TRAIN = TrainConfig(batch_size=2, workers=0)
@@ -25,23 +25,15 @@ TRAIN = TrainConfig(batch_size=2, workers=0)
 @pytest.fixture(scope="module")
 def task(tmp_path_factory: pytest.TempPathFactory) -> DetectionTask:
     """Two images to train on and three to score, the last without an object."""
-    root = tmp_path_factory.mktemp("VOCdevkit") / "VOC2007"
-    for below in ("Annotations", "ImageSets/Main"):
-        (root / below).mkdir(parents=True)
-    objects = {"a": 1, "b": 2, "c": 2, "d": 1, "e": 0}
-    for number, (name, count) in enumerate(objects.items()):
-        save_plain(root / "JPEGImages" / f"{name}.jpg", 90, 40 + number, 60 - 3 * number)
-        body = "".join(
-            f"<object><name>{'nut' if k else 'bolt'}</name><difficult>{k}</difficult><bndbox>"
-            f"<xmin>{3 + 9 * k}</xmin><ymin>{5 + k}</ymin><xmax>{20 + 9 * k}</xmax>"
-            f"<ymax>{30 + k}</ymax></bndbox></object>"
-            for k in range(count)
-        )
-        (root / "Annotations" / f"{name}.xml").write_text(f"<annotation>{body}</annotation>")
-    (root / "ImageSets/Main/trainval.txt").write_text("a\nb\n")
-    (root / "ImageSets/Main/test.txt").write_text("c\nd\ne\n")
+    root = tmp_path_factory.mktemp("VOCdevkit")
+    for number, name in enumerate("abcde"):
+        path = root / f"VOC2007/JPEGImages/{name}.jpg"
+        save_plain(path, 90, 40 + number, 60 - 3 * number)
+    both: list[Written] = [("bolt", (3, 5, 20, 30), 0), ("nut", (12, 6, 29, 31), 1)]
+    tested = {"c": both, "d": both[:1], "e": []}
+    save_voc(root, {"2007/trainval": {"a": both[:1], "b": both}, "2007/test": tested})
     config = DetectionConfig(
-        root=str(root.parent),
+        root=str(root),
         trained_on=("2007/trainval",),
         shorter=(24, 32),
         shorter_at_test=36,

@@ -14,6 +14,7 @@ from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.tasks.generalized import GeneralizedTask
+from helpers.data_files import feature_rows
 
 CPU = torch.device("cpu")
 CLASSES, EACH = 6, 10
@@ -22,22 +23,12 @@ CLASSES, EACH = 6, 10
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     """Six classes of ten rows; 0 to 3 are seen, 3 of them for validation; 4 and 5 are unseen."""
-    labels = np.repeat(np.arange(CLASSES), EACH)
-    rows = np.arange(CLASSES * EACH)
-    first = rows % EACH < 7
-    path = tmp_path / "mine.npz"
-    features = np.eye(CLASSES, dtype=np.float16)[labels] + 0.01 * (rows % EACH)[:, None]
-    features[0, 4:] = 0.9  # channels are scaled by their range in training, and these had none
-    np.savez(
-        path,
-        features=features.astype(np.float16),
-        labels=labels,
-        att=np.eye(CLASSES),
-        trainval_loc=rows[(labels < 4) & first],
-        test_seen_loc=rows[(labels < 4) & ~first],
-        test_unseen_loc=rows[labels >= 4],
-        val_classes=np.array([3]),
-    )
+    rows, path = feature_rows(CLASSES, EACH, unseen=2, tested=3), tmp_path / "mine.npz"
+    number = np.arange(CLASSES * EACH) % EACH
+    features = np.eye(CLASSES)[rows["labels"]] + 0.01 * number[:, None]
+    features[3, 4:] = 0.9  # channels are scaled by their range in training, and these had none
+    features = features.astype(np.float16)
+    np.savez(path, features=features, att=np.eye(CLASSES), val_classes=np.array([3]), **rows)
     return path
 
 

@@ -6,7 +6,6 @@ import dataclasses
 import multiprocessing
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -17,14 +16,11 @@ from batchformer.lab.data.feeds.loader import FileFeed
 from batchformer.lab.data.feeds.memory import ExtendedFeed, close
 from batchformer.lab.data.feeds.order import Steps
 from batchformer.lab.data.feeds.samplers import Shuffle
-from batchformer.lab.data.files.decode import DamagedImageError
-from batchformer.lab.data.files.image_files import ImageFiles
 from batchformer.lab.data.sets import image_layouts
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optimizer_step import OptimizerStep
-from batchformer.lab.tasks.base import image_feed
 from batchformer.lab.tasks.image_files import ImageFileTask
-from helpers.data_files import save_noise, save_plain
+from helpers.data_files import save_plain
 
 CPU = torch.device("cpu")
 SIZES = {"a": 12, "b": 6, "c": 2}
@@ -96,20 +92,6 @@ def test_batches(task: ImageFileTask) -> None:
     assert shown.sort().values.tolist() == list(range(20))
     again = task.feed(dataclasses.replace(IN_PROCESS, drop_last=True), seed=5)
     assert again.per_epoch == 3 and torch.equal(again.batch(1)["x"], batches[1]["x"])
-
-
-def test_a_damaged_file_is_treated_as_asked(task: ImageFileTask, tmp_path: Path) -> None:
-    for number in range(7):
-        save_noise(tmp_path / f"class{number % 2}" / f"{number}.png", np.random.default_rng(0))
-    files = ImageFiles.from_folder(tmp_path)
-    (tmp_path / files.paths[0]).write_bytes(b"no image")
-    view, train = task.training_views()[0], TrainConfig(batch_size=7, workers=0)
-    feed = image_feed(files, view, dataclasses.replace(train, damaged="skip"), 5, CPU)
-    with pytest.warns(RuntimeWarning):
-        assert len(feed.batch(0)["y"]) == 7
-    assert [*feed.damaged] == ["class0/0.png"]
-    with pytest.raises(DamagedImageError):
-        image_feed(files, view, train, 5, CPU).batch(0)
 
 
 def test_balanced_batches_beside_and_both_feeds_closed(task: ImageFileTask) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +24,10 @@ from batchformer.lab.data.feeds.detection import (
 from batchformer.lab.data.feeds.order import Steps
 from batchformer.lab.data.feeds.samplers import Shuffle
 from batchformer.lab.data.files.decode import decode
-from batchformer.lab.data.files.image_files import ImageFiles
 from batchformer.lab.data.sets.voc import BoxedImage
 from batchformer.nn.randomness import generator
+from helpers.data_files import noise_files
+from helpers.lab_runs import same
 
 LENGTHS = (24, 32, 40)
 ORDER = Steps(Shuffle(7, seed=0), 3, drop_last=True)
@@ -97,9 +98,7 @@ def test_boxes_are_cut_at_the_border_and_empty_ones_left_out() -> None:
 
 
 @pytest.fixture(scope="module")
-def images(
-    tmp_path_factory: pytest.TempPathFactory, noise_files: Callable[..., ImageFiles]
-) -> list[BoxedImage]:
+def images(tmp_path_factory: pytest.TempPathFactory) -> list[BoxedImage]:
     """Seven images of different sizes, the n-th with n + 1 objects."""
     sizes = [(20 + 3 * number, 48 - 2 * number) for number in range(7)]
     files = noise_files(tmp_path_factory.mktemp("images"), sizes)
@@ -115,15 +114,6 @@ def images(
 def feed_of(images: Sequence[BoxedImage], **changes: Any) -> DetectionFeed:
     options: dict[str, Any] = {"order": ORDER, "seed": 0, "workers": 0}
     return DetectionFeed(images, LENGTHS, 60, **{**options, **changes})
-
-
-def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    def tensors(batch: dict[str, Any]) -> list[Tensor]:
-        parts = [t for v in batch.values() for t in (v if isinstance(v, list) else [v])]
-        return [torch.as_tensor(part) for part in parts]
-
-    pairs = zip(tensors(one), tensors(other), strict=True)
-    return list(one) == list(other) and all(torch.equal(a, b) for a, b in pairs)
 
 
 def test_a_batch_is_what_its_parts_make(images: list[BoxedImage]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +24,8 @@ from batchformer.lab.data.files.decode import DamagedImageError, decode
 from batchformer.lab.data.files.image_files import ImageFiles
 from batchformer.lab.data.transforms import IMAGENET, ColorJitter, Compose, RandomFlip
 from batchformer.nn.randomness import generator
+from helpers.data_files import noise_files
+from helpers.lab_runs import same
 
 if TYPE_CHECKING:
     from batchformer.lab.engine.method import Batches
@@ -32,11 +34,10 @@ IMAGES = 11
 SEED = 3
 SHUFFLED = Steps(Shuffle(IMAGES, SEED), 4)
 CENTRE = ResizeCentreCrop(16, shorter=20)
-Writer = Callable[..., ImageFiles]
 
 
 @pytest.fixture
-def files(tmp_path: Path, noise_files: Writer) -> ImageFiles:
+def files(tmp_path: Path) -> ImageFiles:
     return noise_files(tmp_path, [(40, 50 + number) for number in range(IMAGES)], classes=3)
 
 
@@ -74,10 +75,6 @@ def feed(
 ) -> FileFeed:
     made = FileFeed(files, RandomResizedCrop(16), Shift(), order, SEED, workers=workers, **options)
     return opened.enter_context(closing(made))
-
-
-def same(a: dict[str, Any], b: dict[str, Any]) -> bool:
-    return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
 
 
 @pytest.mark.parametrize("sides", [(16,), (16, 8)])
@@ -238,7 +235,7 @@ def test_batches_on_the_gpu_are_those_of_the_cpu(
 
 
 def test_images_of_one_size_are_kept_as_they_are(
-    tmp_path: Path, noise_files: Writer, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loader, "READ", 3)
     files = noise_files(tmp_path, [(12, 12)] * 7, classes=3)
@@ -249,7 +246,7 @@ def test_images_of_one_size_are_kept_as_they_are(
         assert np.array_equal(image.permute(1, 2, 0).numpy(), pixels)
 
 
-def test_images_that_cannot_be_kept_are_named(tmp_path: Path, noise_files: Writer) -> None:
+def test_images_that_cannot_be_kept_are_named(tmp_path: Path) -> None:
     files = noise_files(tmp_path, [(12, 12), (12, 12), (12, 13), (14, 14)])
     with pytest.raises(ValueError, match=r"class0/02.png is 12 x 13, but class0/00.png is 12 x 12"):
         read_all(files, workers=0)

@@ -12,15 +12,11 @@ from hypothesis import strategies as st
 from batchformer.lab.data.feeds.memory import ExtendedFeed, FeatureFeed, Feed, close
 from batchformer.lab.data.feeds.order import DomainSteps, Order, Steps
 from batchformer.lab.data.feeds.samplers import Shuffle
-from batchformer.lab.data.sets.images import ImageSplit
 from batchformer.lab.data.transforms import digits_train
 from batchformer.nn.randomness import generator
+from helpers.data_files import grey_images
 
-SPLIT = ImageSplit(
-    torch.randint(0, 256, (23, 1, 8, 8), dtype=torch.uint8, generator=torch.Generator()),
-    torch.arange(23) % 5,
-)
-
+SPLIT = grey_images(23, classes=5)
 
 SHUFFLED = Steps(Shuffle(23, seed=0), 8)
 DOMAINS = DomainSteps(torch.arange(23) % 2, groups=2, each=3, seed=5, per_epoch=10)

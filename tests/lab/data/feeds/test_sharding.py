@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -22,10 +22,9 @@ from batchformer.lab.data.feeds.memory import FeatureFeed, Feed
 from batchformer.lab.data.feeds.order import DomainSteps, Steps
 from batchformer.lab.data.feeds.samplers import Shuffle
 from batchformer.lab.data.feeds.sharding import Share
-from batchformer.lab.data.files.image_files import ImageFiles
-from batchformer.lab.data.sets.images import ImageSplit
 from batchformer.lab.data.sets.voc import BoxedImage
 from batchformer.lab.data.transforms import IMAGENET, Compose, RandomFlip, digits_train
+from helpers.data_files import grey_images, noise_files
 
 
 @contextmanager
@@ -87,9 +86,7 @@ def test_a_rank_without_a_row_to_score_looks_at_the_first() -> None:
 
 
 def test_parts_of_a_feed_are_the_whole_with_its_augmentation() -> None:
-    images = torch.randint(0, 256, (22, 1, 8, 8), dtype=torch.uint8)
-    split = ImageSplit(images, torch.arange(22) % 10)
-    order = Steps(Shuffle(22, seed=1), 8)
+    split, order = grey_images(22), Steps(Shuffle(22, seed=1), 8)
     whole = Feed(split, digits_train(), order, seed=1)
     for accumulate, ranks in ((1, 3), (2, 3), (1, 2)):
         for step in range(4):  # the third has six images
@@ -108,9 +105,7 @@ def test_parts_of_a_feed_are_the_whole_with_its_augmentation() -> None:
                 assert torch.equal(joined, expected["index"])
 
 
-def test_each_rank_reads_its_own_files(
-    tmp_path: Path, noise_files: Callable[..., ImageFiles]
-) -> None:
+def test_each_rank_reads_its_own_files(tmp_path: Path) -> None:
     files = noise_files(tmp_path, [(20, 24)] * 7, classes=3)
     crop, flip = RandomResizedCrop(8), Compose((RandomFlip(), IMAGENET))
     how: dict[str, Any] = {"order": Steps(Shuffle(7, seed=0), 4), "seed": 0, "workers": 0}

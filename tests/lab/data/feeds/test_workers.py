@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -29,8 +29,7 @@ from batchformer.lab.data.feeds.workers import (
     usable_workers,
 )
 from batchformer.lab.data.files.decode import DamagedImageError, decode
-from batchformer.lab.data.files.image_files import ImageFiles
-from helpers.data_files import save_plain
+from helpers.data_files import noise_files, save_plain
 
 IMAGES = 6
 
@@ -197,7 +196,7 @@ SAMPLES = [40, 10, 30, 20, 0]
 
 
 @pytest.fixture
-def noise(tmp_path: Path, noise_files: Callable[..., ImageFiles]) -> Path:
+def noise(tmp_path: Path) -> Path:
     noise_files(tmp_path, [(20 + number, 31 - number) for number in range(5)])
     return tmp_path
 

@@ -13,35 +13,18 @@ import torch
 from batchformer.lab.config.data import DetectionConfig
 from batchformer.lab.data.sets.voc import VOC_CLASSES, load_voc, read_annotation
 from batchformer.lab.tasks.detection import DetectionTask
-from helpers.data_files import save_plain
+from helpers.data_files import Written, annotation, save_plain, save_voc
 
-#: Name, box as VOC writes it, difficult.
-Written = tuple[str, tuple[float, float, float, float], int]
 Lists = Mapping[str, Mapping[str, Sequence[Written]]]
 LISTS = (("2007/trainval",), ("2007/test",))
-
-
-def annotation(objects: Sequence[Written]) -> str:
-    body = "".join(
-        f"<object><name>{name}</name><difficult>{difficult}</difficult><bndbox><xmax>{box[2]}"
-        f"</xmax><xmin>{box[0]}</xmin><ymax>{box[3]}</ymax><ymin>{box[1]}</ymin></bndbox></object>"
-        for name, box, difficult in objects
-    )
-    return f"<annotation><filename>other.jpg</filename>{body}</annotation>"
 
 
 def tree(root: Path, lists: Lists) -> Path:
     """Lists as 2007/trainval of images, each with its objects; all images are grey."""
     for name, images in lists.items():
-        year, part = name.split("/")
-        folder = root / f"VOC{year}"
-        for below in ("Annotations", "ImageSets/Main"):
-            (folder / below).mkdir(parents=True, exist_ok=True)
-        for image, objects in images.items():
-            save_plain(folder / "JPEGImages" / f"{image}.jpg", 128, 30, 40)
-            (folder / "Annotations" / f"{image}.xml").write_text(annotation(objects))
-        (folder / "ImageSets" / "Main" / f"{part}.txt").write_text("\n".join([*images, ""]))
-    return root
+        for image in images:
+            save_plain(root / f"VOC{name.split('/')[0]}/JPEGImages/{image}.jpg", 128, 30, 40)
+    return save_voc(root, lists)
 
 
 BOX = (3, 4, 12, 20)

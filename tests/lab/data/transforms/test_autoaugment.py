@@ -30,8 +30,8 @@ from batchformer.lab.data.transforms.autoaugment import (
     timm_magnitudes,
 )
 from batchformer.lab.data.transforms.color import IDENTITY, OPERATIONS, apply_in_sequence
+from helpers.pixels import images, numbers
 
-Maker = Callable[..., Tensor]
 SPELLED = {"AutoContrast": "autocontrast", "ShearX": "shear_x", "ShearY": "shear_y"}
 SPELLED |= {"TranslateX": "translate_x", "TranslateY": "translate_y"}
 
@@ -110,7 +110,7 @@ def test_whole_policy_matches_torchvision(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize("magnitude", [0, 9, 30])
-def test_every_operation_matches_torchvision(magnitude: int, images: Maker) -> None:
+def test_every_operation_matches_torchvision(magnitude: int) -> None:
     space = tv.RandAugment()._augmentation_space(31, (32, 24))
     assert [name.lower() for name in space] == [name.replace("_", "") for name in CHOICES]
     choice, negative = torch.arange(14).repeat(2), torch.arange(28) >= 14
@@ -131,7 +131,7 @@ def test_every_operation_matches_torchvision(magnitude: int, images: Maker) -> N
     "kind", [partial(RandAugment, magnitude=20), partial(IncreasingRandAugment, p=1.0)]
 )
 def test_operations_follow_each_other_with_columns_of_their_own(
-    kind: Callable[..., RandAugment | IncreasingRandAugment], images: Maker, numbers: Maker
+    kind: Callable[..., RandAugment | IncreasingRandAugment],
 ) -> None:
     one, three = kind(num_ops=1), kind(num_ops=3)
     x, u = images(40), numbers(40, three.draws)
@@ -161,7 +161,7 @@ def test_the_operations_are_timms() -> None:
 @pytest.mark.parametrize("negative", [False, True])
 @pytest.mark.parametrize("level", [0.0, 4.3, 7.6, 9.99])
 def test_every_operation_matches_timm(
-    level: float, negative: bool, images: Maker, monkeypatch: pytest.MonkeyPatch
+    level: float, negative: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(timm, "_randomly_negate", lambda v: -v if negative else v)
     x = images(15, 3, 33, 25).roll(1, 0)
@@ -188,9 +188,7 @@ def test_the_highest_level_keeps_no_bit_and_inverts_all() -> None:
     assert table["color"] == pytest.approx(0.1) and table["translate_x"] == -4
 
 
-def test_numbers_are_choice_chance_level_and_sign(
-    numbers: Maker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_numbers_are_choice_chance_level_and_sign(monkeypatch: pytest.MonkeyPatch) -> None:
     """Levels are normal and cut at 10; half of the operations are left out."""
     seen: list[Tensor] = []
     monkeypatch.setattr(
@@ -210,7 +208,7 @@ def test_numbers_are_choice_chance_level_and_sign(
     np.testing.assert_allclose(parameter[sheared], slope[sheared])
 
 
-def test_the_least_number_and_no_operation(images: Maker, numbers: Maker) -> None:
+def test_the_least_number_and_no_operation() -> None:
     x, u = images(12), numbers(12, 8)
     u[0] = 0.0
     assert not torch.equal(IncreasingRandAugment(p=1.0)(x, u), x)

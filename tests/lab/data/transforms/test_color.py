@@ -24,6 +24,7 @@ from batchformer.lab.data.transforms.color import (
     RandomSolarize,
     apply_in_sequence,
 )
+from helpers.pixels import images, numbers
 
 
 def worst(ours: Tensor, theirs: Tensor) -> int:
@@ -45,7 +46,6 @@ def compare(
     return worst(out, torch.stack(reference))
 
 
-Maker = Callable[..., Tensor]
 ENHANCEMENTS = {
     "brightness": (ops.brightness, V.adjust_brightness),
     "color": (ops.color, V.adjust_saturation),
@@ -62,13 +62,13 @@ ENHANCEMENTS = {
     seed=st.integers(0, 10**6),
 )
 def test_enhancements_are_within_one_grey_level(
-    name: str, factor: list[float], channels: int, seed: int, images: Maker
+    name: str, factor: list[float], channels: int, seed: int
 ) -> None:
     ours, theirs = ENHANCEMENTS[name]
     assert compare(ours, theirs, images(4, channels, 9, 11, seed), torch.tensor(factor)) <= 1
 
 
-def test_what_changes_nothing(images: Maker) -> None:
+def test_what_changes_nothing() -> None:
     x, small, one_channel = images(8), images(8, 3, 2, 5), images(8, 1)
     for act, _ in ENHANCEMENTS.values():
         assert torch.equal(act(x, torch.ones(8)), x)
@@ -86,7 +86,7 @@ def test_brightness_with_exact_decimals_is_exact() -> None:
     assert torch.equal(ops.brightness(x, tenths / 10), exact)
 
 
-def test_levels_are_torchvisions(images: Maker) -> None:
+def test_levels_are_torchvisions() -> None:
     x, bits, threshold = images(40), torch.arange(9), torch.linspace(255, 0, 10).repeat(4)
     assert compare(ops.posterize, lambda i, b: V.posterize(i, int(b)), x[:9], bits) == 0
     assert compare(ops.solarize, V.solarize, x, threshold) == 0
@@ -98,7 +98,7 @@ def test_levels_are_torchvisions(images: Maker) -> None:
 
 @settings(max_examples=25)
 @given(seed=st.integers(0, 10**6), height=st.integers(1, 40), width=st.integers(1, 40))
-def test_equalize(seed: int, height: int, width: int, images: Maker) -> None:
+def test_equalize(seed: int, height: int, width: int) -> None:
     x = images(4, 3, height, width, seed)
     assert torch.equal(ops.equalize(x), V.equalize(x))
 
@@ -122,7 +122,7 @@ def test_solarize_add_stops_at_white() -> None:
     assert out.flatten(1).tolist() == [[50, 150, 177, 128, 255], [128, 228, 255, 128, 255]]
 
 
-def test_operations_follow_each_other(images: Maker) -> None:
+def test_operations_follow_each_other() -> None:
     x = images(8)
     names = ("solarize", "invert", "brightness")
     code = torch.tensor([[OPERATIONS.index(name)] * 8 for name in names])
@@ -135,7 +135,7 @@ def test_operations_follow_each_other(images: Maker) -> None:
 
 
 @pytest.mark.parametrize("rows", [[], [2], [0, 3, 4], list(range(6))])
-def test_the_chosen_are_changed_with_their_own_parameters(rows: list[int], images: Maker) -> None:
+def test_the_chosen_are_changed_with_their_own_parameters(rows: list[int]) -> None:
     x = images(6)
     before = x.clone()
     chosen = torch.zeros(6, dtype=torch.bool)
@@ -146,7 +146,7 @@ def test_the_chosen_are_changed_with_their_own_parameters(rows: list[int], image
     assert torch.equal(out, torch.where(chosen.view(-1, 1, 1, 1), ops.brightness(x, factor), x))
 
 
-def test_every_order_matches_torchvision(images: Maker, numbers: Maker) -> None:
+def test_every_order_matches_torchvision() -> None:
     """The same order and factors, sample by sample."""
     reference = v2.ColorJitter(0.4, 0.4, 0.4, 0.1)
     n = 24 * 8
@@ -169,7 +169,7 @@ def test_every_order_matches_torchvision(images: Maker, numbers: Maker) -> None:
     assert beyond < 0.01
 
 
-def test_parameters_have_torchvisions_ranges(numbers: Maker) -> None:
+def test_parameters_have_torchvisions_ranges() -> None:
     u = numbers(500, 6)
     order, parameter, acts = ColorJitter(0.4, 1.5, 0.0, 0.1, p=0.8).parameters(u)
     assert torch.equal(order, ORDERS[(24 * u[:, 1]).long()])
@@ -180,7 +180,7 @@ def test_parameters_have_torchvisions_ranges(numbers: Maker) -> None:
     assert torch.equal(acts, (u[:, :1] < 0.8) & torch.tensor([True, True, False, True]))
 
 
-def test_samples_that_do_not_act_stay_and_one_channel_too(images: Maker, numbers: Maker) -> None:
+def test_samples_that_do_not_act_stay_and_one_channel_too() -> None:
     """Saturation and hue leave one channel as it is."""
     x, u = images(64), numbers(64, 6)
     same = (ColorJitter(0.4, 0.4, 0.4, 0.1, p=0.5)(x, u) == x).flatten(1).all(1)
@@ -197,7 +197,7 @@ def test_samples_that_do_not_act_stay_and_one_channel_too(images: Maker, numbers
 
 
 @pytest.mark.parametrize("threshold", [0, 128, 256])
-def test_the_chosen_are_solarized_or_grey(threshold: int, images: Maker, numbers: Maker) -> None:
+def test_the_chosen_are_solarized_or_grey(threshold: int) -> None:
     x, u = images(64), numbers(64, 1)
     chosen = (u[:, 0] < 0.4).view(-1, 1, 1, 1)
     solarized = torch.where(x.int() >= threshold, 255 - x, x)

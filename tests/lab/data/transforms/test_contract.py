@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 from torchvision.transforms.v2 import functional as V
 
 from batchformer.lab.data import transforms
@@ -26,6 +24,7 @@ from batchformer.lab.data.transforms import (
     Transform,
 )
 from batchformer.lab.data.transforms.base import uniform_float, uniform_int
+from helpers.pixels import images, numbers
 
 NORMALISE = Normalise(mean=(0.4914, 0.4822, 0.4465), std=(0.2023, 0.1994, 0.2010))
 RANDOM: dict[str, Transform] = {
@@ -53,14 +52,13 @@ FIXED: dict[str, Transform] = {
 }
 ALL = {**RANDOM, **FIXED}
 ANY_TYPE = {"crop", "flip", "cutout", "normalise", "centre crop", "cifar_train", "erasing"}
-Maker = Callable[..., Tensor]
 
 
 @pytest.mark.parametrize("name", ALL)
 @settings(max_examples=5)
 @given(cuts=st.sets(st.integers(1, 15)), order=st.permutations(range(16)), seed=st.integers(0, 999))
 def test_rows_may_be_grouped_in_any_way(
-    name: str, cuts: set[int], order: list[int], seed: int, images: Maker, numbers: Maker
+    name: str, cuts: set[int], order: list[int], seed: int
 ) -> None:
     transform = ALL[name]
     x, u = images(16, 3, 20, 24, seed), numbers(16, transform.draws, seed)
@@ -73,7 +71,7 @@ def test_rows_may_be_grouped_in_any_way(
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_pure_and_without_reading_the_images(name: str, images: Maker, numbers: Maker) -> None:
+def test_pure_and_without_reading_the_images(name: str) -> None:
     """Same inputs, same images, whatever other generators did; inputs stay as they were.
 
     Images without values, on "meta": whatever would wait for a device to know one fails there.
@@ -94,7 +92,7 @@ def test_pure_and_without_reading_the_images(name: str, images: Maker, numbers: 
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_wrong_numbers_and_images_are_refused(name: str, images: Maker, numbers: Maker) -> None:
+def test_wrong_numbers_and_images_are_refused(name: str) -> None:
     transform, x = ALL[name], images(4, 3, 20, 24)
     if name in RANDOM:
         for wrong in (
@@ -120,7 +118,7 @@ def test_uniform_numbers_keep_their_bounds(count: int, low: float, extent: float
     assert out.tolist() == pytest.approx([low, low + extent / 2])
 
 
-def test_each_transform_is_given_its_own_columns(images: Maker, numbers: Maker) -> None:
+def test_each_transform_is_given_its_own_columns() -> None:
     composed = Compose((RandomCrop(), RandomFlip(), CentreCrop(20), Cutout()))
     assert composed.draws == 5
     x, u = images(16), numbers(16, 5)
@@ -129,7 +127,7 @@ def test_each_transform_is_given_its_own_columns(images: Maker, numbers: Maker) 
     assert torch.equal(composed(x, u), by_hand)
 
 
-def test_numbers_may_be_left_out_where_nothing_is_random(images: Maker) -> None:
+def test_numbers_may_be_left_out_where_nothing_is_random() -> None:
     x = images(4)
     fixed = Compose((Resize(20), CentreCrop(16), NORMALISE))
     assert fixed.draws == 0
@@ -138,7 +136,7 @@ def test_numbers_may_be_left_out_where_nothing_is_random(images: Maker) -> None:
         Compose((RandomFlip(),))(x)
 
 
-def test_normalisation_is_torchvisions_from_uint8_and_float(images: Maker) -> None:
+def test_normalisation_is_torchvisions_from_uint8_and_float() -> None:
     x = images(5, 3, 8, 9)
     scaled = V.to_dtype(x, torch.float32, scale=True)
     reference = V.normalize(scaled, list(NORMALISE.mean), list(NORMALISE.std))
@@ -153,9 +151,7 @@ def test_normalisation_is_torchvisions_from_uint8_and_float(images: Maker) -> No
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("precision", ["highest", "high"])
 @pytest.mark.parametrize("name", [*ALL, "digits_train"])
-def test_devices_agree_to_the_bit_without_waiting(
-    name: str, precision: str, images: Maker, numbers: Maker
-) -> None:
+def test_devices_agree_to_the_bit_without_waiting(name: str, precision: str) -> None:
     """For every transform, also where matrix products use TF32; nothing synchronises."""
     transform = {**ALL, "digits_train": transforms.digits_train()}[name]
     x = images(512, 1 if name == "digits_train" else 3, 40, 32)
@@ -174,7 +170,7 @@ def test_devices_agree_to_the_bit_without_waiting(
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_large_images_agree_to_the_bit(images: Maker, numbers: Maker) -> None:
+def test_large_images_agree_to_the_bit() -> None:
     """Parameters of this size leave from page-locked memory, and samples go in slices."""
     transform = Compose((RandomResizedCrop(224), GaussianBlur(p=1.0)))
     x, u = images(96, 3, 256, 256), numbers(96, transform.draws)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -18,8 +18,8 @@ from batchformer.lab.data.transforms.erase import (
     erase,
     keyed_noise,
 )
+from helpers.pixels import numbers
 
-Maker = Callable[..., Tensor]
 CPU = torch.device("cpu")
 
 
@@ -51,7 +51,7 @@ def test_hole_at_every_centre(side: int, dtype: torch.dtype) -> None:
     assert torch.equal(out, reference)
 
 
-def test_centres_are_uniform_over_the_image(numbers: Maker) -> None:
+def test_centres_are_uniform_over_the_image() -> None:
     x, u = torch.ones(64, 1, 4, 5, dtype=torch.uint8), numbers(64, 2)
     row, column = (u * torch.tensor([4, 5])).long().unbind(1)
     assert torch.equal(Cutout(side=2)(x, u), cutout(x, row, column, 2))
@@ -77,7 +77,7 @@ class Told:
 
 @pytest.mark.parametrize(("height", "width", "area"), [(20, 31, 1 / 3), (6, 40, 0.9)])
 def test_boxes_are_timms(
-    height: int, width: int, area: float, numbers: Maker, monkeypatch: pytest.MonkeyPatch
+    height: int, width: int, area: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     transform = RandomErasing(p=0.6, area=(0.02, area))
     n = 200
@@ -121,7 +121,7 @@ def test_every_quantile_is_about_equally_likely() -> None:
     assert stats.chi2.sf(chi2, QUANTILES - 1) > 1e-3
 
 
-def test_boxes_are_erased_where_chosen(numbers: Maker) -> None:
+def test_boxes_are_erased_where_chosen() -> None:
     x, u = torch.randn(16, 3, 12, 12), numbers(16, RandomErasing.draws)
     changed = (RandomErasing(p=0.5)(x, u) != x).flatten(1).any(1)
     assert torch.equal(changed, u[:, 0] < 0.5) and changed.any() and not changed.all()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import pytest
 import torch
@@ -19,12 +18,11 @@ from batchformer.lab.data.transforms.geometry import (
     crop_padded,
     warp,
 )
+from helpers.pixels import images, numbers
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
-def test_crop_matches_torchvision_at_every_offset(
-    dtype: torch.dtype, images: Callable[..., Tensor]
-) -> None:
+def test_crop_matches_torchvision_at_every_offset(dtype: torch.dtype) -> None:
     padding = 4
     top, left = (t.flatten() for t in torch.meshgrid(*[torch.arange(9)] * 2, indexing="ij"))
     x = images(len(top), 3, 12, 17).to(dtype)
@@ -39,9 +37,7 @@ def test_crop_matches_torchvision_at_every_offset(
     assert torch.equal(out, reference)
 
 
-def test_offsets_flips_and_angles_are_the_numbers(
-    images: Callable[..., Tensor], numbers: Callable[..., Tensor]
-) -> None:
+def test_offsets_flips_and_angles_are_the_numbers() -> None:
     x, u = images(64), numbers(64, 2)
     top, left = (u * 5).long().unbind(1)
     assert torch.equal(RandomCrop(padding=2)(x, u), crop_padded(x, top, left, 2))

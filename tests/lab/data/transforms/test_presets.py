@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
-from torch import Tensor
 from torchvision.transforms import v2
 
 from batchformer.lab.data.transforms import (
@@ -18,8 +15,8 @@ from batchformer.lab.data.transforms import (
     digits_train,
     domain_test,
 )
+from helpers.pixels import images
 
-Maker = Callable[..., Tensor]
 #: Of ImageNet.
 STATISTICS = ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
 
@@ -30,7 +27,7 @@ def test_small_images() -> None:
     assert digits_train() == Compose((RandomCrop(1), digits_test()))
 
 
-def test_testing_is_torchvisions(images: Maker) -> None:
+def test_testing_is_torchvisions() -> None:
     preset = domain_test(24)
     x = images(8, 3, 40, 56)
     reference = v2.Compose(

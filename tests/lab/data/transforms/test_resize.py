@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
 from hypothesis import assume, given, settings
@@ -29,8 +27,8 @@ from batchformer.lab.data.transforms.resize import (
     triangle,
     weighted_sums,
 )
+from helpers.pixels import images, numbers
 
-Maker = Callable[..., Tensor]
 Box = tuple[int, int, int, int]
 RATIO = (3 / 4, 4 / 3)
 
@@ -90,7 +88,6 @@ def test_sums_are_exact(
     columns: int,
     count: int,
     seed: int,
-    images: Maker,
 ) -> None:
     x = images(5, channels, height, width, seed)
     across, down = _taps(5, columns, width, count, seed), _taps(5, rows, height, count, seed + 1)
@@ -140,7 +137,7 @@ def test_parts_of_weights_have_at_most_eight_bits(monkeypatch: pytest.MonkeyPatc
     assert torch.equal(seen[1] + seen[3], weight.view(1, 1, -1).float())
 
 
-def test_slices_do_not_matter(images: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slices_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     x = images(7)
     across, down = _taps(7, 20, 32, 5, 0), _taps(7, 18, 32, 5, 1)
     whole = weighted_sums(x, across, down)
@@ -187,7 +184,7 @@ def _by_definition(length: int, targets: int) -> Tensor:
     channels=st.sampled_from([1, 3]),
 )
 def test_any_boxes_to_any_size(
-    case: tuple[int, int, list[Box]], rows: int, columns: int, channels: int, images: Maker
+    case: tuple[int, int, list[Box]], rows: int, columns: int, channels: int
 ) -> None:
     """Enlarged, reduced by up to 70, and single pixels: one grey level from exact resampling."""
     height, width, boxes = case
@@ -202,7 +199,7 @@ def test_any_boxes_to_any_size(
 
 
 @pytest.mark.parametrize("size", [224, 96, 40])
-def test_usual_sizes_are_torchvisions(size: int, images: Maker) -> None:
+def test_usual_sizes_are_torchvisions(size: int) -> None:
     """Equal where torchvision resizes in integers; where it does so in floats, which depends on its
     version and the processor, one pixel in eight or so is one grey level off."""
     g = torch.Generator().manual_seed(0)
@@ -215,7 +212,7 @@ def test_usual_sizes_are_torchvisions(size: int, images: Maker) -> None:
     assert difference.max() <= 1 and (difference > 0).float().mean() < 0.15
 
 
-def test_the_whole_image_at_its_own_size_is_itself(images: Maker) -> None:
+def test_the_whole_image_at_its_own_size_is_itself() -> None:
     x = images(4, 3, 17, 23)
     assert torch.equal(resize(x, (17, 23)), x)
     box = torch.tensor([[3, 5, 10, 12]]).expand(4, -1)
@@ -239,7 +236,7 @@ def test_weights_stay_exact(length: int, targets: int) -> None:
 @pytest.mark.parametrize(
     ("height", "size"), [(30, 40), (40, 20), (40, 97), (64, 40), (64, (8, 8)), (30, (25, 50))]
 )
-def test_resize_whole_batches(height: int, size: int | tuple[int, int], images: Maker) -> None:
+def test_resize_whole_batches(height: int, size: int | tuple[int, int]) -> None:
     x = images(5, 3, height, 41)
     reference = V.resize(x, [size] if isinstance(size, int) else list(size), antialias=True)
     out = Resize(size)(x)
@@ -256,7 +253,7 @@ def test_shorter_side_is_torchvisions(height: int, width: int, size: int) -> Non
     )
 
 
-def test_centre_crop(images: Maker) -> None:
+def test_centre_crop() -> None:
     for shape in ((16, 16), (17, 19), (18, 31)):
         x = images(3, 3, *shape)
         for size in (1, 2, 7, 16):
@@ -298,7 +295,7 @@ def test_torchs_kernel_gives_the_same_bits_where_it_is_used(
     seed=st.integers(0, 10**6),
 )
 def test_boxes_are_the_windows_of_single_images(
-    height: int, width: int, low: float, seed: int, numbers: Maker
+    height: int, width: int, low: float, seed: int
 ) -> None:
     """`random_window` is the published loop, with plain numbers and one image at a time."""
     u = numbers(20, 22, seed)
@@ -322,7 +319,7 @@ def test_central_box(height: int, width: int, expected: tuple[int, int, int, int
     assert Reference.get_params(image, [4.0, 5.0], list(RATIO)) == expected
 
 
-def test_a_random_resized_crop_is_its_boxes_resampled(images: Maker, numbers: Maker) -> None:
+def test_a_random_resized_crop_is_its_boxes_resampled() -> None:
     x, u = images(24, 3, 40, 52), numbers(24, 22)
     boxes = random_boxes(u, 40, 52, (0.2, 1.0), RATIO)
     expected = resized_crop(x, boxes, (32, 32))
@@ -341,7 +338,7 @@ def test_a_random_resized_crop_is_its_boxes_resampled(images: Maker, numbers: Ma
     channels=st.sampled_from([1, 3]),
 )
 def test_within_one_grey_level_of_torchvision(
-    sigma: list[float], kernel: int, height: int, width: int, channels: int, images: Maker
+    sigma: list[float], kernel: int, height: int, width: int, channels: int
 ) -> None:
     x = images(4, channels, height, width)
     before = x.clone()
@@ -353,7 +350,7 @@ def test_within_one_grey_level_of_torchvision(
     assert out.shape == x.shape and off_by(out, reference).max() <= 1
 
 
-def test_the_narrowest_is_the_identity_and_constants_stay(images: Maker) -> None:
+def test_the_narrowest_is_the_identity_and_constants_stay() -> None:
     x = images(4)
     assert torch.equal(gaussian_blur(x, torch.full((4,), 0.1), 13), x)
     flat = torch.arange(256, dtype=torch.uint8).view(256, 1, 1, 1).expand(-1, 1, 13, 13)
@@ -361,7 +358,7 @@ def test_the_narrowest_is_the_identity_and_constants_stay(images: Maker) -> None
 
 
 @pytest.mark.parametrize("p", [0.0, 0.5, 1.0])
-def test_the_chosen_are_blurred_by_their_own_sigma(p: float, images: Maker, numbers: Maker) -> None:
+def test_the_chosen_are_blurred_by_their_own_sigma(p: float) -> None:
     x, u = images(60, 1, 14, 14), numbers(60, 2)
     out = GaussianBlur((0.5, 2.0), p)(x, u)
     chosen = u[:, 0] < p
@@ -369,7 +366,7 @@ def test_the_chosen_are_blurred_by_their_own_sigma(p: float, images: Maker, numb
     assert torch.equal(out[chosen], gaussian_blur(x[chosen], 0.5 + 1.5 * u[chosen, 1], 13))
 
 
-def test_impossible_settings_are_refused(images: Maker) -> None:
+def test_impossible_settings_are_refused() -> None:
     with pytest.raises(ValueError, match="smallest first"):
         GaussianBlur(sigma=(2.0, 0.1))
     with pytest.raises(ValueError, match=r"images of 6 x 40 are too small .* 6 pixels"):

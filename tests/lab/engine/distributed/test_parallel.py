@@ -25,7 +25,6 @@ from batchformer.lab.data.feeds.memory import Feed
 from batchformer.lab.data.feeds.order import DomainSteps, Order, Steps
 from batchformer.lab.data.feeds.samplers import Shuffle
 from batchformer.lab.data.feeds.sharding import all_rows, own_positions, scored_rows
-from batchformer.lab.data.sets.images import ImageSplit
 from batchformer.lab.data.transforms import digits_train
 from batchformer.lab.engine import checkpoint
 from batchformer.lab.engine.distributed.gradients import (
@@ -50,16 +49,12 @@ from batchformer.lab.methods import build_method
 from batchformer.lab.models.build import build_model
 from batchformer.lab.tasks.detection import of_all_ranks
 from batchformer.nn.exchange import as_single_rank, world_size
+from helpers.data_files import grey_images
 from helpers.lab_runs import fit, quiet_plan
 
 #: Batches of 8 and, at the end of an epoch, of 6: on three ranks 3, 3, 2 and 2, 2, 2 rows.
 IMAGES, BATCH = 30, 8
-SPLIT = ImageSplit(
-    torch.randint(
-        0, 256, (IMAGES, 1, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
-    ),
-    torch.arange(IMAGES) % 10,
-)
+SPLIT = grey_images(IMAGES)
 SHUFFLED = Steps(Shuffle(IMAGES, seed=3), BATCH)
 #: Which of three domains an image is of.
 DOMAIN = torch.arange(IMAGES) % 3

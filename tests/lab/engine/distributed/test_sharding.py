@@ -22,7 +22,6 @@ from batchformer.lab.data.feeds.memory import Feed
 from batchformer.lab.data.feeds.order import Steps
 from batchformer.lab.data.feeds.samplers import Shuffle
 from batchformer.lab.data.feeds.sharding import all_rows, scored_rows
-from batchformer.lab.data.sets.images import ImageSplit
 from batchformer.lab.data.transforms import digits_train
 from batchformer.lab.engine import checkpoint
 from batchformer.lab.engine.distributed import sharding
@@ -31,14 +30,10 @@ from batchformer.lab.engine.loop import training
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep
 from batchformer.lab.engine.state import Evaluation, Plan
+from helpers.data_files import grey_images
 from helpers.lab_runs import fit, quiet_plan
 
-SPLIT = ImageSplit(
-    torch.randint(
-        0, 256, (30, 1, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
-    ),
-    torch.arange(30) % 10,
-)
+SPLIT = grey_images(30)
 
 
 class Network(nn.Module):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,8 +14,8 @@ from batchformer.cli import main as cli
 from batchformer.lab.engine import checkpoint
 from batchformer.lab.engine.distributed.torchrun import is_follower, several_ranks
 from soak.kills import folder_of
-from soak.nodes import apart, free_port
-from soak.processes import finish, start
+from soak.nodes import apart, start_ranks
+from soak.processes import finish
 
 SHORT = ("--train.updates", "6", "--train.eval-every", "3", "--train.log-every", "5")
 EXACT = ("--train.sync-norm", "--module.exchange", "--train.precision", "fp64")
@@ -27,28 +26,13 @@ def train(runs: Path, *options: str, arm: str = "batchformer") -> list[str]:
     return ["train", "demo", *fixed, *options]
 
 
-def as_rank(rank: int, ranks: int, port: int) -> None:
-    """What ``torchrun`` tells a rank."""
-    os.environ.update(
-        RANK=str(rank),
-        LOCAL_RANK=str(rank),
-        WORLD_SIZE=str(ranks),
-        MASTER_ADDR="127.0.0.1",
-        MASTER_PORT=str(port),
-    )
-
-
 class Ranks:
     """A command on two ranks."""
 
     def __init__(self, folder: Path, command: list[str]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        port = free_port()
         self.outputs = [folder / f"rank{rank}.out" for rank in range(2)]
-        self.processes = [
-            start(command, output, partial(as_rank, rank, 2, port))
-            for rank, output in enumerate(self.outputs)
-        ]
+        self.processes = start_ranks(command, self.outputs)
 
     def end(self) -> tuple[list[int], list[str]]:
         """Exit codes, and what each rank said but of torch's own warnings."""

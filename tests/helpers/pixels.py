@@ -1,15 +1,12 @@
-"""Images and uniform numbers that the tests of transforms share."""
+"""Images of all kinds and the uniform numbers that transforms of them are given."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-import pytest
 import torch
 from torch import Tensor
 
 
-def _images(n: int, channels: int = 3, height: int = 32, width: int = 32, seed: int = 0) -> Tensor:
+def images(n: int, channels: int = 3, height: int = 32, width: int = 32, seed: int = 0) -> Tensor:
     """Noise, smooth ramps of low contrast, few-valued and constant images, in turn."""
     g = torch.Generator().manual_seed(seed)
     x = torch.randint(256, (n, channels, height, width), generator=g, dtype=torch.uint8)
@@ -20,17 +17,7 @@ def _images(n: int, channels: int = 3, height: int = 32, width: int = 32, seed: 
     return x
 
 
-def _numbers(n: int, draws: int, seed: int = 0) -> Tensor:
+def numbers(n: int, draws: int, seed: int = 0) -> Tensor:
     """Uniform numbers as a feed draws them."""
     g = torch.Generator().manual_seed(seed)
     return torch.rand(n, draws, dtype=torch.float64, generator=g)
-
-
-@pytest.fixture(scope="session")
-def images() -> Callable[..., Tensor]:
-    return _images
-
-
-@pytest.fixture(scope="session")
-def numbers() -> Callable[..., Tensor]:
-    return _numbers
