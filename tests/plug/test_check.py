@@ -305,6 +305,48 @@ def test_outputs_as_long_as_the_longest_sample_need_equal_lengths() -> None:
     assert check(model, (x, equal))
 
 
+class OfPrototypes(nn.Module):
+    """Compares features with a table that has a row for each class."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(8, 16), nn.Linear(16, 3)
+
+    def forward(self, x: Tensor, table: Tensor) -> Any:
+        return self.head(self.body(x).relu()) @ table.T
+
+
+class OfOneGraph(OfPrototypes):
+    """The same graph of six nodes in all samples, as of sensors at fixed places."""
+
+    def forward(self, x: Tensor, table: Tensor) -> Any:
+        return self.head((table @ self.body(x)).view(len(x), 6, 16).sum(1))
+
+
+class OfNodes(OfPrototypes):
+    """The samples are the nodes of a graph."""
+
+    def forward(self, x: Tensor, table: Tensor) -> Any:
+        return self.head(table @ self.body(x))
+
+
+@pytest.mark.parametrize("n", [6, 7])
+def test_a_table_with_as_many_rows_as_samples_is_no_batch(n: int) -> None:
+    prototypes = (torch.randn(n, 8), torch.randn(6, 3))
+    nodes = (torch.randn(n, 6, 8), torch.rand(6, 6))
+    for kind, batch in ((OfPrototypes, prototypes), (OfOneGraph, nodes)):
+        result = check(attach(kind(), at="head", example=batch, verbose=False), batch)
+        assert result, str(result)
+
+
+def test_nodes_of_a_graph_cannot_be_taken_apart_but_the_head_can_be_checked() -> None:
+    batch = (X, torch.rand(6, 6))
+    model = attach(OfNodes(), example=batch, verbose=False)
+    with pytest.raises(ValueError, match=r"batch of 6, but not 4 of its samples.*model\.head"):
+        check(model, batch)
+    assert check(model.head, torch.randn(6, 16))
+
+
 class InInferenceMode(Backbone):
     """The frozen backbone runs in inference mode, whose tensors do not count their changes."""
 
