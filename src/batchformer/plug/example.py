@@ -325,8 +325,11 @@ def _guesses(model: nn.Module) -> Iterator[Batch]:
     if config is not None and isinstance(name, str):  # Hugging Face
         for tensor in _from_config(config, name, floats, integers):
             yield Batch((), {name: tensor}, ROWS)
-    for channels, height, width in _declared_images(model):
-        yield Batch((floats(ROWS, channels, height, width),), {}, ROWS)
+    read = [m.in_channels for m in model.modules() if isinstance(m, nn.Conv2d)]
+    for declared, *size in _declared_images(model):
+        # A model of grey images (timm's in_chans=1) still declares three channels.
+        for channels in dict.fromkeys((declared, *read[:1])):
+            yield Batch((floats(ROWS, channels, *size),), {}, ROWS)
     kinds: set[type] = set()
     for module in model.modules():
         if type(module) not in kinds:
