@@ -305,6 +305,36 @@ def test_outputs_as_long_as_the_longest_sample_need_equal_lengths() -> None:
     assert check(model, (x, equal))
 
 
+class StockLayer(Backbone):
+    """A stock layer in place of BatchFormer. Samples may attend to a memory, too."""
+
+    def __init__(self, memory: int = 0, detached: bool = False) -> None:
+        super().__init__()
+        self.encoder = nn.TransformerEncoderLayer(16, 4, 16)
+        self.register_buffer("memory", torch.randn(memory, 16))
+        self.detached = detached
+
+    def forward(self, x: Tensor) -> Any:
+        f = self.body(x)
+        if self.training:
+            mixed = self.encoder(torch.cat((f, self.memory)).unsqueeze(1)).squeeze(1)[: len(f)]
+            f = torch.cat((f.detach() if self.detached else f, mixed))
+        return self.head(f)
+
+
+def test_attention_to_a_memory_beside_the_samples_is_not_taken_for_groups() -> None:
+    torch.manual_seed(0)
+    result = check(StockLayer(memory=32), X)
+    assert result, str(result)
+
+
+def test_detached_plain_rows_are_not_taken_for_an_encoder_in_eval() -> None:
+    torch.manual_seed(0)
+    (failure,) = check(StockLayer(detached=True), X).failures
+    assert failure.seen.startswith("body.") and "gradient from mixed rows alone" in failure.seen
+    assert "do not detach them" in failure.remedy
+
+
 class OfPrototypes(nn.Module):
     """Compares features with a table that has a row for each class."""
 
