@@ -32,6 +32,7 @@ NAMES = {
     "compiled step (COMPILED_FUNCTION)",
     "torch.utils.data.dataloader._MultiProcessingDataLoaderIter._shutdown_workers": "workers that "
     "read images outlive an error (END_WORKERS)",
+    "nn.Module().state_dict()._metadata": "export drops the versions of modules (VERSIONS)",
     "torch.ones(1)._version": "check computes the backbone again in every pass (VERSION)",
     "scheduled().step._wrapped_by_lr_sched": "attach accepts a scheduled optimizer "
     "(SCHEDULED_STEP)",

@@ -32,6 +32,8 @@ PARAMETERS, BUFFERS, CHILDREN = "_parameters", "_buffers", "_modules"
 COMPILED_CALL, COMPILED_MODULE = "_compiled_call_impl", "_orig_mod"
 #: Where ``torch.compile(function)`` keeps the function.
 COMPILED_FUNCTION = "_torchdynamo_orig_callable"
+#: Where a state dict keeps the versions of the modules that it is from.
+VERSIONS = "_metadata"
 #: How often something was written into a tensor.
 VERSION = "_version"
 #: What a learning-rate scheduler sets on ``optimizer.step``.

@@ -214,7 +214,11 @@ REFUSED: dict[str, tuple[Callable[[], Any], dict[str, Any], str]] = {
     "compiled in place": (compiled_in_place, {}, "Attach first, then compile it"),
     "TorchScript": (lambda: torch.jit.script(nn.Linear(4, 2)), {}, "script what export"),
     "an axis of channels that is not there": (Net, {"channel_axis": 2}, "no channels on axis 2"),
-    "heads that do not fit": (Net, {"heads": 3}, "use heads= one of 1, 2, 4, 8"),
+    "heads that do not fit": (
+        of_two_widths,
+        {"at": ["1", "2"], "heads": 16},
+        r"before '1' \(Linear, input \(3, 8\)\): .*use heads= one of 1, 2, 4, 8",
+    ),
     "a norm as the place": (Net, PER_STREAM, "name the layer before it"),
     "one module for two widths": (
         of_two_widths,
@@ -305,6 +309,8 @@ def test_ddp_and_fsdp_are_refused_with_what_to_do(tmp_path: Path) -> None:
         sharded = fully_shard(Net(), mesh=mesh)
         with pytest.raises(AttachError, match="Attach first, then shard"):
             attach(sharded)
+        with pytest.raises(AttachError, match="Gather its full state dict"):
+            export(sharded)
         parallel = parallelize_module(
             attach(Net(), verbose=False), mesh, {"stem": ColwiseParallel()}
         )

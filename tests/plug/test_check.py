@@ -305,6 +305,78 @@ def test_outputs_as_long_as_the_longest_sample_need_equal_lengths() -> None:
     assert check(model, (x, equal))
 
 
+class StockLayer(Backbone):
+    """A stock layer in place of BatchFormer. Samples may attend to a memory, too."""
+
+    def __init__(self, memory: int = 0, detached: bool = False) -> None:
+        super().__init__()
+        self.encoder = nn.TransformerEncoderLayer(16, 4, 16)
+        self.register_buffer("memory", torch.randn(memory, 16))
+        self.detached = detached
+
+    def forward(self, x: Tensor) -> Any:
+        f = self.body(x)
+        if self.training:
+            mixed = self.encoder(torch.cat((f, self.memory)).unsqueeze(1)).squeeze(1)[: len(f)]
+            f = torch.cat((f.detach() if self.detached else f, mixed))
+        return self.head(f)
+
+
+def test_attention_to_a_memory_beside_the_samples_is_not_taken_for_groups() -> None:
+    torch.manual_seed(0)
+    result = check(StockLayer(memory=32), X)
+    assert result, str(result)
+
+
+def test_detached_plain_rows_are_not_taken_for_an_encoder_in_eval() -> None:
+    torch.manual_seed(0)
+    (failure,) = check(StockLayer(detached=True), X).failures
+    assert failure.seen.startswith("body.") and "gradient from mixed rows alone" in failure.seen
+    assert "do not detach them" in failure.remedy
+
+
+class OfPrototypes(nn.Module):
+    """Compares features with a table that has a row for each class."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(8, 16), nn.Linear(16, 3)
+
+    def forward(self, x: Tensor, table: Tensor) -> Any:
+        return self.head(self.body(x).relu()) @ table.T
+
+
+class OfOneGraph(OfPrototypes):
+    """The same graph of six nodes in all samples, as of sensors at fixed places."""
+
+    def forward(self, x: Tensor, table: Tensor) -> Any:
+        return self.head((table @ self.body(x)).view(len(x), 6, 16).sum(1))
+
+
+class OfNodes(OfPrototypes):
+    """The samples are the nodes of a graph."""
+
+    def forward(self, x: Tensor, table: Tensor) -> Any:
+        return self.head(table @ self.body(x))
+
+
+@pytest.mark.parametrize("n", [6, 7])
+def test_a_table_with_as_many_rows_as_samples_is_no_batch(n: int) -> None:
+    prototypes = (torch.randn(n, 8), torch.randn(6, 3))
+    nodes = (torch.randn(n, 6, 8), torch.rand(6, 6))
+    for kind, batch in ((OfPrototypes, prototypes), (OfOneGraph, nodes)):
+        result = check(attach(kind(), at="head", example=batch, verbose=False), batch)
+        assert result, str(result)
+
+
+def test_nodes_of_a_graph_cannot_be_taken_apart_but_the_head_can_be_checked() -> None:
+    batch = (X, torch.rand(6, 6))
+    model = attach(OfNodes(), example=batch, verbose=False)
+    with pytest.raises(ValueError, match=r"batch of 6, but not 4 of its samples.*model\.head"):
+        check(model, batch)
+    assert check(model.head, torch.randn(6, 16))
+
+
 class InInferenceMode(Backbone):
     """The frozen backbone runs in inference mode, whose tensors do not count their changes."""
 

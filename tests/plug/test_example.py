@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import timm
 import torch
 from torch import Tensor, nn
 
@@ -58,6 +59,7 @@ class Lenet(nn.Module):
         Text(),
         Recurrent(True),
         Recurrent(False),
+        timm.create_model("test_vit", num_classes=2, in_chans=1),  # 160 x 160, no other size
         nn.Linear(7, 2).double(),
         nn.Linear(7, 2).bfloat16(),
     ],

@@ -204,7 +204,7 @@ def test_an_example_that_the_model_no_longer_accepts_is_not_insisted_on() -> Non
     model = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 3))
     attach(model, example=torch.randn(3, 4), verbose=False)
     model[0] = nn.Linear(6, 8)
-    assert export(model)(torch.randn(2, 6)).shape == (2, 3)
+    assert export(model)(torch.randn(2, 6)).shape == (2, 3) and check(model)
 
 
 class Keeps(BodyAndHead):
@@ -232,6 +232,16 @@ def test_a_checkpoint_is_not_taken_for_a_state_dict() -> None:
         export(checkpoint)
     assert len(export(checkpoint["state_dict"])) == 4  # type: ignore[arg-type]
     assert list(export(model[1].state_dict())) == ["weight", "bias"]
+
+
+def test_a_state_dict_keeps_a_module_of_the_same_name_and_the_versions() -> None:
+    model = tv.mnasnet0_5(num_classes=5)  # which cannot be loaded without its version
+    plain = nn.ModuleDict({"batchformer": model, "other": nn.Linear(2, 2)})
+    keys = list(plain.state_dict())
+    attach(model, example=X, verbose=False)
+    state = export(plain.state_dict())
+    assert list(state) == keys
+    tv.mnasnet0_5(num_classes=5).load_state_dict(export(model.state_dict()))
 
 
 def test_a_failed_guess_is_told_once() -> None:

@@ -119,7 +119,7 @@ class OfPrototypes(nn.Module):
         return x @ table.T
 
 
-@pytest.mark.parametrize("n", [3, 6])
+@pytest.mark.parametrize("n", [3, FEW, 6])
 @pytest.mark.parametrize("by_name", [False, True])
 def test_a_table_as_long_as_the_few_samples_is_left_alone(n: int, by_name: bool) -> None:
     x, table = torch.randn(n, 8), torch.randn(FEW, 8)

@@ -89,6 +89,7 @@ def logits(rows: int = 8) -> Tensor:
         # Metrics: what has no gradient remembers too.
         lambda out: (out.argmax(1) == Y).float().mean(),
         lambda out: (out.detach().max(1)[1] == Y).sum(),
+        lambda out: (torch.max(out.data, 1)[1] == Y.data).sum(),
         lambda out: (out.softmax(1).topk(2).indices == Y[:, None]).any(1).float().mean(),
         lambda out: ((out[:, :1].detach() > 0) == Y).float().mean(),
         lambda out: timm_accuracy()(out, Y, topk=(1, 2)),

@@ -196,7 +196,9 @@ def about_life(seen: Evidence, explained: bool) -> Finding | None:
         return Finding(ALIVE, seen.decayed is None, text, seen.decayed or "")
     if explained and seen.decayed is None:
         return Finding(ALIVE, None, f"{text}, as something failed before")
-    if seen.depends is not None and seen.decayed is None:  # only gradients tell samples apart
+    # No pass tells samples apart, though the features are not zero, as if everything was dropped.
+    alike = seen.depends is not None or (seen.alike and bool(seen.base.calls[0][1].any()))
+    if alike and seen.decayed is None:
         return Finding(ALIVE, None, f"{text}, as all samples have the same features")
     remedy = "no sample reaches the loss of another: is everything dropped, or detached?"
     return Finding(ALIVE, False, text, seen.decayed or remedy)

@@ -413,13 +413,16 @@ def _build_encoders(
         assert call.source is not None
         near = (*islice(call.module.parameters(), 1), *islice(model.parameters(), 1), call.source)
         with _seeded_from_rng_state(near[0].device, len(modules)):
-            module = build(
-                call.source.shape[channel_axis],
-                batch_axis=batch_axis,
-                channel_axis=channel_axis,
-                device=near[0].device,
-                dtype=near[0].dtype if near[0].is_floating_point() else None,
-            )
+            try:
+                module = build(
+                    call.source.shape[channel_axis],
+                    batch_axis=batch_axis,
+                    channel_axis=channel_axis,
+                    device=near[0].device,
+                    dtype=near[0].dtype if near[0].is_floating_point() else None,
+                )
+            except ValueError as error:
+                raise AttachError(f"attach(): before {call.describe()}: {error}") from error
         modules.append(module)
     return modules
 

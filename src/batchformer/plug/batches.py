@@ -26,12 +26,13 @@ def few_samples(model: nn.Module, example: Any, axis: int) -> Batch:
 
     Raises:
         TypeError: the samples are packed, or in a list and the model returns no row for each.
-        ValueError: there are fewer than two samples, or all are equal.
+        ValueError: there are fewer than two samples, all are equal, or the model needs all of them.
     """
     listed = _as_list_of_samples(model, example)
     given = listed or as_batch(example, axis)
     if given.rows < 2:
         raise ValueError(f"check() needs at least 2 samples; this batch has {given.rows}.")
+    given = listed or _without_tables(model, given)
     other = next((row for row in range(1, given.rows) if _differ(given, row)), None)
     if other is None:
         raise ValueError(
@@ -45,11 +46,57 @@ def few_samples(model: nn.Module, example: Any, axis: int) -> Batch:
     if listed:
         return few
     call: Any = few.kwargs if few.kwargs else few.args
-    fitted = fit_batch(model, call, axis)
+    try:
+        fitted = fit_batch(model, call, axis)
+    except Exception as error:
+        try:
+            fit_batch(model, example, axis)
+        except Exception:
+            raise error from None
+        raise ValueError(
+            f"check(): the model accepts this batch of {given.rows}, but not {few.rows} of its "
+            f"samples: {error}. Rows that belong together, as the nodes of a graph, cannot be "
+            f"taken apart. Check the part that computes the logits, with that part's inputs: "
+            f"check(model.head, features)."
+        ) from error
     # If the first argument alone is accepted, and is a tuple or dict, paths are others.
     if few.kwargs or any(part is few.args[0] for part in fitted.args[:1]):
         fitted = fitted._replace(samples=few.samples)
     return _half_resolution(model, fitted)
+
+
+def _without_tables(model: nn.Module, batch: Batch) -> Batch:
+    """The batch, knowing which of its tensors only happen to have as many rows as it has samples.
+
+    The model accepts such a table (prototypes, an adjacency matrix) whole beside fewer samples.
+    """
+    rows = next((few for few in range(2, batch.rows) if batch.rows % few), 0)
+    parts = leaves((batch.args, batch.kwargs))
+    paths = [path for path, part in parts if batch.has_samples(path, part)]
+    if not rows or len(paths) < 2 or batch.samples is not None:
+        return batch
+
+    def with_samples(paths: frozenset[str]) -> Batch:
+        return batch.mapped(lambda part: part, list)._replace(samples=paths)
+
+    def is_accepted(paths: frozenset[str]) -> bool:
+        try:
+            few = with_samples(paths).head(rows)
+            for mode in (False, True):  # labels may be read in training alone
+                model.train(mode)
+                outputs = run_without_values(model, few, lambda few: few.run(model))
+                if any(batch.has_samples(path, part) for path, part in leaves(outputs)):
+                    return False  # what was left whole has outputs of its own
+        except Exception:
+            return False
+        return True
+
+    samples = frozenset(paths)
+    with preserve_state(model), torch.no_grad():
+        for tables in (paths[1:], *([path] for path in paths[1:])):
+            others = samples - {*tables}
+            samples = others if is_accepted(others) else samples
+    return batch if len(samples) == len(paths) else with_samples(samples)
 
 
 def _half_resolution(model: nn.Module, batch: Batch) -> Batch:

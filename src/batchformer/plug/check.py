@@ -110,7 +110,7 @@ def check(
         if input_axis is None:
             input_axis = record.input_axis if record else 0
         if batch is None:
-            batch = remembered_example(holder)
+            batch = remembered_example(holder, inner)
         guessed = batch is None
         if batch is None:
             batch = _guess(inner, input_axis)

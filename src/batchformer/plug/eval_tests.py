@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -85,7 +85,7 @@ def run_in_eval(model: nn.Module, batch: Batch, encoders: list[BatchFormer]) -> 
     return EvalPass(finding, layout, _shapes(names, many, layout), attention)
 
 
-def _require_gradients(model: nn.Module, inside: set[int]) -> None:
+def _require_gradients(model: nn.Module, inside: Container[int]) -> None:
     """Let only the parameters with these ids require gradients."""
     for parameter in model.parameters():
         parameter.requires_grad_(id(parameter) in inside)
@@ -168,11 +168,19 @@ def about_eval(seen: Evidence, plain: EvalPass) -> Finding:
 def _depends_on_weights(seen: Evidence) -> Finding | None:
     """A failure if eval outputs depend on the weights that act on mixed rows only in training."""
     model, batch = seen.experiment.model, seen.experiment.batch
-    inside = {id(p) for _, p in seen.own_weights}
-    _require_gradients(model, inside)
+    inside = {id(p): name for name, p in seen.own_weights}
+    _require_gradients(model, inside.keys())
     with in_eval(model), torch.enable_grad():
-        encoded = bool(inside & reachable(output_tensors(batch.run(model))).keys())
-    return DEPENDS_ON_ENCODER if encoded else None
+        used = inside.keys() & reachable(output_tensors(batch.run(model))).keys()
+    if not used or used == inside.keys():
+        return DEPENDS_ON_ENCODER if used else None
+    name = next(name for key, name in inside.items() if key in used)
+    text = f"{name} acts in eval, and in training it has gradient from mixed rows alone"
+    remedy = (
+        "if it is a layer of the network, let plain rows train it too: do not detach them; if it "
+        "is a part of the encoder, skip it in eval"
+    )
+    return Finding(EVAL, False, text, remedy)
 
 
 # ---- Does eval use the same layers as the plain rows of training?

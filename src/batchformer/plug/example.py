@@ -57,7 +57,7 @@ class Batch(NamedTuple):
         found: set[str] = set()
 
         def is_leaf(part: Any) -> bool:
-            return self._has_samples(part) or isinstance(part, PackedSequence)
+            return self._is_sample_list(part) or isinstance(part, PackedSequence)
 
         def change(path: str, part: Any) -> Any:
             if isinstance(part, PackedSequence):
@@ -70,8 +70,7 @@ class Batch(NamedTuple):
                 items = SampleList(sequence(part))
                 counts.append(len(items))
                 return items
-            known = self.samples
-            if not (self._has_rows(part) if known is None else path in known):
+            if not self.has_samples(path, part):
                 return part
             found.add(path)
             changed = tensor(part)
@@ -82,10 +81,14 @@ class Batch(NamedTuple):
         rows = counts[0] if counts else self.rows
         return Batch(args, kwargs, rows, self.axis, frozenset(found))
 
+    def has_samples(self, path: str, part: Any) -> bool:
+        """Whether this is a tensor with a row for each sample."""
+        return self._has_rows(part) if self.samples is None else path in self.samples
+
     def _has_rows(self, part: Any) -> bool:
         return _has_axis(part, self.axis) and part.shape[self.axis] == self.rows
 
-    def _has_samples(self, part: Any) -> bool:
+    def _is_sample_list(self, part: Any) -> bool:
         """Whether this is a list with an entry for each sample."""
         if isinstance(part, SampleList) or self.samples is not None:
             return isinstance(part, SampleList)
@@ -271,9 +274,12 @@ def remember_example(model: nn.Module, batch: Batch) -> None:
         _REMEMBERED[model] = few
 
 
-def remembered_example(model: nn.Module) -> Batch | None:
-    """The samples of :func:`remember_example`, on the model's device and in its dtype."""
-    batch = _REMEMBERED.get(model)
+def remembered_example(holder: nn.Module, model: nn.Module) -> Batch | None:
+    """The samples of :func:`remember_example`, on the model's device and in its dtype.
+
+    None if the model does not accept them: it may have changed, or need more than two samples.
+    """
+    batch = _REMEMBERED.get(holder)
     if batch is None:
         return None
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
@@ -282,7 +288,13 @@ def remembered_example(model: nn.Module) -> Batch | None:
     def moved(part: Tensor) -> Tensor:
         return part.to(device, dtype if part.is_floating_point() else None)
 
-    return batch.mapped(moved, list)
+    batch = batch.mapped(moved, list)
+    with preserve_state(model), torch.no_grad():
+        try:
+            batch.run(model.eval())
+        except Exception:
+            return None
+    return batch
 
 
 def forget_example(model: nn.Module) -> None:
@@ -313,8 +325,11 @@ def _guesses(model: nn.Module) -> Iterator[Batch]:
     if config is not None and isinstance(name, str):  # Hugging Face
         for tensor in _from_config(config, name, floats, integers):
             yield Batch((), {name: tensor}, ROWS)
-    for channels, height, width in _declared_images(model):
-        yield Batch((floats(ROWS, channels, height, width),), {}, ROWS)
+    read = [m.in_channels for m in model.modules() if isinstance(m, nn.Conv2d)]
+    for declared, *size in _declared_images(model):
+        # A model of grey images (timm's in_chans=1) still declares three channels.
+        for channels in dict.fromkeys((declared, *read[:1])):
+            yield Batch((floats(ROWS, channels, *size),), {}, ROWS)
     kinds: set[type] = set()
     for module in model.modules():
         if type(module) not in kinds:

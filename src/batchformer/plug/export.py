@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import re
+from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any, TypeVar, overload
 
@@ -12,9 +14,10 @@ from torch import Tensor, nn
 from batchformer.nn.arguments import a_model
 from batchformer.nn.streams import leaves
 from batchformer.plug.classifier import CHILD, AttachError, output_tensors
-from batchformer.plug.example import Batch, find_batch, forget_example, remembered_example
-from batchformer.plug.insertion import OURS, RECORD, find_record, remove, unwrap
+from batchformer.plug.example import find_batch, forget_example, remembered_example
+from batchformer.plug.insertion import OURS, RECORD, find_record, is_sharded, remove, unwrap
 from batchformer.plug.preserve import preserve_state
+from batchformer.torch_private import COMPILED_MODULE, VERSIONS
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -76,13 +79,18 @@ def export(model: nn.Module | Mapping[str, Any], example: Any = None) -> Any:
         return plain_state_dict(model)
     a_model("export()", model)
     inner = unwrap(model)
+    if is_sharded(inner):
+        raise AttachError(
+            "export(): the parameters are sharded (FSDP), and such a model cannot be copied. "
+            "Gather its full state dict, and load export(state_dict) into the plain model."
+        )
     with preserve_state(inner):
         inner.train()  # clears tensors that some modules cache in eval and that cannot be copied
         plain = copy.deepcopy(inner, _without_graphs(inner))
         _remove_all(plain, "export")
         plain.eval()
     holder, record = find_record(inner)
-    batch = _accepted(plain, remembered_example(holder)) if example is None else None
+    batch = remembered_example(holder, plain) if example is None else None
     batch = batch or find_batch(plain, example, record.input_axis if record else 0)
     with preserve_state(inner), torch.no_grad():
         expected = output_tensors(batch.run(inner.eval()))
@@ -106,21 +114,22 @@ def _without_graphs(model: nn.Module) -> dict[int, Any]:
     return {id(part): copy.deepcopy(part.detach()) for part in with_graph}
 
 
-def _accepted(model: nn.Module, batch: Batch | None) -> Batch | None:
-    """The batch, if there is one and the model runs on it."""
-    if batch is None:
-        return None
-    with preserve_state(model), torch.no_grad():
-        try:
-            batch.run(model.eval())
-        except Exception:  # the model may have changed since it was attached
-            return None
-    return batch
+#: The key of a weight that every encoder has; the group ends where the encoder's keys begin.
+_IN_ENCODER = re.compile(rf"((?:.*\.)?{CHILD}\.)({COMPILED_MODULE}\.)?layers\.0\.self_attn\.")
 
 
 def plain_state_dict(state_dict: Mapping[str, Any]) -> dict[str, Any]:
-    """The plain model's state dict: an attached model's without BatchFormer's keys."""
-    return {key: value for key, value in state_dict.items() if f".{CHILD}." not in f".{key}"}
+    """The plain model's state dict: an attached model's without the keys of its encoders.
+
+    Keys of another module that is named like an encoder stay, and so do the versions of modules,
+    without which some cannot be loaded.
+    """
+    found = (_IN_ENCODER.match(str(key)) for key in state_dict)
+    encoders = tuple({match[1] for match in found if match})
+    plain = OrderedDict((k, v) for k, v in state_dict.items() if not str(k).startswith(encoders))
+    if hasattr(state_dict, VERSIONS):
+        setattr(plain, VERSIONS, getattr(state_dict, VERSIONS))
+    return plain
 
 
 def same_bits(a: Tensor, b: Tensor) -> bool:

@@ -146,7 +146,9 @@ def place_in_groups(
         if call.name not in places:
             continue
         lengths = [other.length for other in larger.calls if other.module is call.module]
-        if lengths and max(lengths) * samples[0] < call.length * samples[1]:
+        if not lengths or max(lengths) - call.length >= samples[1] - samples[0]:
+            continue  # beside the samples it may attend to a memory, which does not grow
+        if max(lengths) * samples[0] < call.length * samples[1]:
             reached = max(lengths) * samples[0] // call.length
             return f"{call.name} attends over {reached} of {samples[1]} samples"
     return None

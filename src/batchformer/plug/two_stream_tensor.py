@@ -56,6 +56,7 @@ RESHAPES = {"view", "reshape", "unflatten"}
 FLATTENINGS = {"view", "reshape", "flatten"}
 JOINS = {"cat", "concat", "concatenate", "vstack", "hstack"}
 SPLITS = {"split", "chunk", "tensor_split"}
+DATA = Tensor.data.__get__  # type: ignore[attr-defined]
 TRANSPOSITIONS = {"t", "transpose", "swapaxes", "swapdims", "permute", "movedim"}
 
 
@@ -98,8 +99,9 @@ class TwoStreamTensor(Tensor):
                     raise
                 kind = ValueError if isinstance(error, ValueError) else RuntimeError
                 raise kind(f"{error}\n{_remedy(rows)}") from error
-            # Compilers read attributes, and as_subclass returns an ordinary tensor.
-            if name in ("__get__", "as_subclass"):
+            # Compilers read attributes, and as_subclass returns an ordinary tensor. Old loops read
+            # out.data for a metric.
+            if name == "as_subclass" or (name == "__get__" and func != DATA):
                 return result
             if name in RESHAPES:
                 _check_reshape(name, args, kwargs, result)

@@ -866,6 +866,11 @@ def uneven_words() -> Tensor:
     [
         (NoiseForSomeWords, uneven_words, "how many random numbers the model draws depends on"),
         (lambda: Deep(80, nn.Sigmoid), x, "all samples have almost the same outputs"),
+        (
+            lambda: attach(deep(80, nn.Sigmoid).append(nn.Linear(C, K)), verbose=False),
+            x,
+            "all samples have almost the same outputs",
+        ),
     ],
 )
 def test_what_no_pass_and_no_gradient_shows_is_not_judged(
