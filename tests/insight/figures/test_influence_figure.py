@@ -186,6 +186,7 @@ def test_the_words_say_what_was_measured_and_whether_the_claim_holds(
     assert ("loss on the pooled features" in said.text) == (on == "features")
     assert ("loss on the input images" in said.text) == (on == "images")
     assert "(batchformer 3, batchformer_frozen 2, mine 5, batchformer_self 1)" in said.text
+    assert "; is not settled for mine; has no verdict for batchformer_self." in said.note
     for sentence in (
         r"batchformer: the paper's claim [\w ]+ holds here \(.* -0\.70, 95% interval \[-0\.80, "
         r"-0\.60\] over 3 seeds",
@@ -211,7 +212,7 @@ def test_the_tables_hold_what_is_known_and_are_left_out_where_nothing_is() -> No
     assert list(whole.rows) == [
         ("batchformer", "3", "-0.70", *spans, "holds"),
         ("mine", "1", "0.00", "", "", "not settled"),
-        ("none", "0", "", "", "", "not settled"),
+        ("none", "0", "", "", "", "no verdict"),
     ]
     assert list(partial.rows) == [
         ("batchformer", "3", "0.30", *("[+0.20, +0.40]",) * 2, "opposite")
