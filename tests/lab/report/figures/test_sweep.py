@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from batchformer.lab.report.figures.sweep import described, draw
+from batchformer.lab.report.figures.sweep import described, draw, make
 from batchformer.lab.report.results.sweeps import SweepComparison
 from helpers.run_folders import compared_sweep, write_sweep
 
@@ -79,6 +79,10 @@ def test_a_baseline_of_each_level_is_a_line_and_no_band(compared: Compared) -> N
 
 
 def test_the_words_hold_the_numbers(compared: Compared) -> None:
+    made = make(compared())
+    assert made is not None and "the baseline, which no level changes, its band its " in (
+        made.caption.note
+    )
     text = described(compared())
     assert "All of batchformer, 1: 53.00 [50.52, 55.48], paper 43.2; 2: 55.10 " in text
     assert "All of baseline, 1: 51.00 [48.52, 53.48], paper 41.0" in text

@@ -33,7 +33,7 @@ def make(found: SweepComparison) -> CaptionedFigure | None:
         f"95% t intervals of the means, where there are {FEWEST_SEEDS} seeds"
     )
     if sweep.shared_baseline:
-        note += "; the broken line and its band are the baseline, which no level changes"
+        note += "; the broken line is the baseline, which no level changes, its band its interval"
     if any(score.paper is not None for score in found.scores.values()):
         note += "; dotted, with hollow marks, the paper's numbers"
     note += ". Levels stand at equal distances."
