@@ -105,6 +105,8 @@ def test_what_describes_or_chose_is_shown_without_strip_and_verdict(
     table = page[page.index("<table") : page.index("</table>")]
     assert table.count("<svg") == table.count('class="verdict') == 1, "of k-NN alone"
     assert table.count("lower is better") == 1
+    few = render(run for run in tree.runs() if run.seed < 2)
+    assert "−1.300, −1.310" in Markup(few).text, "with typographic minus signs"
 
 
 def test_what_is_not_included_is_named(page: str) -> None:
