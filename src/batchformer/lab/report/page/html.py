@@ -97,7 +97,8 @@ def render(
     runs = list(runs)
     sweeps, others = split_sweeps(runs)
     comparison = compare_runs(others, reference)
-    main_reach = _reach(d for recipe in comparison.recipes if (d := _main(recipe)) is not None)
+    headlines = [recipe.main_difference for recipe in comparison.recipes]
+    main_reach = _reach(d for d in headlines if d is not None and d.outcome is not None)
     parts = [_part(recipe, i, main_reach) for i, recipe in enumerate(comparison.recipes)]
     shown = [_sweep_part(compare_sweep(sweep), i) for i, sweep in enumerate(sweeps)]
     if title is None:
@@ -163,18 +164,13 @@ def environment() -> Environment:
     return made
 
 
-def _main(recipe: RecipeComparison) -> Difference | None:
-    """The difference that the headline is about, if it is tested."""
-    found = recipe.differences.get((recipe.main_arm or "", recipe.main_metric))
-    return found if found is not None and found.outcome is not None else None
-
-
 def _part(recipe: RecipeComparison, index: int, main_reach: float) -> Part:
     anchor = f"recipe-{index + 1}"
     # What is not tested gets no strip: most of it is not in percent.
     differences = {key: d for key, d in recipe.differences.items() if d.outcome is not None}
     reach = _reach(differences.values())
-    main = _main(recipe)
+    main = recipe.main_difference
+    has_interval = main is not None and main.outcome is not None and main.paired.low is not None
     return Part(
         anchor,
         recipe,
@@ -182,7 +178,7 @@ def _part(recipe: RecipeComparison, index: int, main_reach: float) -> Part:
         sections_of(recipe.group, anchor),
         settings(recipe.group),
         provenance(recipe.group.runs),
-        _strip(main, main_reach) if main and main.paired.low is not None else None,
+        _strip(main, main_reach) if main and has_interval else None,
     )
 
 
