@@ -33,6 +33,7 @@ from batchformer.insight.figures.canvas import (
     new_grid,
     title,
 )
+from helpers.colours import contrast, linear
 
 
 @pytest.mark.parametrize("name", ["", "airplane ", "a class of a long name "])
@@ -127,19 +128,6 @@ def test_pyplot_and_its_global_state_are_left_alone() -> None:
 
 
 PAGES = ("#ffffff", "#1a1d21")
-
-
-def linear(colour: str) -> list[float]:
-    return [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(colour)]
-
-
-def luminance(colour: str) -> float:
-    return float(np.dot(linear(colour), [0.2126, 0.7152, 0.0722]))
-
-
-def contrast(left: str, right: str) -> float:
-    low, high = sorted([luminance(left), luminance(right)])
-    return (high + 0.05) / (low + 0.05)
 
 
 def deuteranope(colour: str) -> np.ndarray:
