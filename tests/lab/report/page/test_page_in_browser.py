@@ -42,10 +42,11 @@ EMPTY_ENDS = """() => [...document.querySelectorAll('.figures:not(.one)')].map(b
     }
     return Math.max(...Object.values(ends)) - Math.min(...Object.values(ends));
 })"""
-GAPS = """() => [...document.querySelectorAll('.figures + .figures')].map(block => {
+GAPS = """() => [...document.querySelectorAll('.figures + *')].map(next => {
     const edge = (element, side) => element.getBoundingClientRect()[side];
-    const above = [...block.previousElementSibling.children].map(each => edge(each, 'bottom'));
-    return edge(block.firstElementChild, 'top') - Math.max(...above);
+    const above = [...next.previousElementSibling.children].map(each => edge(each, 'bottom'));
+    const below = next.matches('.figures') ? next.firstElementChild : next;
+    return edge(below, 'top') - Math.max(...above);
 })"""
 Opener = Callable[..., Any]
 
@@ -99,6 +100,7 @@ def test_it_loads_fits_and_follows_the_theme(
     if width == 1280:
         page = open_page(page_file, viewport={"width": width, "height": 844}).page
         assert page.evaluate(LONG_CAPTIONS) == []
+        assert min(page.evaluate(GAPS)) > 15.9, "no card touches what comes below it"
         ends = page.evaluate(EMPTY_ENDS)
         assert ends and max(ends) < 250, "two columns end together"
     if width == 390:
