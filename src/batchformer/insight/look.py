@@ -74,8 +74,7 @@ def look(
         }
         rows = measured_rows(images.labels, measured, seed)
         explored = EXPLORED if relations.encoder is not None else 0
-        batches = -(-len(rows) // nearly_equal(len(rows), batch))
-        counted = CountedImages(images, tell, batches + 1 + explored)
+        counted = CountedImages(images, tell, batches_of(len(rows), batch) + 1 + explored)
         found |= measure(relations, counted, rows, batch, steps)
         if captions is None:
             found |= _cam(relations, counted, network, layer)
@@ -225,6 +224,11 @@ def _explored(
 def _stacked(parts: Iterable[Tensor]) -> NDArray[Any]:
     array: NDArray[Any] = torch.stack([part.cpu().double() for part in parts]).numpy()
     return array
+
+
+def batches_of(count: int, most: int) -> int:
+    """How many batches of :func:`nearly_equal` size there are."""
+    return -(-count // nearly_equal(count, most))
 
 
 def nearly_equal(count: int, most: int) -> int:
