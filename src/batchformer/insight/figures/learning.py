@@ -85,4 +85,4 @@ def _binomial_tail(least: int, trials: int, chance: float) -> float:
         return 1.0
     successes = torch.arange(least, trials + 1, dtype=torch.float64)
     binomial = Binomial(trials, torch.tensor(chance, dtype=torch.float64))
-    return float(binomial.log_prob(successes).exp().sum())
+    return float(binomial.log_prob(successes).exp().sum())  # type: ignore[no-untyped-call]
