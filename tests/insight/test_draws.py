@@ -47,8 +47,5 @@ def test_explored_batches_have_the_frequencies_of_training() -> None:
     assert all(len(set(row.tolist())) == 50 for row in rows)
     share = torch.bincount(y[rows.flatten()], minlength=3) / 1000
     torch.testing.assert_close(share, torch.tensor([0.9, 0.09, 0.01]), atol=0.03, rtol=0)
-
-
-def test_fewer_images_than_a_batch_and_classes_without_training_are_no_obstacle() -> None:
     rows = like_training(torch.tensor([0, 1, 1]), torch.tensor([5, 0]), 2, 64, generator_of(CAM))
     assert [sorted(row.tolist()) for row in rows] == [[0, 1, 2]] * 2

@@ -93,9 +93,6 @@ def test_a_class_of_one_sample_has_no_width_but_is_a_neighbour() -> None:
     separation, spread = separation_and_spread(features, labels, shots)
     assert separation[0] == 2 and separation[1].isnan() and separation[2] == 8
     assert spread[0] == spread[2] == 1
-
-
-def test_one_class_alone_is_apart_from_nobody() -> None:
     separation, spread = separation_and_spread(
         torch.randn(4, 2), torch.zeros(4, dtype=torch.int64), torch.tensor([1])
     )

@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from batchformer.insight.figures.canvas import shortened
+
 Inputs = Tensor | dict[str, Tensor]
 Captions = Sequence[str] | Callable[[Any], Sequence[str]]
 
@@ -86,7 +88,8 @@ def collect(
         raise ValueError(f"look_at(): there are {len(texts)} captions for {held} samples.")
     if not texts and not picture:
         texts = _described(joined, held, columns)
-    shown = None if picture else tuple(_shortened(text) for text in texts[:held])
+    lines = (" ".join(text.split()) for text in texts[:held])
+    shown = None if picture else tuple(shortened(line, MOST_LETTERS) for line in lines)
     return Samples(joined, torch.cat(labels)[:most], shown)
 
 
@@ -196,8 +199,3 @@ def table_captions(values: Tensor, columns: Sequence[str] | None = None) -> list
 
 def _number(value: float) -> str:
     return f"{value:,.0f}" if 999.5 <= abs(value) < 1e9 else f"{value:.3g}"
-
-
-def _shortened(text: str) -> str:
-    words = " ".join(text.split())
-    return words if len(words) <= MOST_LETTERS else f"{words[: MOST_LETTERS - 1]}…"

@@ -33,6 +33,7 @@ from batchformer.insight.figures.canvas import (
     new_grid,
     title,
 )
+from helpers.colours import contrast, linear
 
 
 @pytest.mark.parametrize("name", ["", "airplane ", "a class of a long name "])
@@ -79,21 +80,15 @@ def test_it_is_one_well_formed_element_with_a_description(svg: str) -> None:
     assert root.get("viewBox", "").startswith(f"0 0 {72 * WIDTH:g} ")
 
 
-def test_nothing_in_it_reaches_outside_or_styles_the_page(svg: str) -> None:
+def test_ink_and_fonts_are_those_of_the_page_and_nothing_reaches_outside(svg: str) -> None:
     for outside in ("http", "<style", "<metadata"):
         assert outside not in svg
-
-
-def test_ink_is_the_colour_of_the_page_and_the_ground_is_clear(svg: str) -> None:
     assert INK not in svg
     assert "currentColor" in svg
     assert not re.search(r"fill: (#ffffff|white)", svg)
     assert not re.search(r"(fill|stroke): (#000000|black)", svg), "black is lost on a dark page"
     texts = ElementTree.fromstring(svg).iter("text")
     assert all("currentColor" in element.get("style", "") for element in texts)
-
-
-def test_text_stays_text_in_the_fonts_of_the_page(svg: str) -> None:
     words = [element.text for element in ElementTree.fromstring(svg).iter("text")]
     assert "Cost in $ and in % & more" in words
     assert "a $b$ <c>" in words
@@ -133,19 +128,6 @@ def test_pyplot_and_its_global_state_are_left_alone() -> None:
 
 
 PAGES = ("#ffffff", "#1a1d21")
-
-
-def linear(colour: str) -> list[float]:
-    return [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(colour)]
-
-
-def luminance(colour: str) -> float:
-    return float(np.dot(linear(colour), [0.2126, 0.7152, 0.0722]))
-
-
-def contrast(left: str, right: str) -> float:
-    low, high = sorted([luminance(left), luminance(right)])
-    return (high + 0.05) / (low + 0.05)
 
 
 def deuteranope(colour: str) -> np.ndarray:

@@ -123,6 +123,9 @@ def test_every_shot_group_has_its_colour_in_every_panel() -> None:
     data = known(gather(simulated_group("baseline", "batchformer")))
     figure = feature_space.draw(data)
     assert [axes.get_title(loc="left") for axes in figure.axes] == ["baseline", "batchformer"]
+    for axes, found in zip(figure.axes, data.by_arm.values(), strict=True):
+        first, second = (f"{100 * share:.0f}%" for share in found.share)
+        assert axes.get_xlabel() == f"{first} and {second} of the variance"
     colours = [mark.colour for mark in SHOT_MARKS]
     for axes in figure.axes:
         samples: list[Any] = list(axes.collections[::2])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from typing import Any
-from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -12,7 +11,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from batchformer.insight.figures import influence
-from batchformer.insight.figures.canvas import inline_svg
 from batchformer.insight.figures.influence import (
     Controlled,
     InfluenceByClass,
@@ -186,6 +184,7 @@ def test_the_words_say_what_was_measured_and_whether_the_claim_holds(
     assert ("loss on the pooled features" in said.text) == (on == "features")
     assert ("loss on the input images" in said.text) == (on == "images")
     assert "(batchformer 3, batchformer_frozen 2, mine 5, batchformer_self 1)" in said.text
+    assert "; is not settled for mine; has no verdict for batchformer_self." in said.note
     for sentence in (
         r"batchformer: the paper's claim [\w ]+ holds here \(.* -0\.70, 95% interval \[-0\.80, "
         r"-0\.60\] over 3 seeds",
@@ -205,13 +204,15 @@ def test_the_tables_hold_what_is_known_and_are_left_out_where_nothing_is() -> No
         "mine": InfluenceOfArm(np.ones(3), Correlation(0.004, (0.004,), None, None), 1, only),
         "none": InfluenceOfArm(np.ones(3), UNKNOWN, 1),
     }
-    whole, partial, of_accuracy, _ = influence.tables(of(arms))
+    made = influence.make(of(arms))
+    assert not made.tables, "they are long: a terminal alone shows them"
+    whole, partial, of_accuracy, _ = made.terminal_tables
     assert whole.columns == ("arm", "n", "rank corr.", "over seeds", "over classes", "verdict")
     spans = ("[-0.80, -0.60]",) * 2
     assert list(whole.rows) == [
         ("batchformer", "3", "-0.70", *spans, "holds"),
         ("mine", "1", "0.00", "", "", "not settled"),
-        ("none", "0", "", "", "", "not settled"),
+        ("none", "0", "", "", "", "no verdict"),
     ]
     assert list(partial.rows) == [
         ("batchformer", "3", "0.30", *("[+0.20, +0.40]",) * 2, "opposite")
@@ -234,20 +235,6 @@ def test_classes_are_listed_from_the_most_frequent() -> None:
         ("1,000", "1.500e-05", "2.000e+00"),
         ("999", "0.000e+00", ""),
     ]
-
-
-def test_the_figure_comes_with_its_words_and_tables() -> None:
-    found = InfluenceOfArm(np.array([1e-7, 2e-7, 3e-7]), UNKNOWN, 1)
-    shown = influence.make(of({HOSTILE: found}, cumulative=True))
-    assert shown.title == "Influence by gradient"
-    assert shown.tables == () and len(shown.terminal_tables) == 2
-    svg = ElementTree.fromstring(inline_svg(shown.draw(), shown.caption.alternative, "i"))
-    assert svg.get("aria-label") == shown.caption.alternative
-    assert HOSTILE in shown.caption.alternative
-    texts = [element.text for element in svg.iter() if element.tag == "text"]
-    assert f"{HOSTILE}: gradient on other samples, × 10⁻⁷" in texts
-    assert f"{HOSTILE}: cumulative mean, × 10⁻⁷" in texts
-    assert not list(svg.iter("b"))
 
 
 CLASSES = 60

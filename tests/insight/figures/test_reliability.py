@@ -176,9 +176,13 @@ def test_four_intervals_fit_beside_one_another() -> None:
 
 @pytest.mark.parametrize("by_shots", [False, True])
 def test_the_diagram_shows_accuracy_by_confidence_and_counts(by_shots: bool) -> None:
-    data = known(gather(simulated_group("baseline", "batchformer"), by_shots))
+    group = simulated_group("baseline", "batchformer")
+    data = known(gather(group, by_shots))
     figure = reliability.draw(data)
     columns = 3 if by_shots else 1
+    assert {arm: found.colour for arm, found in data.by_arm.items()} == group.colours_of(
+        data.by_arm
+    )
     titles = [axes.get_title(loc="left") for axes in figure.axes]
     of_shots = ["Accuracy, %, many", "medium", "few", "Share, %", "", ""]
     assert titles == (of_shots if by_shots else ["Accuracy, %", "Share of predictions, %"])

@@ -21,11 +21,8 @@ def table() -> Table:
     return table
 
 
-def test_json_and_back(table: Table) -> None:
+def test_json_markdown_and_the_terminal_have_every_cell(table: Table) -> None:
     assert Table.from_json(json.loads(json.dumps(table.as_json()))) == table
-
-
-def test_markdown_is_a_table_with_numbers_to_the_right(table: Table) -> None:
     lines = table.as_markdown().splitlines()
     assert lines[0] == "### A step" and "machine Example, dtype float32" in lines[2]
     assert lines[4:8] == [
@@ -35,9 +32,6 @@ def test_markdown_is_a_table_with_numbers_to_the_right(table: Table) -> None:
         "| ours | 2048 | 1,234 [1,200, 1,300] | 0.5 |",
     ]
     assert "- Mind this." in lines
-
-
-def test_the_terminal_shows_every_cell(table: Table) -> None:
     out = io.StringIO()
     table.print(Console(file=out, width=100))
     for words in ("A step", "plain | bare", "1.23 [1.10, 1.50]", "1,234", "Note: Mind this."):

@@ -74,9 +74,14 @@ def new_figure(heights: Sequence[float]) -> tuple[Figure, list[Axes]]:
     figure, grid = _panels((len(heights), 1), heights, 0.5, TEXT, sharex=True)
     panels = [row[0] for row in grid]
     for axes in panels:
-        axes.grid(axis="y", color=INK, alpha=0.2, linewidth=0.6)
-        axes.set_axisbelow(True)
+        level_lines(axes)
     return figure, panels
+
+
+def level_lines(axes: Axes) -> None:
+    """Thin lines at the ticks of the y axis, behind what is drawn."""
+    axes.grid(axis="y", color=INK, alpha=0.2, linewidth=0.6)
+    axes.set_axisbelow(True)
 
 
 def new_grid(

@@ -338,7 +338,8 @@ def claim_words(data: InfluenceByClass) -> str:
     """Whether the paper's claim holds, in a sentence for all arms."""
     by_word: dict[str, list[str]] = {}
     for arm, found in data.by_arm.items():
-        word = HELD[found.correlation.is_negative] if found.learnt else "has no verdict"
+        judged = found.learnt and found.correlation.rho is not None
+        word = HELD[found.correlation.is_negative] if judged else "has no verdict"
         by_word.setdefault(word, []).append(arm)
     said = "; ".join(f"{word} for {' and '.join(arms)}" for word, arms in by_word.items())
     if len(data.by_arm) == 1:
@@ -496,6 +497,8 @@ def tables(data: InfluenceByClass) -> list[FigureTable]:
                 span(found.over_classes),
                 "nothing learnt"
                 if caption != BEFORE and not arms[arm].learnt
+                else "no verdict"
+                if found.rho is None
                 else {True: below, False: above, None: "not settled"}[found.is_negative],
             )
             for arm, found in by_arm.items()

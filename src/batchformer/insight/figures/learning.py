@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
+import torch
+from torch.distributions import Binomial
+
 from batchformer.insight.figures.text import interval, number
 from batchformer.insight.intervals import Summary, summary
 from batchformer.insight.record import InsightArrays
@@ -73,21 +76,13 @@ def _more_than_before(right: int, before: int, images: int) -> bool:
 
 
 def _binomial_tail(least: int, trials: int, chance: float) -> float:
-    """Probability of ``least`` or more successes; summed here, so one network needs no scipy.
+    """Probability of ``least`` or more successes, by torch, so that one network needs no scipy.
 
     >>> round(_binomial_tail(2, 3, 0.5), 6), _binomial_tail(0, 3, 0.5), _binomial_tail(3, 3, 1.0)
     (0.5, 1.0, 1.0)
     """
     if least <= 0 or chance >= 1:
         return 1.0
-    log_chance, log_rest = math.log(chance), math.log1p(-chance)
-    return math.fsum(
-        math.exp(
-            math.lgamma(trials + 1)
-            - math.lgamma(k + 1)
-            - math.lgamma(trials - k + 1)
-            + k * log_chance
-            + (trials - k) * log_rest
-        )
-        for k in range(least, trials + 1)
-    )
+    successes = torch.arange(least, trials + 1, dtype=torch.float64)
+    binomial = Binomial(trials, torch.tensor(chance, dtype=torch.float64))
+    return float(binomial.log_prob(successes).exp().sum())  # type: ignore[no-untyped-call]

@@ -15,6 +15,7 @@ from batchformer.insight.figures.canvas import (
     SMALL,
     TEXT,
     legend,
+    level_lines,
     new_grid,
     title,
 )
@@ -32,7 +33,6 @@ from batchformer.insight.intervals import Summary, summary_of_known
 from batchformer.insight.record import SHOTS
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 NAMES = ("reliability_count", "reliability_confidence", "reliability_correct")
@@ -141,22 +141,15 @@ def draw(data: Reliability) -> Figure:
             below.stairs(share, edges, color=found.colour, linestyle=dash, linewidth=1.3)
         title(above, ", ".join(["Accuracy, %"] * (column == 0) + [GROUPS[i]] * (i > 0)))
         title(below, "Share of predictions, %" if i == 0 else "Share, %" if column == 0 else "")
-        _style_axes(above, below)
+        for axes in (above, below):
+            level_lines(axes)
+            axes.tick_params(labelsize=SMALL)
+        above.set(xlim=(0, 100), ylim=(0, 100), xticks=[0, 50, 100])
+        below.set_ylim(bottom=0)
     where = grid[1][len(groups) // 2]
     where.set_xlabel("Confidence, %", fontsize=TEXT, color=INK)
     legend(drawn, grid[0][0])
     return drawn
-
-
-def _style_axes(above: Axes, below: Axes) -> None:
-    for axes in (above, below):
-        axes.grid(axis="y", color=INK, alpha=0.2, linewidth=0.6)
-        axes.set_axisbelow(True)
-        axes.tick_params(labelsize=SMALL)
-    above.set_xlim(0, 100)
-    above.set_ylim(0, 100)
-    above.set_xticks([0, 50, 100])
-    below.set_ylim(bottom=0)
 
 
 def caption(data: Reliability) -> Caption:

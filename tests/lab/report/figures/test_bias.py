@@ -27,29 +27,28 @@ def with_curve(folder: Path, unseen: list[float], seen: list[float], of: str = "
     change_arrays(folder, **arrays)
 
 
-def test_the_mean_over_seeds_by_hand(curves: RunTree) -> None:
+def test_the_mean_over_seeds_by_hand_and_the_figure_has_it_beside_every_seed(
+    curves: RunTree,
+) -> None:
     found = known(gather(curves.group()))
     assert list(found.by_arm) == ["baseline", "batchformer"]
     unseen, seen = found.mean("baseline")
     assert (unseen[0], unseen[-1]) == (0.0, 40.0)
     assert seen == pytest.approx(70 * (1 - unseen / 40))
     assert found.mean("batchformer")[1] == pytest.approx(np.full(101, 10.0))
-
-
-def test_a_mean_ends_where_the_first_seed_does_and_says_so(curves: RunTree) -> None:
-    with_curve(curves.write("baseline", 2), [0.0, 5.0], [10.0, 0.0])
-    assert known(gather(curves.group())).mean("baseline")[0][-1] == 5.0
-    assert "as far as all of them reach" in make(known(gather(curves.group()))).caption.text
-
-
-def test_the_figure_has_every_seed_and_the_means(curves: RunTree) -> None:
-    made = make(known(gather(curves.group())))
+    made = make(found)
     (axes,) = made.draw().axes
     assert len(axes.lines) == 2 * (2 + 1)
     thick = [line for line in axes.lines if line.get_linewidth() > 1]
     assert [line.get_color() for line in thick] == [COLOURS["baseline"], COLOURS["batchformer"]]
     rising = all(np.all(np.diff(line.get_xdata()) >= 0) for line in axes.lines)
     assert rising and axes.get_xlim()[0] == 0
+
+
+def test_a_mean_ends_where_the_first_seed_does_and_says_so(curves: RunTree) -> None:
+    with_curve(curves.write("baseline", 2), [0.0, 5.0], [10.0, 0.0])
+    assert known(gather(curves.group())).mean("baseline")[0][-1] == 5.0
+    assert "as far as all of them reach" in make(known(gather(curves.group()))).caption.text
 
 
 @pytest.mark.parametrize("of", ["pairs", "classes"])

@@ -28,7 +28,7 @@ def with_choice(folder: Path, scores: list[float]) -> None:
     change_arrays(folder, **kept)
 
 
-def test_means_and_choices_by_hand(chosen: RunTree) -> None:
+def test_numbers_lines_dots_and_words_by_hand(chosen: RunTree) -> None:
     found = known(gather(chosen.group()))
     assert list(found.curves) == ["baseline", "batchformer"]
     curve = found.curves["baseline"]
@@ -39,18 +39,11 @@ def test_means_and_choices_by_hand(chosen: RunTree) -> None:
         "batchformer": {0: (100, 15.0)},
     }
     assert list(found.chosen["baseline"]) == [0, 1]
-
-
-def test_the_figure_has_a_line_and_a_dot_for_every_choice(chosen: RunTree) -> None:
-    found = known(gather(chosen.group()))
     (axes,) = draw(found).axes
     dots = [line for line in axes.lines if line.get_marker() == "o"]
     assert [np.asarray(dot.get_xdata()).tolist() for dot in dots] == [[150, 100], [100]]
     assert len(axes.lines) == 4 and axes.get_xlabel() == "Epoch"
-
-
-def test_numbers_and_words_say_what_was_chosen(chosen: RunTree) -> None:
-    made = make(known(gather(chosen.group())))
+    made = make(found)
     assert "baseline 2, batchformer 1" in made.caption.text
     (table,) = made.terminal_tables
     assert table.rows == [

@@ -53,20 +53,12 @@ def test_when_an_arm_has_the_final_score_of_the_baseline(probes: RunTree) -> Non
     assert found.curves["batchformer"].low == [30.0, 50.0, 52.0, 54.0]
     assert found.reached == {"batchformer": 2, "random_weights": None}
     assert found.seeds == {"baseline": 2, "batchformer": 2, "random_weights": 2}
-
-
-def test_words(probes: RunTree) -> None:
-    found = known(gather(probes.group()))
     words = caption(found).text
     assert "Lines are means over 2 seeds;" in words
     assert "The baseline ends at 55.00." in words
     assert "By batchformer this is reached at epoch 2." in words
     assert "By random_weights this is never reached in 4 epochs." in words
     assert words.endswith("epoch 38 of 90, with MoCo-v3 on ImageNet.")
-
-
-def test_the_figure(probes: RunTree) -> None:
-    found = known(gather(probes.group()))
     (axes,) = draw(found).axes
     lines = {line.get_label(): line for line in axes.lines}
     assert lines["batchformer"].get_color() == COLOURS["batchformer"]
@@ -76,6 +68,12 @@ def test_the_figure(probes: RunTree) -> None:
     assert places == [(2, 55.0)]
     assert any(list(line.get_ydata()) == [55.0, 55.0] for line in axes.lines)
     assert len(axes.collections) == 3, "a band for each arm"
+    made = make(found)
+    assert made.title == "Convergence of the probe"
+    assert made.caption.alternative == f"Line plot. {made.caption.text}"
+    (table,) = made.terminal_tables
+    assert table.columns == ("arm", "epoch", "All") and len(table.rows) == 12
+    assert table.rows[3] == ("baseline", "4", "55.00")
 
 
 def test_a_long_probe_keeps_every_epoch(tree: RunTree) -> None:
@@ -91,15 +89,6 @@ def test_a_long_probe_keeps_every_epoch(tree: RunTree) -> None:
     found = known(gather(tree.group()))
     assert found.final == epochs / 10
     assert found.reached == {"batchformer": epochs - 7}
-
-
-def test_words_and_table_come_with_it(probes: RunTree) -> None:
-    made = make(known(gather(probes.group())))
-    assert made.title == "Convergence of the probe"
-    assert made.caption.alternative == f"Line plot. {made.caption.text}"
-    (table,) = made.terminal_tables
-    assert table.columns == ("arm", "epoch", "All") and len(table.rows) == 12
-    assert table.rows[3] == ("baseline", "4", "55.00")
 
 
 def test_other_methods_and_runs_without_evaluations_have_none(tree: RunTree) -> None:

@@ -28,7 +28,9 @@ def effect() -> Effect:
     return Effect(pooled(list(VALUES.values())), recipes, "not reliable", 0.5, 1.0, 1)
 
 
-def test_every_recipe_has_its_mean_and_all_their_diamond(effect: Effect) -> None:
+def test_every_recipe_has_its_mean_its_name_and_words_and_all_have_their_diamond(
+    effect: Effect,
+) -> None:
     (axes,) = draw("batchformer", effect).axes
     drawn = sorted(
         (float(line.get_xdata()[0]), float(line.get_ydata()[0]), line.get_markerfacecolor())
@@ -43,17 +45,10 @@ def test_every_recipe_has_its_mean_and_all_their_diamond(effect: Effect) -> None
     corners = diamond.get_xy()[:, 0]  # type: ignore[attr-defined]
     assert corners.min() == pytest.approx(effect.pooled.low)
     assert corners.max() == pytest.approx(effect.pooled.high)
-
-
-def test_rows_are_named_with_their_seeds(effect: Effect) -> None:
-    (axes,) = draw("batchformer", effect).axes
     names = [text.get_text() for text in axes.texts]
     assert names == ["a_recipe, 3 seeds", "another, 2 seeds", "Over all, 5 seeds"]
     bottom, top = axes.get_ylim()
     assert bottom < -2 and top > 0
-
-
-def test_its_words_say_what_is_seen(effect: Effect) -> None:
     made = make("batchformer", "baseline", "all", effect)
     assert made.title == "All: batchformer - baseline" and "higher is better" in made.caption.text
     assert "Hollow: the paper" in made.caption.text

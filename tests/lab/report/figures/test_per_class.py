@@ -81,8 +81,10 @@ def test_two_seeds_have_differences_without_bars(tree: RunTree) -> None:
     tree.write_pairs(2)
     data = known(gather(tree.group()))
     assert all(d is not None and d.low is None for d in data.differences["batchformer"])
-    figure = draw(known(gather(tree.group())))
-    assert not figure.axes[2].collections
+    assert not draw(data).axes[2].collections
+    said = make(data).caption.text
+    assert "without intervals, since an arm shares only 2 seeds" in said and "95%" not in said
+    assert "difference to the baseline on" in said and "over 2 seeds" in said
 
 
 def test_the_figure_has_counts_accuracies_and_a_panel_for_every_other_arm(
@@ -130,6 +132,7 @@ def test_differences_and_hollow_markers_follow_the_reference(
     data = known(gather(tree.group("batchformer_self")))
     assert list(data.accuracy) == ["batchformer_self", "baseline", "batchformer"]
     assert list(data.differences) == ["baseline", "batchformer"]
+    assert "difference to batchformer_self on" in make(data).caption.text
     left = np.array([read_run(folder).figures["per_class"] for folder in control])
     right = np.array([read_run(folder).figures["per_class"] for folder in pairs["batchformer"]])
     found = [d.difference for d in data.differences["batchformer"] if d is not None]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from batchformer.lab.report.figures.sweep import described, draw
+from batchformer.lab.report.figures.sweep import described, draw, make
 from batchformer.lab.report.results.sweeps import SweepComparison
 from helpers.run_folders import compared_sweep, write_sweep
 
@@ -57,6 +57,13 @@ def test_means_seeds_intervals_baseline_and_paper_are_drawn_where_they_are(
         assert end == pytest.approx((summary.low, summary.high))
     assert [label.get_text() for label in few.get_xticklabels()] == ["1", "2"]
     assert "Few" in few.get_title("left") and "by layers" in few.get_title("left")
+    made = make(found)
+    assert made is not None and "the baseline, which no level changes, its band its " in (
+        made.caption.note
+    )
+    text = described(found)
+    assert "All of batchformer, 1: 53.00 [50.52, 55.48], paper 43.2; 2: 55.10 " in text
+    assert "All of baseline, 1: 51.00 [48.52, 53.48], paper 41.0" in text
 
 
 def test_bars_end_where_an_accuracy_can_not_go_on(compared: Compared) -> None:
@@ -76,12 +83,6 @@ def test_a_baseline_of_each_level_is_a_line_and_no_band(compared: Compared) -> N
     axes = draw(compared(baseline="each")).axes[0]
     lines = {line.get_label(): line for line in axes.get_lines()}
     assert list(lines["baseline"].get_ydata()) == [51.0] and not axes.patches
-
-
-def test_the_words_hold_the_numbers(compared: Compared) -> None:
-    text = described(compared())
-    assert "All of batchformer, 1: 53.00 [50.52, 55.48], paper 43.2; 2: 55.10 " in text
-    assert "All of baseline, 1: 51.00 [48.52, 53.48], paper 41.0" in text
 
 
 def test_levels_without_an_order_are_not_joined(tmp_path: Path) -> None:

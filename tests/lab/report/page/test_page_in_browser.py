@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from batchformer.insight.page.html import Section, rendered
 from batchformer.lab.report.page.html import write_page
 from batchformer.lab.report.results.runs import find_runs
 from helpers.run_folders import recipe_of, write_insight, write_run, write_sweep
@@ -40,6 +41,12 @@ EMPTY_ENDS = """() => [...document.querySelectorAll('.figures:not(.one)')].map(b
         ends[box.left] = Math.max(ends[box.left] ?? 0, box.bottom);
     }
     return Math.max(...Object.values(ends)) - Math.min(...Object.values(ends));
+})"""
+GAPS = """() => [...document.querySelectorAll('.figures + *')].map(next => {
+    const edge = (element, side) => element.getBoundingClientRect()[side];
+    const above = [...next.previousElementSibling.children].map(each => edge(each, 'bottom'));
+    const below = next.matches('.figures') ? next.firstElementChild : next;
+    return edge(below, 'top') - Math.max(...above);
 })"""
 Opener = Callable[..., Any]
 
@@ -93,7 +100,21 @@ def test_it_loads_fits_and_follows_the_theme(
     if width == 1280:
         page = open_page(page_file, viewport={"width": width, "height": 844}).page
         assert page.evaluate(LONG_CAPTIONS) == []
+        assert min(page.evaluate(GAPS)) > 15.9, "no card touches what comes below it"
         ends = page.evaluate(EMPTY_ENDS)
         assert ends and max(ends) < 250, "two columns end together"
     if width == 390:
         assert page.evaluate(SMALLEST_TEXT) >= 8, "figures can be read on a phone"
+
+
+@pytest.mark.parametrize("heights", [(900, 100), (100, 900), (900, 100, 100)])
+def test_no_card_touches_one_of_the_next_row(
+    open_page: Opener, tmp_path: Path, heights: tuple[int, ...]
+) -> None:
+    figures = [Section("a", f'<svg viewBox="0 0 486 {high}"></svg>', "") for high in heights]
+    sections = [*figures, Section("wide", "", "", wide=True)]
+    values = {"title": "", "sections": sections, "policy": "", "counts_of_loader": False}
+    (tmp_path / "page.html").write_text(rendered("insight.html.jinja", **values))
+    page = open_page(tmp_path / "page.html", viewport={"width": 1280, "height": 900}).page
+    gaps = page.evaluate(GAPS)
+    assert gaps and all(gap == pytest.approx(16, abs=0.1) for gap in gaps)

@@ -44,13 +44,6 @@ def test_captions_say_what_is_plotted_and_over_how_many_seeds(tree: RunTree) -> 
     assert "by chance about 2 of 40 would miss 0" in classes
 
 
-def test_with_two_seeds_the_caption_says_there_are_no_intervals(tree: RunTree) -> None:
-    tree.write_pairs(2)
-    (classes,) = notes(tree.group(), "classes")
-    assert "without intervals, since an arm shares only 2 seeds" in classes
-    assert "95%" not in classes
-
-
 def test_figures_without_numbers_are_left_out(tree: RunTree) -> None:
     folder = tree.write("baseline", 0)
     (folder / "figures.npz").unlink()
@@ -106,15 +99,3 @@ def test_a_further_figure_is_one_line(tree: RunTree, monkeypatch: pytest.MonkeyP
     made = sections_of(tree.group(), "p")
     assert made[0].title == made[-1].title == "Training"
     assert 'id="p-new-' in made[-1].html and "p-new-" not in made[0].html
-
-
-@pytest.mark.parametrize(
-    ("reference", "words"),
-    [(None, "difference to the baseline on"), ("batchformer", "difference to batchformer on")],
-)
-def test_the_caption_names_the_reference(tree: RunTree, reference: str | None, words: str) -> None:
-    tree.write_pairs(3)
-    names = ("training", "classes", "head_tail")
-    curves, classes, groups = notes(tree.group(reference), *names)
-    assert words in classes and words in groups
-    assert "over 3 seeds" in curves and "over 3 seeds" in classes

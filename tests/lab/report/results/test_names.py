@@ -14,18 +14,7 @@ from batchformer.lab.report.results.names import (
     arm_colours,
     metric_label,
 )
-
-
-def luminance(colour: str) -> float:
-    """Relative luminance by WCAG 2."""
-    channels = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-
-def contrast(one: str, two: str) -> float:
-    high, low = sorted((luminance(one), luminance(two)), reverse=True)
-    return (high + 0.05) / (low + 0.05)
+from helpers.colours import contrast
 
 
 def themes() -> list[dict[str, str]]:

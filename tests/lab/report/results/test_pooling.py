@@ -51,23 +51,17 @@ def together(tree: RunTree) -> PooledEffects:
     return pool_recipes(compare_runs(tree.runs()))
 
 
-def test_the_effect_is_the_mean_of_the_recipes_effects(together: PooledEffects) -> None:
+def test_effects_are_means_of_the_recipes_and_corrected_over_all(together: PooledEffects) -> None:
     effect = together.effects["batchformer", "baseline", "all"]
     means = [np.mean([b[0] - a[0] for a, b in zip(*arms, strict=True)]) for arms in VALUES.values()]
     assert effect.pooled.difference == pytest.approx(np.mean(means))
     assert list(effect.recipes) == ["first", "second", "third"]
     assert (effect.pooled.setups, effect.pooled.seeds) == (3, 9)
     assert (effect.paper, effect.printed) == (pytest.approx(0.7), 2)
-
-
-def test_p_values_are_corrected_over_all_effects(together: PooledEffects) -> None:
     small, large = sorted(together.effects.values(), key=lambda effect: effect.pooled.p_value or 0)
     assert small.pooled.p_value is not None and large.pooled.p_value is not None
     assert small.adjusted == pytest.approx(2 * small.pooled.p_value)
     assert large.adjusted == pytest.approx(max(2 * small.pooled.p_value, large.pooled.p_value))
-
-
-def test_a_lower_calibration_error_is_a_gain(together: PooledEffects) -> None:
     effect = together.effects["batchformer", "baseline", "ece"]
     assert effect.pooled.high is not None and effect.pooled.high < 0
     assert (effect.outcome, effect.significant) == ("gain", True)
@@ -220,16 +214,13 @@ def test_the_headline_claims_no_more_than_stands(effects_found: PooledEffects) -
     assert "without verdict: All" in pooled_headline("batchformer", "baseline", flat)
 
 
-def test_eighty_columns_are_enough(effects_found: PooledEffects) -> None:
+def test_eighty_columns_are_enough_and_the_notes_say_what_was_corrected_for(
+    effects_found: PooledEffects,
+) -> None:
     text = printed(effects_found)
     rows = [line for line in text.splitlines() if line.startswith(("All ", "Few ", "ECE "))]
     assert len(rows) == 3 and all(row.rstrip().endswith(("gain", "reliable")) for row in rows)
     assert "Not pooled: depth is a sweep" in text
-
-
-def test_notes_say_what_was_corrected_for_and_what_the_paper_has(
-    effects_found: PooledEffects,
-) -> None:
     notes = " ".join(pooled_notes(effects_found))
     assert "corrected over all 3 pooled effects" in notes and "numbers for (2 or 3)" in notes
 

@@ -124,7 +124,9 @@ def test_every_cell_is_summed_up_over_its_seeds(found: SweepComparison) -> None:
             assert found.scores[cell, name].summary == summary(own, within=(0.0, 100.0))
 
 
-def test_differences_are_paired_and_corrected_over_the_sweep(found: SweepComparison) -> None:
+def test_differences_are_paired_corrected_over_the_sweep_and_beside_those_of_the_paper(
+    found: SweepComparison,
+) -> None:
     assert list(found.to_reference) == [TWO, SIXTEEN]
     assert list(found.to_baseline) == [ONE, TWO, SIXTEEN]
     pairs = [(ONE, cell) for cell in (TWO, SIXTEEN)]
@@ -134,15 +136,11 @@ def test_differences_are_paired_and_corrected_over_the_sweep(found: SweepCompari
     adjusted = [difference.adjusted for difference in found.differences]
     assert adjusted == holm([each.p_value for each in expected])
     assert (found.tested, found.compared) == (4, 5), "one difference has no spread"
-
-
-def test_the_papers_effects_are_level_less_reference_and_level_less_baseline(
-    found: SweepComparison,
-) -> None:
     effects = [difference.paper_effect for difference in found.differences]
     assert effects == [pytest.approx(0.4), None, pytest.approx(2.2), pytest.approx(2.6), None]
     assert found.scores[("batchformer", "1"), "few"].paper == 25.6
     assert found.scores[("batchformer", "2"), "few"].paper is None
+    assert not any("from level to level" in line for line in found.warnings)
 
 
 def test_a_baseline_of_each_level_is_compared_with_at_that_level(tmp_path: Path) -> None:
@@ -249,10 +247,6 @@ def test_levels_without_runs_and_what_else_changes_are_said(tmp_path: Path) -> N
     assert "Levels of this sweep that no run has finished: 256" in warnings
     assert "optim.lr 0.05 at 64, 0.1 at 128" in warnings
     assert "train.batch_size 64 at 64, 128 at 128" in warnings
-
-
-def test_one_setting_that_changes_is_the_sweep_itself(found: SweepComparison) -> None:
-    assert not any("from level to level" in line for line in found.warnings)
 
 
 def test_rows_by_hand(found: SweepComparison) -> None:

@@ -64,6 +64,10 @@ def test_a_sentence_says_what_is_compared_and_tested(tree: RunTree) -> None:
         "The arms batchformer_self and batchformer were trained from the same 4 seeds, and a "
         "paired t test asks whether they differ in All, the accuracy on all test images."
     )
+    assert question(compared(RunTree(tree.root / "two"), GAIN[:2])) == (
+        "The arms baseline and batchformer were trained from the same 2 seeds and are compared in "
+        "All, the accuracy on all test images."
+    )
 
 
 def test_noise_is_said_plainly_and_how_many_seeds_are_missing(tree: RunTree) -> None:

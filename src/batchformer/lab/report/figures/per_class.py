@@ -21,7 +21,7 @@ from batchformer.insight.figures.canvas import (
     with_unit,
 )
 from batchformer.insight.figures.captioned import Caption, CaptionedFigure, FigureTable
-from batchformer.insight.figures.networks import main_arm
+from batchformer.insight.figures.networks import main_arm, mean_of_known
 from batchformer.insight.figures.text import number, over_seeds, seeds, signed
 from batchformer.insight.intervals import FEWEST_SEEDS
 from batchformer.lab.metrics.intervals import Paired, paired
@@ -138,7 +138,8 @@ def gather(group: RunGroup) -> ByClass | None:
     classes_per_point = -(-classes // MOST_POINTS)
     points = [order[i : i + classes_per_point] for i in range(0, classes, classes_per_point)]
     values = {
-        run: np.array([_mean(array[point]) for point in points]) for run, array in kept.items()
+        run: np.array([mean_of_known(array[point]) for point in points])
+        for run, array in kept.items()
     }
     accuracy, differences = {}, {}
     seeds, paired_seeds = {}, {}
@@ -179,12 +180,6 @@ def _names(order: NDArray[Any], kept: Iterable[RecordedRun]) -> list[str]:
     if names is None or len(names) != len(order) or len(order) > MOST_NAMES:
         return []
     return [str(names[i]) for i in order]
-
-
-def _mean(values: NDArray[Any]) -> float:
-    """Mean over the classes that have test images, NaN where none has."""
-    tested = values[~np.isnan(values)]
-    return float(tested.mean()) if tested.size else float("nan")
 
 
 def _paired(left: NDArray[Any], right: NDArray[Any]) -> Paired | None:

@@ -33,7 +33,7 @@ def make(found: SweepComparison) -> CaptionedFigure | None:
         f"95% t intervals of the means, where there are {FEWEST_SEEDS} seeds"
     )
     if sweep.shared_baseline:
-        note += "; the broken line and its band are the baseline, which no level changes"
+        note += "; the broken line is the baseline, which no level changes, its band its interval"
     if any(score.paper is not None for score in found.scores.values()):
         note += "; dotted, with hollow marks, the paper's numbers"
     note += ". Levels stand at equal distances."
@@ -76,11 +76,6 @@ def described(comparison: SweepComparison) -> str:
     return ". ".join(parts)
 
 
-def _ordered(comparison: SweepComparison) -> bool:
-    """Whether levels are numbers, so that a line between them means something."""
-    return all(re.fullmatch(r"[\d.e+-]+", level) for level in comparison.sweep.levels)
-
-
 def _panels(comparison: SweepComparison) -> list[str]:
     return [comparison.metric, *(m for m in comparison.metrics[1:] if m == SECOND)]
 
@@ -117,7 +112,9 @@ def _curve(
     # Beside the mean's marker, which would hide them.
     x, y = [x + SPREAD / 2 for x, _ in seeds], [y for _, y in seeds]
     axes.plot(x, y, **SEEDS, color=look["color"], alpha=0.6)
-    means, ordered = [scores[level].summary.mean for level in levels], _ordered(comparison)
+    means = [scores[level].summary.mean for level in levels]
+    # Only between numbers does a line mean something.
+    ordered = all(re.fullmatch(r"[\d.e+-]+", level) for level in comparison.sweep.levels)
     width = 1.5 if ordered else 0
     axes.plot(list(at.values()), means, **look, markersize=5, linewidth=width, label=arm)
     for level in levels:

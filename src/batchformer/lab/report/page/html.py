@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,27 +45,15 @@ SWEEPS_TITLE = "BatchFormer, level by level"
 
 
 @dataclass(frozen=True)
-class Strip:
-    """Positions of a difference, in percent of the width from -reach to +reach."""
-
-    at: float
-    low: float | None
-    high: float | None
-    paper: float | None
-
-
-@dataclass(frozen=True)
 class Part:
     """One recipe or one sweep on the page."""
 
     anchor: str
     comparison: RecipeComparison | SweepComparison
-    # Of a recipe by (arm, metric), of a sweep by `reference` or `baseline` and then (arm, level)
-    strips: Mapping[Any, Any]
+    reach: float  # half the width of its strips, in percentage points
     sections: list[Section]
     settings: dict[str, str]
     provenance: dict[str, list[str]]
-    main_strip: Strip | None = None
 
 
 def write_page(
@@ -97,8 +85,9 @@ def render(
     runs = list(runs)
     sweeps, others = split_sweeps(runs)
     comparison = compare_runs(others, reference)
-    main_reach = _reach(d for recipe in comparison.recipes if (d := _main(recipe)) is not None)
-    parts = [_part(recipe, i, main_reach) for i, recipe in enumerate(comparison.recipes)]
+    headlines = [recipe.main_difference for recipe in comparison.recipes]
+    main_reach = _reach(d for d in headlines if d is not None and d.outcome is not None)
+    parts = [_part(recipe, i) for i, recipe in enumerate(comparison.recipes)]
     shown = [_sweep_part(compare_sweep(sweep), i) for i, sweep in enumerate(sweeps)]
     if title is None:
         title = TITLE if parts or not sweeps else SWEEPS_TITLE
@@ -156,6 +145,7 @@ def environment() -> Environment:
         "number": lambda *args: typeset(number(*args)),
         "signed": lambda *args: typeset(signed(*args)),
         "p_value": words.p_value,
+        "place": place,
         "metric": metric_label,
         "seeds": seeds,
         "in_words": in_words,
@@ -163,37 +153,27 @@ def environment() -> Environment:
     return made
 
 
-def _main(recipe: RecipeComparison) -> Difference | None:
-    """The difference that the headline is about, if it is tested."""
-    found = recipe.differences.get((recipe.main_arm or "", recipe.main_metric))
-    return found if found is not None and found.outcome is not None else None
-
-
-def _part(recipe: RecipeComparison, index: int, main_reach: float) -> Part:
+def _part(recipe: RecipeComparison, index: int) -> Part:
     anchor = f"recipe-{index + 1}"
     # What is not tested gets no strip: most of it is not in percent.
-    differences = {key: d for key, d in recipe.differences.items() if d.outcome is not None}
-    reach = _reach(differences.values())
-    main = _main(recipe)
+    tested = (d for d in recipe.differences.values() if d.outcome is not None)
     return Part(
         anchor,
         recipe,
-        {key: _strip(difference, reach) for key, difference in differences.items()},
+        _reach(tested),
         sections_of(recipe.group, anchor),
         settings(recipe.group),
         provenance(recipe.group.runs),
-        _strip(main, main_reach) if main and main.paired.low is not None else None,
     )
 
 
 def _sweep_part(found: SweepComparison, index: int) -> Part:
-    anchor, reach, runs = f"sweep-{index + 1}", _reach(found.differences), found.sweep.finished
-    to = {"reference": found.to_reference, "baseline": found.to_baseline}
+    anchor, runs = f"sweep-{index + 1}", found.sweep.finished
     figure = sweep_section(found, anchor)
     return Part(
         anchor,
         found,
-        {name: {cell: _strip(d, reach) for cell, d in each.items()} for name, each in to.items()},
+        _reach(found.differences),
         [] if figure is None else [figure],
         settings(RunGroup(found.sweep.name, runs)) if runs else {},
         provenance(runs),
@@ -207,10 +187,6 @@ def _reach(differences: Iterable[Difference]) -> float:
     return 1.1 * max([*(abs(end) for end in ends if end is not None), 0.1])
 
 
-def _strip(difference: Difference, reach: float) -> Strip:
-    def place(value: float | None) -> float | None:
-        return None if value is None else round(50 + 50 * value / reach, 2)
-
-    result = difference.paired
-    middle: Any = place(result.difference)
-    return Strip(middle, place(result.low), place(result.high), place(difference.paper_effect))
+def place(value: float, reach: float) -> float:
+    """Where a value stands in a strip, in percent of the width from -reach to +reach."""
+    return round(50 + 50 * value / reach, 2)

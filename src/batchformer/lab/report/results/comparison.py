@@ -106,6 +106,11 @@ class RecipeComparison:
         """The metric that the headline is about."""
         return main_metric(self.metrics) or "all"
 
+    @property
+    def main_difference(self) -> Difference | None:
+        """The difference that the headline is about."""
+        return self.differences.get((self.main_arm or "", self.main_metric))
+
 
 @dataclass(frozen=True)
 class Comparison:

@@ -21,7 +21,7 @@ from batchformer.lab.config.recipe import (
 from batchformer.lab.report.results.names import arm_colours, sorted_arms
 from batchformer.lab.report.results.provenance import version_notes
 from batchformer.lab.report.results.runs import RecordedRun
-from batchformer.lab.runs.folder import SIZES, recipe_from_json
+from batchformer.lab.runs.folder import recipe_from_json
 
 K = TypeVar("K")
 
@@ -75,7 +75,7 @@ def comparable(runs: Iterable[RecordedRun], reference: str | None = None) -> lis
             by_name[run.recipe_name].append(run)
     groups: list[RunGroup] = []
     for name, members in sorted(by_name.items()):
-        members = _with_one_hash_of_sizes(_with_one_file_of_weights(members))
+        members = _with_one_file_of_weights(members)
         sides = [side for same in _split(members, shared=True) for side in _by_module(same)]
         conflicting = _conflicting(members) if len(sides) > 1 else {}
         groups += [_group(name, side, conflicting, reference) for side in sides]
@@ -150,15 +150,6 @@ def _with_one_file_of_weights(runs: list[RecordedRun]) -> list[RecordedRun]:
         return runs
     (file,) = files
     return [run if run.weights else replace(run, weights=file) for run in runs]
-
-
-def _with_one_hash_of_sizes(runs: list[RecordedRun]) -> list[RecordedRun]:
-    """Put runs of an earlier version, which did not record sizes of files, beside the others."""
-    known = {run.data[SIZES] for run in runs if SIZES in run.data}
-    if len(known) != 1:
-        return runs
-    sizes = {SIZES: known.pop()}
-    return [run if SIZES in run.data else replace(run, data={**run.data, **sizes}) for run in runs]
 
 
 def _split(runs: Sequence[RecordedRun], *, shared: bool) -> list[list[RecordedRun]]:

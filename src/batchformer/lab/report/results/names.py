@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from itertools import cycle
 
 from batchformer.lab.config.arms import ARMS as KNOWN_ARMS
 from batchformer.lab.config.arms import BASELINE
@@ -144,10 +145,8 @@ def bounds(metric: str) -> tuple[float, float]:
 
 def arm_colours(arms: Iterable[str]) -> dict[str, str]:
     """A colour for every arm; a known arm has the same one on every page."""
-    ordered = sorted_arms(arms)
-    unknown = [arm for arm in ordered if arm not in COLOURS]
-    spare = {arm: OTHER_COLOURS[i % len(OTHER_COLOURS)] for i, arm in enumerate(unknown)}
-    return {arm: COLOURS.get(arm) or spare[arm] for arm in ordered}
+    spare = cycle(OTHER_COLOURS)
+    return {arm: COLOURS.get(arm) or next(spare) for arm in sorted_arms(arms)}
 
 
 def _in_order(found: Iterable[str], known: dict[str, str]) -> list[str]:

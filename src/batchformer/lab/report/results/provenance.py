@@ -39,7 +39,8 @@ def provenance(runs: Sequence[RecordedRun]) -> dict[str, list[str]]:
     resumed = [
         f"{run.arm} seed {run.seed} at {_place(sitting)}"
         for run in runs
-        for sitting in _resumptions(run)
+        for sitting in contributing(run.sittings)[1:]
+        if sitting["from_update"]
     ]
     if resumed:
         facts["Resumed"] = resumed
@@ -95,10 +96,6 @@ def _codes(run: RecordedRun) -> str:
 
 def _code(sitting: Mapping[str, Any]) -> str:
     return str(sitting.get("code_sha256"))[:12]
-
-
-def _resumptions(run: RecordedRun) -> list[Mapping[str, Any]]:
-    return [one for one in contributing(run.sittings)[1:] if one["from_update"]]
 
 
 def _place(sitting: Mapping[str, Any]) -> str:

@@ -74,9 +74,15 @@ def print_table(comparison: Comparison, console: Console | None = None) -> None:
         for arm in recipe.others:
             caption = f"{arm} - {recipe.reference}"
             out.show(caption, DIFFERENCE_COLUMNS, difference_rows(recipe, arm))
-        if below := _below(recipe):
-            out.say("\n" + "\n".join(below))
-    out.say("\n" + "\n".join(_closing(comparison)))
+        below = [words.paper_sentence(recipe, arm) for arm in recipe.others]
+        below += [words.over_images_sentence(recipe), *(f"Note: {w}." for w in recipe.warnings)]
+        if any(below):
+            out.say("\n" + "\n".join(filter(None, below)))
+    lines = [words.counted(comparison.comparisons, comparison.tested)]
+    if comparison.tested:
+        lines.append(f"{words.INTERVAL} The interval of a gain or a loss does not contain 0.")
+    lines += [f"Not included: {line}." for line in comparison.left_out]
+    out.say("\n" + "\n".join(lines + [f"Note: {line}." for line in comparison.remarks]))
 
 
 def score_rows(recipe: RecipeComparison) -> Rows:
@@ -127,20 +133,6 @@ def difference_cells(difference: Difference) -> tuple[str, ...]:
         paper,
         words.short_verdict(difference),
     )
-
-
-def _below(recipe: RecipeComparison) -> list[str]:
-    lines = [words.paper_sentence(recipe, arm) for arm in recipe.others]
-    lines.append(words.over_images_sentence(recipe))
-    return [line for line in lines if line] + [f"Note: {line}." for line in recipe.warnings]
-
-
-def _closing(comparison: Comparison) -> list[str]:
-    lines = [words.counted(comparison.comparisons, comparison.tested)]
-    if comparison.tested:
-        lines.append(f"{words.INTERVAL} The interval of a gain or a loss does not contain 0.")
-    lines += [f"Not included: {line}." for line in comparison.left_out]
-    return lines + [f"Note: {line}." for line in comparison.remarks]
 
 
 # Effects that are pooled over recipes.

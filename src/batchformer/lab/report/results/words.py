@@ -62,8 +62,8 @@ def by_verdict(found: Mapping[K, V]) -> dict[str, dict[K, V]]:
     """Comparisons by their outcome; gains and losses that Holm undoes are ``uncorrected``."""
     sorted_out: dict[str, dict[K, V]] = defaultdict(dict)
     for key, one in found.items():
-        undone = one.outcome in ("gain", "loss") and not one.significant
-        sorted_out["uncorrected" if undone else str(one.outcome)][key] = one
+        word = short_verdict(one)
+        sorted_out["uncorrected" if word.endswith("uncorrected") else word][key] = one
     return sorted_out
 
 
@@ -87,8 +87,7 @@ def answer(recipe: RecipeComparison, tested: int) -> Answer:
     arm, metric, reference = recipe.main_arm, recipe.main_metric, in_words(recipe.reference)
     if arm is None:
         return Answer("Nothing to compare", f"No arm shares a finished seed with {reference}.")
-    difference = recipe.differences.get((arm, metric))
-    label = metric_label(metric)
+    difference, label = recipe.main_difference, metric_label(metric)
     if difference is None:
         shared = f"{arm} and {reference} share no seed in which {label} was measured."
         return Answer("Nothing to compare", shared)
@@ -124,15 +123,18 @@ def answer(recipe: RecipeComparison, tested: int) -> Answer:
 
 def question(recipe: RecipeComparison) -> str:
     """What is compared and what is tested, in one sentence; nothing where nothing is."""
-    difference = recipe.differences.get((recipe.main_arm or "", recipe.main_metric))
+    difference = recipe.main_difference
     if difference is None or difference.outcome is None:
         return ""
     meant = MEANINGS.get(recipe.main_metric)
     label = metric_label(recipe.main_metric) + (f", the {meant}" if meant else "")
-    return (
+    trained = (
         f"The arms {recipe.reference} and {recipe.main_arm} were trained from the same "
-        f"{seeds(difference.paired.n)}, and a paired t test asks whether they differ in {label}."
+        f"{seeds(difference.paired.n)}"
     )
+    if difference.paired.p_value is None:
+        return f"{trained} and are compared in {label}."
+    return f"{trained}, and a paired t test asks whether they differ in {label}."
 
 
 def counted(comparisons: int, tested: int, place: str = "This table") -> str:
