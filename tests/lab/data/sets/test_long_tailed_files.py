@@ -187,6 +187,19 @@ def test_one_of_two_parts_is_not_taken_for_a_tree(
     assert own_files(tmp_path / "photos").split_seed is None
 
 
+def test_a_tree_of_domains_is_not_taken_for_one_of_classes(tmp_path: Path) -> None:
+    inside = [f"{domain}/{name}/1.jpg" for domain in ("art", "photo") for name in ("cat", "dog")]
+    touch(tmp_path / "photos", *inside)
+    words = r"\(art, photo\) have no images beside .* each: cat, dog\. .*recipe my_domains"
+    with pytest.raises(ValueError, match=words):
+        own_files(tmp_path / "photos")
+    # With an image beside the folders, or with one folder in each, these are classes.
+    touch(tmp_path / "photos", "art/2.jpg")
+    assert own_files(tmp_path / "photos").classes == ("art", "photo")
+    touch(tmp_path / "one", "cat/images/1.jpg", "cat/images/2.jpg", "dog/images/1.jpg")
+    assert own_files(tmp_path / "one").classes == ("cat", "dog")
+
+
 def test_lists_and_tables(tmp_path: Path) -> None:
     touch(tmp_path, "images/1.jpg", "images/2.jpg", "images/3.jpg")
     (tmp_path / "train.csv").write_text("path,label\n1.jpg,cat\n2.jpg,ant\n")

@@ -106,6 +106,11 @@ def domain_tree(root: str | Path) -> DomainFiles:
         )
     if len(found) == 1:
         raise ValueError(f"{place} has one domain only, {next(iter(found))}. {expected}")
+    if "train" in found and set(found) <= {"train", "test", "val"}:
+        raise ValueError(
+            f"{place} has the folders {', '.join(found)}, which are parts of one domain: use the "
+            f"recipe my_folder. {expected}"
+        )
     return _of_one_root(place.resolve().name, place, found)
 
 
