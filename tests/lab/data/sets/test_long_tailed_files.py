@@ -214,6 +214,10 @@ def test_lists_and_tables(tmp_path: Path) -> None:
     said = "1 of 2 test images are training images too, so scores are not of new images"
     assert plain.remarks == (f"{said}: images/1.jpg",)
     assert plain.classes == ("0", "1") and plain.train.root == tmp_path
+    touch(tmp_path, "lists/4.jpg")  # the same image by another path
+    (tmp_path / "lists/test.txt").write_text("4.jpg 0\n./../images/./1.jpg 1\n")
+    other = own_files(None, str(tmp_path / "train.txt"), str(tmp_path / "lists/test.txt"))
+    assert other.remarks == (f"{said}: ./../images/./1.jpg",)
     with pytest.raises(ValueError, match="or neither"):
         own_files(tmp_path, lists[0])
     with pytest.raises(FileNotFoundError, match="there is no list"):

@@ -102,7 +102,7 @@ def domain_tree(root: str | Path) -> DomainFiles:
         has = f"none of its folders ({shorten(folders)}) has" if folders else "it has no"
         raise FileNotFoundError(
             f"{place} has no domain: {has} folders with images in them. {expected}; if these are "
-            "the classes of one domain, name the folder above it"
+            "the classes of one domain, name the folder above it, or use the recipe my_folder"
         )
     if len(found) == 1:
         raise ValueError(f"{place} has one domain only, {next(iter(found))}. {expected}")

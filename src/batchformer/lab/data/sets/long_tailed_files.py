@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -46,10 +47,15 @@ class LongTailedFiles(LongTailedData[ImageFiles]):
     @cached_property
     def trained_on(self) -> list[str]:
         """Paths of the test images that are training images too, as lists may name them."""
-        if self.train.root != self.test.root:
-            return []
-        known = {*self.train.paths}
-        return [path for path in self.test.paths if path in known]
+
+        def file(part: ImageFiles, path: str) -> str:
+            return os.path.normpath(part.root / path)
+
+        # Few names occur in both parts of a large set, and only those are compared in full.
+        names = {path.rpartition("/")[2] for path in self.test.paths}
+        train = (path for path in self.train.paths if path.rpartition("/")[2] in names)
+        known = {file(self.train, path) for path in train}
+        return [path for path in self.test.paths if file(self.test, path) in known]
 
     @property
     def remarks(self) -> tuple[str, ...]:
