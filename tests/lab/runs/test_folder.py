@@ -213,6 +213,13 @@ def test_every_other_difference_is_named(tmp_path: Path) -> None:
     assert words.count(" was ") == 6 and str(tmp_path) in words and "--runs" in words
 
 
+def test_a_folder_of_another_seed_is_refused(tmp_path: Path) -> None:
+    """A copy of a stopped run would continue as another seed from this seed's checkpoint."""
+    trained_with(tmp_path, configuration())
+    with pytest.raises(ValueError, match="with other settings: seed was 0, is 1"):
+        refuse_other_configuration(tmp_path, {**configuration(), "seed": 1})
+
+
 @pytest.mark.parametrize(
     ("there", "updates", "told"),
     [("", 6, True), ("link", 6, True), ("folder", 6, False), ("", 7, False)],

@@ -226,6 +226,8 @@ def refuse_other_configuration(folder: Path, config: dict[str, Any]) -> dict[str
     if before is None or not anything_trained(folder):
         return None
     changed = effective_changes(before["trained"], config["trained"])
+    if before.get("seed") != config["seed"]:  # the folder was copied or renamed
+        changed.append(f"seed was {before.get('seed')}, is {config['seed']}")
     if changed:
         old, new = (one["trained"].get("data", {}).get("root") for one in (before, config))
         moved = len(changed) == 1 and old and new and old != new and _may_have_moved(old, new)

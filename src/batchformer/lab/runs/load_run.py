@@ -82,7 +82,7 @@ def _require_same_classes(folder: Path, task: Task) -> None:
     try:
         with np.load(path, allow_pickle=False) as arrays:
             before = arrays["classes"].tolist() if "classes" in arrays.files else [*now]
-    except (OSError, ValueError, zipfile.BadZipFile):
+    except (OSError, EOFError, ValueError, zipfile.BadZipFile):
         return  # damaged: it does not say
     if before != [*now]:
         pairs = zip_longest(before, now, fillvalue="none")
