@@ -9,6 +9,8 @@ import dataclasses
 import io
 import json
 import math
+import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -131,6 +133,22 @@ def write_figures(path: Path, figures: Mapping[str, Any]) -> None:
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **figures)
     write_atomically(path, buffer.getvalue())
+
+
+def read_figures(path: Path) -> dict[str, Any]:
+    """The arrays that :func:`write_figures` wrote.
+
+    Raises:
+        ValueError: the file is damaged or missing.
+    """
+    try:
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in arrays.files}
+    except (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error) as error:
+        raise ValueError(
+            f"{path} is damaged or missing ({error}). Remove {path.with_name('result.json')}, and "
+            "the same command writes both again."
+        ) from error
 
 
 def read_config(folder: Path) -> dict[str, Any] | None:
