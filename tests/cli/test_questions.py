@@ -24,6 +24,15 @@ def test_check_says_whether_batchformer_acts(capsys: pytest.CaptureFixture[str])
     assert end.value.code == 1 and "frozen" in capsys.readouterr().out
 
 
+def test_check_looks_at_an_arm(capsys: pytest.CaptureFixture[str]) -> None:
+    questions.check(["demo", "--arm", "batchformer_self", "--device", "cpu"])
+    assert "samples attend only to themselves" in capsys.readouterr().out
+    with pytest.raises(UserError, match="The arm baseline_mates has no BatchFormer to check"):
+        questions.check(["demo", "--arm", "baseline_mates"])
+    with pytest.raises(UserError, match="Did you mean batchformer_self"):
+        questions.check(["demo", "--arm", "batchformer_sefl"])
+
+
 def test_check_explains_a_network_for_other_channels() -> None:
     with pytest.raises(ValueError, match=r"digits have one, which digits_net .* by --model"):
         questions.check(["demo", "--model", "resnet32", "--device", "cpu"])

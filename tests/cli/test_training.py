@@ -52,6 +52,7 @@ def reported(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
         ("sweep", ["--together", "2", "--launcher", "local"], r"is --jobs\.at-once"),
         ("compare", ["--jobs.at-once", "2"], "is for --launcher local or slurm"),
         ("sweep", ["--train.epochs", "3", "--train.updates", "9"], r"Set --train\.epochs 0"),
+        ("sweep", ["--module.layers", "2"], r"--module\.layers: level 1 of demo_layers sets this"),
         ("sweep", ["--hyper.tau", "2"], r"--hyper\.tau: no effect with --method balanced_softmax"),
         ("train", ["--arm", "baselin"], "Did you mean baseline"),
         ("train", ["--seed", "-1"], "seeds count from 0"),

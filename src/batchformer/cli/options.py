@@ -217,6 +217,8 @@ class EvaluateOptions:
 class CheckOptions(Settings):
     """Is BatchFormer acting in this recipe's training?"""
 
+    arm: str = MAIN
+    """One of the arms that `batchformer list` shows."""
     device: str = "auto"
     """auto, cpu, cuda, cuda:1, mps."""
 

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from batchformer.cli.arguments import UserError, leading_paths, parse, with_recipe
+from batchformer.cli.arguments import (
+    UserError,
+    leading_paths,
+    parse,
+    refuse_unknown_arms,
+    with_recipe,
+)
 from batchformer.cli.options import (
     BenchOptions,
     CheckOptions,
@@ -12,7 +18,7 @@ from batchformer.cli.options import (
     LongTailOptions,
     PairsOptions,
 )
-from batchformer.lab.config.arms import MAIN, with_arm
+from batchformer.lab.config.arms import with_arm
 from batchformer.lab.config.methods import without_batchformer
 from batchformer.lab.runs.listing import ensure_data, print_data, print_listing, print_matching
 
@@ -33,7 +39,10 @@ def check(arguments: list[str]) -> None:
             f"{recipe.name} has no BatchFormer to check: {recipe.method} works on the network of "
             f"another run. Check that one: batchformer check {recipe.start or 'RECIPE'}"
         )
-    with_arm(recipe, MAIN)
+    refuse_unknown_arms([options.arm])
+    recipe = with_arm(recipe, options.arm)
+    if not recipe.module.enabled:
+        raise UserError(f"The arm {options.arm} has no BatchFormer to check.")
     ensure_data(recipe)
     from batchformer.lab.runs.build import build, load_task, pick_device
     from batchformer.lab.runs.run import explain_unfit_images

@@ -35,7 +35,7 @@ from batchformer.cli.options import (
 from batchformer.cli.questions import check
 from batchformer.cli.results import print_report
 from batchformer.lab.config.arms import BASELINE, usual_arms
-from batchformer.lab.config.recipe import Recipe
+from batchformer.lab.config.recipe import Recipe, changed_settings
 from batchformer.lab.engine.distributed.torchrun import is_follower, several_ranks
 from batchformer.lab.recipes import find_recipe
 from batchformer.lab.runs.cluster import JobConfig, ensure_launcher
@@ -44,6 +44,7 @@ from batchformer.lab.runs.listing import ensure_data, print_sweeps
 if TYPE_CHECKING:
     import torch
 
+    from batchformer.lab.recipes.sweeps import Sweep
     from batchformer.lab.runs.run import Run
 
 
@@ -254,6 +255,7 @@ def sweep(arguments: list[str]) -> None:
     levels = [plan.level(name).name for name in options.levels or plan.level_names]
     base = options.applied_to(recipe)
     refuse_idle(arguments, recipe, base)
+    _refuse_varied(plan, recipe, base)
     ensure_data(base)
     folder = options.runs / plan.name
 
@@ -270,6 +272,24 @@ def sweep(arguments: list[str]) -> None:
         describe(plan, base, options.runs)
     trained = run_sweep(plan, base, runs, options.runs, options.quiet, options.together)
     _train_and_report(runs, plan.name, options, trained, report)
+
+
+def _refuse_varied(plan: Sweep, recipe: Recipe, base: Recipe) -> None:
+    """Refuse settings that a level sets itself: it would ignore them, or not be what it is called.
+
+    Args:
+        recipe: the one that the sweep varies.
+        base: the same with the settings of the command line.
+    """
+    given = changed_settings(recipe, base)
+    for level in plan.levels:
+        read = changed_settings(level.change(recipe), level.change(base))
+        if fixed := sorted(given.keys() - read.keys()):
+            named = ", ".join(f"--{setting.replace('_', '-')}" for setting in fixed)
+            raise UserError(
+                f"{named}: level {level.name} of {plan.name} sets this itself. Leave it out; "
+                "--levels says which levels to train."
+            )
 
 
 def train(arguments: list[str]) -> None:

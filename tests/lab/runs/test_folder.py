@@ -19,6 +19,7 @@ from batchformer.lab.runs.folder import (
     findings_of,
     has_result,
     read_config,
+    read_figures,
     read_result,
     recipe_from_json,
     recipe_to_json,
@@ -123,10 +124,10 @@ def test_a_score_that_could_not_be_measured_is_null_and_comes_back_as_nan(tmp_pa
 def test_figures_come_back(tmp_path: Path) -> None:
     figures = {"per_class": np.array([1.0, np.nan]), "classes": np.array(["ant", "bee"])}
     write_figures(tmp_path / "figures.npz", figures)
-    with np.load(tmp_path / "figures.npz", allow_pickle=False) as found:
-        assert set(found.files) == set(figures)
-        np.testing.assert_array_equal(found["per_class"], figures["per_class"])
-        assert found["classes"].tolist() == ["ant", "bee"]
+    found = read_figures(tmp_path / "figures.npz")
+    assert set(found) == set(figures)
+    np.testing.assert_array_equal(found["per_class"], figures["per_class"])
+    assert found["classes"].tolist() == ["ant", "bee"]
     assert [path.name for path in tmp_path.iterdir()] == ["figures.npz"]
 
 
@@ -211,6 +212,13 @@ def test_every_other_difference_is_named(tmp_path: Path) -> None:
     ):
         assert difference in words
     assert words.count(" was ") == 6 and str(tmp_path) in words and "--runs" in words
+
+
+def test_a_folder_of_another_seed_is_refused(tmp_path: Path) -> None:
+    """A copy of a stopped run would continue as another seed from this seed's checkpoint."""
+    trained_with(tmp_path, configuration())
+    with pytest.raises(ValueError, match="with other settings: seed was 0, is 1"):
+        refuse_other_configuration(tmp_path, {**configuration(), "seed": 1})
 
 
 @pytest.mark.parametrize(

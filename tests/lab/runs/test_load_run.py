@@ -70,8 +70,9 @@ def test_classes_of_other_names_or_in_another_order_are_refused(tmp_path: Path) 
         write_figures(tmp_path / "figures.npz", {"classes": np.array(others)})
         with pytest.raises(ValueError, match=r"other classes: number \d+ was '(9|ten)' and is"):
             restore(tmp_path, CPU)
-    (tmp_path / "figures.npz").write_bytes(b"PK")
-    restore(tmp_path, CPU)
+    for damaged in (b"PK", b""):
+        (tmp_path / "figures.npz").write_bytes(damaged)
+        restore(tmp_path, CPU)
 
 
 def test_the_mean_of_the_weights_comes_before_the_weights(tmp_path: Path) -> None:

@@ -118,6 +118,20 @@ def test_targets_are_combined_when_the_last_has_finished(tmp_path: Path) -> None
         assert arrays["correct"].tolist() == [True, False] * 3
 
 
+def test_a_damaged_part_is_named_with_what_to_do(tmp_path: Path) -> None:
+    run = of(find_recipe("rotated_digits_erm"), tmp_path)
+    for part in parts_of(run):
+        finish(part, {part.part: 50.0}, [{"epoch": 0, "step": 1, part.part: 50.0}])
+    path = tmp_path / "r45/figures.npz"
+    content = path.read_bytes()
+    middle = len(content) // 3
+    changed = content[:middle] + bytes(40) + content[middle + 40 :]
+    for damaged in (b"", b"text\n", content[:100], changed, None):
+        path.unlink() if damaged is None else path.write_bytes(damaged)
+        with pytest.raises(ValueError, match=r"r45/figures\.npz is damaged.*r45/result\.json, and"):
+            combine(run)
+
+
 def test_a_score_that_a_part_could_not_measure_is_null_in_the_mean(tmp_path: Path) -> None:
     run = of(find_recipe("rotated_digits_erm"), tmp_path)
     for part in parts_of(run):

@@ -9,6 +9,8 @@ import dataclasses
 import io
 import json
 import math
+import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -133,6 +135,22 @@ def write_figures(path: Path, figures: Mapping[str, Any]) -> None:
     write_atomically(path, buffer.getvalue())
 
 
+def read_figures(path: Path) -> dict[str, Any]:
+    """The arrays that :func:`write_figures` wrote.
+
+    Raises:
+        ValueError: the file is damaged or missing.
+    """
+    try:
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in arrays.files}
+    except (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error) as error:
+        raise ValueError(
+            f"{path} is damaged or missing ({error}). Remove {path.with_name('result.json')}, and "
+            "the same command writes both again."
+        ) from error
+
+
 def read_config(folder: Path) -> dict[str, Any] | None:
     """The configuration of the run in a folder; None if there is no run."""
     path = folder / "config.json"
@@ -226,6 +244,8 @@ def refuse_other_configuration(folder: Path, config: dict[str, Any]) -> dict[str
     if before is None or not anything_trained(folder):
         return None
     changed = effective_changes(before["trained"], config["trained"])
+    if before.get("seed") != config["seed"]:  # the folder was copied or renamed
+        changed.append(f"seed was {before.get('seed')}, is {config['seed']}")
     if changed:
         old, new = (one["trained"].get("data", {}).get("root") for one in (before, config))
         moved = len(changed) == 1 and old and new and old != new and _may_have_moved(old, new)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Mapping
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -16,7 +14,7 @@ from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.engine.checkpoint import explain_mismatch
 from batchformer.lab.engine.method import Method
 from batchformer.lab.runs.build import RecordedSizes, build, load_task
-from batchformer.lab.runs.folder import read_config, recipe_from_json
+from batchformer.lab.runs.folder import read_config, read_figures, recipe_from_json
 from batchformer.lab.runs.source_runs import Weights, final_state
 from batchformer.lab.tasks.base import Task
 
@@ -80,10 +78,10 @@ def _require_same_classes(folder: Path, task: Task) -> None:
     if now is None or not path.exists():
         return
     try:
-        with np.load(path, allow_pickle=False) as arrays:
-            before = arrays["classes"].tolist() if "classes" in arrays.files else [*now]
-    except (OSError, ValueError, zipfile.BadZipFile):
+        arrays = read_figures(path)
+    except ValueError:
         return  # damaged: it does not say
+    before = arrays["classes"].tolist() if "classes" in arrays else [*now]
     if before != [*now]:
         pairs = zip_longest(before, now, fillvalue="none")
         number, (old, new) = next((i, pair) for i, pair in enumerate(pairs) if len({*pair}) > 1)

@@ -24,6 +24,7 @@ from batchformer.lab.engine.log import read_records, write_records
 from batchformer.lab.runs.folder import (
     UNAVERAGED,
     findings_of,
+    read_figures,
     read_result,
     write_figures,
     write_result,
@@ -31,8 +32,6 @@ from batchformer.lab.runs.folder import (
 from batchformer.lab.runs.run import Run
 
 CHOOSE, TRAIN = "choose", "train"
-#: Arrays that the part of a domain keeps for figures.
-FIGURES = ("per_class", "train_counts", "correct", "classes", "confusion")
 
 
 def parts_of(run: Run) -> tuple[Run, ...]:
@@ -92,8 +91,8 @@ def combine_epochs(run: Run, parts: Sequence[Run]) -> bool:
     write_records(run.folder / "metrics.jsonl", read_records(folders[TRAIN] / "metrics.jsonl"))
     evaluations = [(one["epoch"], one["hm"]) for one in tried if one["kind"] == "eval"]
     epochs, scores = zip(*evaluations, strict=True)
-    with np.load(folders[TRAIN] / "figures.npz", allow_pickle=False) as arrays:
-        curve = {name: arrays[name] for name in arrays.files if name.startswith("bias_")}
+    arrays = read_figures(folders[TRAIN] / "figures.npz")
+    curve = {name: array for name, array in arrays.items() if name.startswith("bias_")}
     figures = {
         "chosen_epoch": np.array(epoch),
         "choice_epochs": np.array(epochs),
@@ -213,10 +212,7 @@ def mean_records(records: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[dic
 
 def joined_figures(folders: Sequence[Path]) -> dict[str, Any]:
     """Arrays for figures: the images of all targets in a row, and classes over all of them."""
-    figures: list[dict[str, Any]] = []
-    for folder in folders:
-        with np.load(folder / "figures.npz", allow_pickle=False) as arrays:
-            figures.append({name: arrays[name] for name in FIGURES})
+    figures = [read_figures(folder / "figures.npz") for folder in folders]
     stacked = np.stack([one["per_class"] for one in figures])
     measured = ~np.isnan(stacked)
     total = np.where(measured, stacked, 0).sum(0)

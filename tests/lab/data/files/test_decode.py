@@ -80,6 +80,16 @@ def test_sixteen_bits_keep_the_upper_eight(tmp_path: Path, suffix: str) -> None:
     assert torch.equal(decode(tmp_path / f"deep.{suffix}"), grey.expand(3, -1, -1))
 
 
+def test_nothing_is_said_of_a_transparent_palette(tmp_path: Path) -> None:
+    picture("P").save(tmp_path / "palette.png", transparency=bytes(range(256)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        got = decode(tmp_path / "palette.png")
+    assert torch.equal(
+        got, torch.from_numpy(np.array(picture("P").convert("RGB"))).permute(2, 0, 1)
+    )
+
+
 def test_the_first_picture_of_an_animation(tmp_path: Path) -> None:
     path = tmp_path / "moving.gif"
     picture().save(path, save_all=True, append_images=[picture().rotate(180)])
@@ -92,6 +102,7 @@ def test_the_first_picture_of_an_animation(tmp_path: Path) -> None:
         ("cut.jpg", "truncated"),
         ("cut.png", ""),
         ("cut.bmp", ""),
+        ("changed.png", "broken data"),
         ("empty.jpg", "the file is empty"),
         ("text.jpg", "not an image of a known format"),
         ("float.tif", "mode F is unknown"),
@@ -102,6 +113,11 @@ def test_damage_names_the_file(tmp_path: Path, name: str, reason: str) -> None:
     if name.startswith("cut"):
         picture().save(path)
         path.write_bytes(path.read_bytes()[: path.stat().st_size * 9 // 10])
+    elif name.startswith("changed"):
+        picture().save(path)
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 255
+        path.write_bytes(content)
     elif name == "float.tif":
         picture("F").save(path)
     else:

@@ -30,6 +30,15 @@ def test_a_folder_is_read_as_image_folder_reads_it(
     assert ImageFiles.from_folder(".").paths == files.paths
 
 
+def test_what_programs_hide_beside_images_is_left_out(tmp_path: Path) -> None:
+    """A notebook's copies of images, and what macOS writes on other file systems."""
+    touch(tmp_path, ".ipynb_checkpoints/1.jpg", "cat/.ipynb_checkpoints/1-checkpoint.jpg")
+    touch(tmp_path, "cat/1.jpg", "cat/._1.jpg", "cat/deep.er/2.jpg", "dog/.. 3.jpg")
+    (tmp_path / ".git").mkdir()
+    files = ImageFiles.from_folder(tmp_path, allow_empty=True)
+    assert files.classes == ("cat", "dog") and files.paths == ("cat/1.jpg", "cat/deep.er/2.jpg")
+
+
 def test_without_torchvision_the_extra_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -48,7 +57,7 @@ def test_folders_without_classes_or_images_are_refused(tmp_path: Path) -> None:
         with pytest.raises(FileNotFoundError, match=words):
             ImageFiles.from_folder(tmp_path / place)
     touch(tmp_path, "a/1.jpg", "c/none.txt", "d/1.jpg")
-    words = r"2 of 4 classes have no image: b, c\. Put images into these folders, or take the fold"
+    words = r"2 of 4 classes have no image: b, c\. Put images into .* \(of .*\.webp\), or take"
     with pytest.raises(ValueError, match=words):
         ImageFiles.from_folder(tmp_path)
     assert ImageFiles.from_folder(tmp_path, allow_empty=True).counts.tolist() == [1, 0, 0, 1]

@@ -71,6 +71,9 @@ def test_trees_that_are_none(tree: Path, tmp_path: Path) -> None:
         domain_tree(tree / "photo/cat")
     with pytest.raises(ValueError, match=r"one domain only, set.*/<domain>/<class>/<image>"):
         domain_tree(tmp_path)
+    touch(tmp_path / "photos", "train/cat/1.jpg", "val/cat/1.jpg")
+    with pytest.raises(ValueError, match=r"folders train, val, which are parts.*recipe my_folder"):
+        domain_tree(tmp_path / "photos")
 
 
 def test_a_domain_of_dead_links_is_not_passed_over(tree: Path) -> None:

@@ -187,6 +187,19 @@ def test_one_of_two_parts_is_not_taken_for_a_tree(
     assert own_files(tmp_path / "photos").split_seed is None
 
 
+def test_a_tree_of_domains_is_not_taken_for_one_of_classes(tmp_path: Path) -> None:
+    inside = [f"{domain}/{name}/1.jpg" for domain in ("art", "photo") for name in ("cat", "dog")]
+    touch(tmp_path / "photos", *inside)
+    words = r"\(art, photo\) have no images beside .* each: cat, dog\. .*recipe my_domains"
+    with pytest.raises(ValueError, match=words):
+        own_files(tmp_path / "photos")
+    # With an image beside the folders, or with one folder in each, these are classes.
+    touch(tmp_path / "photos", "art/2.jpg")
+    assert own_files(tmp_path / "photos").classes == ("art", "photo")
+    touch(tmp_path / "one", "cat/images/1.jpg", "cat/images/2.jpg", "dog/images/1.jpg")
+    assert own_files(tmp_path / "one").classes == ("cat", "dog")
+
+
 def test_lists_and_tables(tmp_path: Path) -> None:
     touch(tmp_path, "images/1.jpg", "images/2.jpg", "images/3.jpg")
     (tmp_path / "train.csv").write_text("path,label\n1.jpg,cat\n2.jpg,ant\n")
@@ -201,6 +214,10 @@ def test_lists_and_tables(tmp_path: Path) -> None:
     said = "1 of 2 test images are training images too, so scores are not of new images"
     assert plain.remarks == (f"{said}: images/1.jpg",)
     assert plain.classes == ("0", "1") and plain.train.root == tmp_path
+    touch(tmp_path, "lists/4.jpg")  # the same image by another path
+    (tmp_path / "lists/test.txt").write_text("4.jpg 0\n./../images/./1.jpg 1\n")
+    other = own_files(None, str(tmp_path / "train.txt"), str(tmp_path / "lists/test.txt"))
+    assert other.remarks == (f"{said}: ./../images/./1.jpg",)
     with pytest.raises(ValueError, match="or neither"):
         own_files(tmp_path, lists[0])
     with pytest.raises(FileNotFoundError, match="there is no list"):

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 _JPEG = b"\xff\xd8\xff"
-_PNG = b"\x89PNG\r\n\x1a\n"
 
 
 class DamagedImageError(ValueError):
@@ -25,16 +24,16 @@ class DamagedImageError(ValueError):
 def decode(path: str | os.PathLike[str]) -> Tensor:
     """The image in a file, (3, H, W) uint8, turned as its EXIF orientation says.
 
-    torchvision decodes JPEG and PNG; Pillow decodes every other format, and what torchvision
-    refuses. Grey becomes three equal channels, transparency is dropped, sixteen bits are cut to the
-    upper eight, and an animation gives its first picture. A file that can be read but not decoded
-    is a DamagedImageError.
+    torchvision decodes JPEG; Pillow decodes every other format, and what torchvision refuses. A
+    damaged PNG would end the process inside torchvision. Grey becomes three equal channels,
+    transparency is dropped, sixteen bits are cut to the upper eight, and an animation gives its
+    first picture. A file that can be read but not decoded is a DamagedImageError.
     """
     content = np.fromfile(path, dtype=np.uint8)
     if not len(content):
         raise _damaged(path, "the file is empty")
     image = None
-    if content[: len(_PNG)].tobytes().startswith((_JPEG, _PNG)):
+    if content[: len(_JPEG)].tobytes() == _JPEG:
         image = _by_torchvision(content)
     if image is None:
         try:
@@ -47,7 +46,7 @@ def decode(path: str | os.PathLike[str]) -> Tensor:
 
 
 def _by_torchvision(content: npt.NDArray[np.uint8]) -> Tensor | None:
-    """(3, H, W) uint8 from the bytes of a JPEG or PNG file, or None if that fails."""
+    """(3, H, W) uint8 from the bytes of a JPEG file, or None if that fails."""
     try:
         from torchvision.io import ImageReadMode, decode_image
     except ImportError:  # deprecated since torchvision 0.29, to be removed
@@ -57,9 +56,9 @@ def _by_torchvision(content: npt.NDArray[np.uint8]) -> Tensor | None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
             image: Tensor = decode_image(data, ImageReadMode.RGB, apply_exif_orientation=True)
+            return image
     except RuntimeError:
         return None
-    return _upper_bits(image)
 
 
 def _by_pillow(content: npt.NDArray[np.uint8]) -> Tensor:
@@ -69,18 +68,12 @@ def _by_pillow(content: npt.NDArray[np.uint8]) -> Tensor:
     with Image.open(io.BytesIO(content.tobytes())) as file:
         image = ImageOps.exif_transpose(file)
         if image.mode.startswith("I;16"):  # Pillow would clip, not scale
-            grey = torch.from_numpy(np.array(image).astype(np.uint16))
-            return _upper_bits(grey).expand(3, -1, -1)
+            grey = torch.from_numpy((np.array(image).astype(np.uint16) >> 8).astype(np.uint8))
+            return grey.expand(3, -1, -1)
         if image.mode in ("I", "F"):
             raise ValueError(f"the range of mode {image.mode} is unknown; convert it to 8 bits")
+        image.info.pop("transparency", None)  # it is dropped, and Pillow would warn of a palette's
         return torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1)
-
-
-def _upper_bits(image: Tensor) -> Tensor:
-    """uint16 cut to the upper eight bits; uint8 unchanged."""
-    if image.dtype != torch.uint16:
-        return image
-    return (image.to(torch.int32) >> 8).to(torch.uint8)
 
 
 def _damaged(path: str | os.PathLike[str], reason: str) -> DamagedImageError:

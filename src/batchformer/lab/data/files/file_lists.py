@@ -45,7 +45,7 @@ def read_list(file: Path) -> Entries:
         if not label or not _is_number(label[0]):
             raise ValueError(
                 f"{file}, line {number}: expected a path, a space and a label 0, 1, 2, ..., "
-                f"got {line!r}"
+                f"got {line!r}. For names of classes, write a .csv with the columns path and label"
             )
         entries.add(path, label[0], number)
     return entries

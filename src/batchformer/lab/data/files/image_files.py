@@ -52,26 +52,29 @@ class ImageFiles:
     def from_folder(cls, root: str | Path, allow_empty: bool = False) -> ImageFiles:
         """One class for each folder in `root`, with the images at any depth below it.
 
-        Names, order and file types are those of torchvision's ImageFolder.
+        Names, order and file types are those of torchvision's ImageFolder. Hidden files and
+        folders, whose names begin with a dot, are left out: programs make them, not people.
         """
         with extra("lab"):
             from torchvision.datasets.folder import IMG_EXTENSIONS, make_dataset
         root = Path(root).expanduser()
-        classes = sorted(f.name for f in root.iterdir() if f.is_dir()) if root.is_dir() else []
+        folders = (f.name for f in root.iterdir() if f.is_dir()) if root.is_dir() else ()
+        classes = sorted(name for name in folders if not name.startswith("."))
         if not classes:
             what = "has no folders in it" if root.is_dir() else "is not a folder"
             raise FileNotFoundError(f"{root} {what}. Expected: {root}/<class>/<image>")
         numbers = {name: label for label, name in enumerate(classes)}
-        found = make_dataset(str(root), numbers, IMG_EXTENSIONS, allow_empty=True)
+        start = f"{root}{os.sep}"
+        every = make_dataset(str(root), numbers, IMG_EXTENSIONS, allow_empty=True)
+        relative = [(path.removeprefix(start).replace(os.sep, "/"), label) for path, label in every]
+        found = [(path, label) for path, label in relative if "/." not in path]
+        types = f"the file types {', '.join(IMG_EXTENSIONS)}"
         if not found:
             raise FileNotFoundError(
-                f"{root}: no image in any of its folders ({shorten(classes)}); looked for the file "
-                f"types {', '.join(IMG_EXTENSIONS)}"
+                f"{root}: no image in any of its folders ({shorten(classes)}); looked for {types}"
             )
-        start = f"{root}{os.sep}"
-        paths = (path.removeprefix(start).replace(os.sep, "/") for path, _ in found)
-        labels = [label for _, label in found]
-        advice = "Put images into these folders, or take the folders away"
+        paths, labels = [path for path, _ in found], [label for _, label in found]
+        advice = f"Put images into these folders (of {types}), or take the folders away"
         told = None if allow_empty else advice
         return cls._checked(paths, labels, classes, root, str(root), told)
 

@@ -102,10 +102,15 @@ def domain_tree(root: str | Path) -> DomainFiles:
         has = f"none of its folders ({shorten(folders)}) has" if folders else "it has no"
         raise FileNotFoundError(
             f"{place} has no domain: {has} folders with images in them. {expected}; if these are "
-            "the classes of one domain, name the folder above it"
+            "the classes of one domain, name the folder above it, or use the recipe my_folder"
         )
     if len(found) == 1:
         raise ValueError(f"{place} has one domain only, {next(iter(found))}. {expected}")
+    if "train" in found and set(found) <= {"train", "test", "val"}:
+        raise ValueError(
+            f"{place} has the folders {', '.join(found)}, which are parts of one domain: use the "
+            f"recipe my_folder. {expected}"
+        )
     return _of_one_root(place.resolve().name, place, found)
 
 

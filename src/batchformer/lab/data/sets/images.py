@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import math
 import zipfile
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -64,7 +65,7 @@ def read_arrays(
         with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
             require_keys(wanted, file.files)
             return {key: file[key] for key in (*wanted, *optional) if key in file}
-    except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+    except (ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise ValueError(f"{path} is not {what}: {error}") from error
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -46,10 +47,15 @@ class LongTailedFiles(LongTailedData[ImageFiles]):
     @cached_property
     def trained_on(self) -> list[str]:
         """Paths of the test images that are training images too, as lists may name them."""
-        if self.train.root != self.test.root:
-            return []
-        known = {*self.train.paths}
-        return [path for path in self.test.paths if path in known]
+
+        def file(part: ImageFiles, path: str) -> str:
+            return os.path.normpath(part.root / path)
+
+        # Few names occur in both parts of a large set, and only those are compared in full.
+        names = {path.rpartition("/")[2] for path in self.test.paths}
+        train = (path for path in self.train.paths if path.rpartition("/")[2] in names)
+        known = {file(self.train, path) for path in train}
+        return [path for path in self.test.paths if file(self.test, path) in known]
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -217,7 +223,25 @@ def _one_tree(root: Path) -> ImageFiles | None:
         tree = ImageFiles.from_folder(root)
     except FileNotFoundError:  # no classes, or no images in them
         return None
+    if alike := _same_subfolders(tree):
+        raise ValueError(
+            f"{root}: its folders ({shorten(tree.classes)}) have no images beside their "
+            f"subfolders, which are the same in each: {shorten(alike)}. If the folders are "
+            "domains, use the recipe my_domains. If they are classes, make a folder train and a "
+            "folder test of them, or name two lists with --data.train-list and --data.test-list"
+        )
     return tree if len(tree.classes) > 1 and int(tree.counts.max()) > 1 else None
+
+
+def _same_subfolders(tree: ImageFiles) -> list[str]:
+    """The subfolders, two or more, that hold all images of every class; none in other trees."""
+    below: dict[str, set[str]] = {}
+    for path in tree.paths:
+        name, *folders, _ = path.split("/")
+        below.setdefault(name, set()).add(folders[0] if folders else "")
+    first, *others = below.values()
+    alike = others and "" not in first and all(own == first for own in others)
+    return sorted(first) if alike and len(first) > 1 else []
 
 
 def _has_parts(root: Path) -> bool:
