@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from batchformer import attach, check, detach, match, param_groups
+from batchformer.plug.classifier import AttachError
 from helpers.networks import NormedNet, X
 
 
@@ -93,3 +94,14 @@ def test_param_groups_hold_every_trainable_parameter_once(
     torch.optim.SGD(groups)
     (only,) = param_groups(NormedNet(), 0.4)
     assert only["name"] == "model" and "weight_decay" not in only
+
+
+def test_a_head_that_was_replaced_is_noticed() -> None:
+    model = attach(NormedNet(), verbose=False)
+    model.fc = torch.nn.Linear(8, 3)  # as reset_classifier does
+    with pytest.raises(
+        AttachError, match=r"before fc, which was replaced since.*detach"
+    ):
+        param_groups(model, 0.4)
+    attach(detach(model), verbose=False)
+    assert len(param_groups(model, 0.4)) == 2

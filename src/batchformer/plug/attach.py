@@ -44,6 +44,7 @@ from batchformer.plug.insertion import (
     WithBatchFormer,
     add_mixin,
     dry_run,
+    find_record,
     insert_all,
     is_sharded,
     mark_outputs,
@@ -259,6 +260,13 @@ def param_groups(
     given = {name: value for name, value in decays.items() if value is not None}
     real_numbers("param_groups()", lr=lr, lr_factor=lr_factor, **given)
     mine = parameter_ids(encoders_of(model))
+    record = find_record(model)[1]
+    if record is not None and not mine:
+        raise AttachError(
+            f"param_groups(): BatchFormer was attached before {', '.join(record.places)}, which "
+            f"was replaced since, by reset_classifier or a new head. Call detach(model), then "
+            f"attach(model) again."
+        )
     trainable = [p for p in model.parameters() if p.requires_grad]
     own_decay = weight_decay if module_weight_decay is None else module_weight_decay
     groups = [
