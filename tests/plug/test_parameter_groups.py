@@ -99,9 +99,7 @@ def test_param_groups_hold_every_trainable_parameter_once(
 def test_a_head_that_was_replaced_is_noticed() -> None:
     model = attach(NormedNet(), verbose=False)
     model.fc = torch.nn.Linear(8, 3)  # as reset_classifier does
-    with pytest.raises(
-        AttachError, match=r"before fc, which was replaced since.*detach"
-    ):
+    with pytest.raises(AttachError, match=r"before fc, which was replaced since.*detach"):
         param_groups(model, 0.4)
     attach(detach(model), verbose=False)
     assert len(param_groups(model, 0.4)) == 2
