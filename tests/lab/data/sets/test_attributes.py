@@ -283,6 +283,21 @@ def test_missing_arrays_and_pickles_are_named(tmp_path: Path) -> None:
             load_attribute_features("npz", tmp_path / name)
 
 
+def test_arrays_are_of_numbers_with_axes(tmp_path: Path) -> None:
+    for name, wrong, words in (
+        ("features", np.full((3, 2), "x"), "features must be numbers, got <U1"),
+        ("att", np.array(3.0), "is not a file of features and attributes: att is a single value"),
+        ("class_names", np.array("a"), ".*class_names is a single value"),
+    ):
+        np.savez(tmp_path / "mine.npz", **{**arrays(), name: wrong})
+        with pytest.raises(ValueError, match=rf"mine\.npz:? {words}"):
+            load_attribute_features("npz", tmp_path / "mine.npz")
+    with (tmp_path / "mine.npz").open("wb") as file:
+        np.save(file, np.zeros(3))  # one array without a name
+    with pytest.raises(ValueError, match=r"mine\.npz is not a file of features"):
+        load_attribute_features("npz", tmp_path / "mine.npz")
+
+
 def test_labels_and_rows_are_whole_numbers(tmp_path: Path) -> None:
     given, file = arrays(), tmp_path / "mine.npz"
     np.savez(file, **{**given, "labels": given["labels"].astype(float)[:, None]})
