@@ -100,12 +100,13 @@ def entries(*values: str) -> Entries:
 
 def test_names_or_numbers() -> None:
     assert labels_of(entries("10", "9"), None)[0] == [10, 9], "not sorted as words"
-    assert labels_of(entries("1", "0"), ["b", "a"]) == ([1, 0], ("b", "a"))
+    assert labels_of(entries("01", "0"), ["0", "1"]) == ([1, 0], ("0", "1"))
     assert labels_of(entries("7", "5"), ["5", "6", "7"]) == ([2, 0], ("5", "6", "7"))
     assert labels_of(entries("b", "3"), None) == ([1, 0], ("3", "b"))
     many = [f"c{number}" for number in range(30)]
     for values, classes, words in (
-        (("1", "2"), ["b", "a"], "it.txt, line 3: the label 2 is outside the 2 classes 0"),
+        (("1", "2"), ["0", "1"], "it.txt, line 3: the label 2 is outside the 2 classes 0"),
+        (("1", "0"), ["b", "a"], r"it.txt: its labels are numbers, .* names: b, a\. Write the na"),
         (("cat", "dog"), ["cat", "ant"], "it.txt, line 3: 'dog' is none of the 2 classes"),
         (("dog",), many, "c9 and 20 more"),
         (("crane",), ["crane", "bird", "crane"], "same name cannot be told apart: crane"),
@@ -129,6 +130,7 @@ def test_annotations_in_the_manner_of_coco(tmp_path: Path) -> None:
         ),
         ({"images": images[:1], "annotations": annotations}, "annotation 1: .* got 5 and 1"),
         ([], "Expected: images with id"),
+        ({"images": images * 2, "annotations": []}, "several images have the same id: 7, 5"),
         ({"images": images, "annotations": [{"image_id": 5, "category_id": -1}]}, "annotation 1:"),
     ):
         file.write_text(json.dumps(content))

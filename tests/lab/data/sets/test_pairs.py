@@ -204,7 +204,7 @@ def test_a_table(tmp_path: Path) -> None:
         ("me\ncat", "me\n\ncat,,train,old,me\ncat", "line 4, column image: it is empty"),
         ('"a/3, again.jpg"', "a/3, again.jpg", "line 4: more values than columns"),
         (" val ", "validation", "line 5, column split: expected .*val, test, got 'validation'"),
-        ("a/5.jpg", "a/1.jpg", "a/1.jpg is in train and in test"),
+        ("a/5.jpg", "./a/1.jpg", "a/1.jpg is in train and in test"),
         (",train", ",val", "no row has the split train"),
         (",test", ",val", "no row has the split test"),
         (TABLE, "", "has no column .*; its columns are: none"),

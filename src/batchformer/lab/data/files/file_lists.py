@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -88,6 +89,9 @@ def read_coco(file: Path, keys: Mapping[str, Sequence[str]]) -> dict[str, list[d
                 missing = [key for key in wanted if key not in entry]
                 if missing:
                     raise ValueError(f"an entry of {part!r} has no {missing[0]!r}")
+        times = Counter(image["id"] for image in content["images"])
+        if twice := [str(number) for number, count in times.items() if count > 1]:
+            raise ValueError(f"several images have the same id: {shorten(twice)}")
     except (ValueError, KeyError, TypeError) as error:
         reason = f"it has no {error}" if isinstance(error, KeyError) else error
         expected = ", and ".join(f"{part} with {', '.join(own)}" for part, own in keys.items())
@@ -154,9 +158,9 @@ def _text(file: Path) -> Iterator[None]:
 def labels_of(entries: Entries, classes: Sequence[str] | None) -> tuple[list[int], tuple[str, ...]]:
     """Labels of entries whose values are names or numbers, and the K names of their classes.
 
-    If all values are names in `classes`, or not all are numbers, they are class names; otherwise
-    they are the labels themselves. Without `classes` they are the names that occur, sorted, or all
-    numbers up to the largest.
+    Without `classes`, these are the names that occur, sorted; if all values are numbers, these are
+    the labels, and classes are the numbers up to the largest. Numbers do not stand for classes that
+    have names.
 
     >>> labels_of(Entries("list.csv", ["1.jpg", "2.jpg"], ["cat", "ant"], [2, 3]), None)
     ([1, 0], ('ant', 'cat'))
@@ -184,6 +188,11 @@ def labels_of(entries: Entries, classes: Sequence[str] | None) -> tuple[list[int
 
 def _numbered(entries: Entries, classes: Sequence[str] | None) -> tuple[list[int], tuple[str, ...]]:
     """The same of entries whose values are all numbers, which are their labels."""
+    if names := [name for name in classes or () if not _is_number(name)]:
+        raise ValueError(
+            f"{entries.source}: its labels are numbers, but the classes have names: "
+            f"{shorten(names)}. Write the names, so that no order of classes has to be guessed"
+        )
     labels = [int(value) for value in entries.values]
     for label, line in zip(labels, entries.lines, strict=True):
         where = f"{entries.source}, line {line}: the label {label} is"

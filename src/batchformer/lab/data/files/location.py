@@ -15,10 +15,14 @@ def looked_in(root: str | Path | None = None) -> Path:
 
 
 def names_in(folder: Path, folders: bool) -> list[str]:
-    """Sorted names of the subfolders, or of the files, of a folder; none if it does not exist."""
+    """Sorted names of the subfolders, or of the files, of a folder; none if it does not exist.
+
+    Hidden ones, whose names begin with a dot, are left out.
+    """
     if not folder.is_dir():
         return []
-    return sorted(entry.name for entry in folder.iterdir() if entry.is_dir() == folders)
+    entries = (entry for entry in folder.iterdir() if not entry.name.startswith("."))
+    return sorted(entry.name for entry in entries if entry.is_dir() == folders)
 
 
 def match_name(there: Sequence[str], usual: Sequence[str]) -> str | None:
