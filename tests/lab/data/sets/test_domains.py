@@ -55,6 +55,7 @@ def test_classes_are_those_of_all_domains(tree: Path) -> None:
 def test_what_is_no_domain_is_passed_over(tree: Path) -> None:
     touch(tree, "image_list/photo.txt", "splits/seed_0/train.json", "poster.jpg")
     touch(tree, "preview/all.png", "photo/readme.txt", "photo/cat/Thumbs.db")
+    touch(tree, ".Trash-1000/files/deleted.jpg")
     for domain in TREE:
         (tree / domain / "ant").mkdir()  # a folder that is empty in every domain is no class
     found = domain_tree(tree)
@@ -71,8 +72,8 @@ def test_trees_that_are_none(tree: Path, tmp_path: Path) -> None:
         domain_tree(tree / "photo/cat")
     with pytest.raises(ValueError, match=r"one domain only, set.*/<domain>/<class>/<image>"):
         domain_tree(tmp_path)
-    touch(tmp_path / "photos", "train/cat/1.jpg", "val/cat/1.jpg")
-    with pytest.raises(ValueError, match=r"folders train, val, which are parts.*recipe my_folder"):
+    touch(tmp_path / "photos", "Train/cat/1.jpg", "val/cat/1.jpg")
+    with pytest.raises(ValueError, match=r"folders Train, val, which are parts.*recipe my_folder"):
         domain_tree(tmp_path / "photos")
 
 

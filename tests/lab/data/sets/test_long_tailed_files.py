@@ -101,9 +101,11 @@ def test_names_of_classes(tmp_path: Path) -> None:
     assert class_names(ImageFiles.from_list(tmp_path / "list.txt", tmp_path)) == ("b/c", "d", "2")
 
 
-@pytest.mark.parametrize("part", ["test", "val"])
-def test_folders_of_classes(tmp_path: Path, part: str) -> None:
-    touch(tmp_path, "train/b/1.jpg", "train/b/2.png", "train/a/1.jpg", "train/c/1.jpg")
+@pytest.mark.parametrize(
+    ("train", "part"), [("train", "test"), ("Train", "VAL"), ("Training", "validation")]
+)
+def test_folders_of_classes(tmp_path: Path, train: str, part: str) -> None:
+    touch(tmp_path / train, "b/1.jpg", "b/2.png", "a/1.jpg", "c/1.jpg")
     touch(tmp_path, f"{part}/b/1.jpg", f"{part}/c/1.jpg")
     found = own_files(tmp_path)
     assert len(found.remarks) == 1 and found.remarks[0].startswith("1 of 3 classes have training")
