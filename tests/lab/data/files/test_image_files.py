@@ -87,17 +87,6 @@ def test_a_list(tmp_path: Path) -> None:
         ImageFiles.from_list(tmp_path / "list.txt", tmp_path)
 
 
-def test_a_table(tmp_path: Path) -> None:
-    touch(tmp_path, "1.jpg", "2.jpg")
-    (tmp_path / "t.csv").write_text("path,label\n1.jpg,cat\n2.jpg,ant\n")
-    files = ImageFiles.from_list(tmp_path / "t.csv", tmp_path)
-    assert files.classes == ("ant", "cat") and files.labels.tolist() == [1, 0]
-    ordered = ImageFiles.from_list(
-        tmp_path / "t.csv", tmp_path, ["cat", "dog", "ant"], allow_empty=True
-    )
-    assert ordered.labels.tolist() == [0, 2] and ordered.counts.tolist() == [1, 0, 1]
-
-
 @pytest.mark.parametrize(
     ("labels", "words"),
     [

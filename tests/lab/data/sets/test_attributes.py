@@ -270,17 +270,14 @@ def test_a_damaged_file_is_named(tmp_path: Path, content: bytes | None) -> None:
         load_attribute_features("apy", tmp_path)
 
 
-def test_missing_arrays_and_pickles_are_named(tmp_path: Path) -> None:
+def test_missing_arrays_are_named(tmp_path: Path) -> None:
     folder = write_mat(tmp_path / "APY", arrays(), att=None)
     with pytest.raises(ValueError, match="lacks att; it holds allclasses_names"):
         load_attribute_features("apy", folder)
     given = arrays()
     np.savez(tmp_path / "a.npz", **{key: given[key] for key in given if key != "labels"})
-    np.savez(tmp_path / "b.npz", **{**given, "class_names": np.array([{}] * CLASSES)})
-    (tmp_path / "c.npz").write_bytes(b"no archive")
-    for name, words in (("a.npz", ".*lacks labels"), ("b.npz", ""), ("c.npz", "")):
-        with pytest.raises(ValueError, match=f"{name} is not a file of features{words}"):
-            load_attribute_features("npz", tmp_path / name)
+    with pytest.raises(ValueError, match=r"a\.npz is not a file of features.*lacks labels"):
+        load_attribute_features("npz", tmp_path / "a.npz")
 
 
 def test_arrays_are_of_numbers_with_axes(tmp_path: Path) -> None:

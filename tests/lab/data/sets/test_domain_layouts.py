@@ -68,7 +68,7 @@ def test_other_spellings(tmp_path: Path) -> None:
 
 def test_a_missing_domain_is_described(tmp_path: Path) -> None:
     one_of_each(tmp_path / "PACS", ("art_painting", "photo", "sketch"), class_names("pacs"))
-    words = r"no folder of cartoon\.\n.*cartoon/<class>/<image>.*7 classes.*\n.*https:.*folder PACS"
+    words = r"no folder of cartoon\.\n.*cartoon/<class>.*7 classes.*\n.*--data.root .*folder PACS"
     with pytest.raises(FileNotFoundError, match=rf"in {tmp_path}/PACS, and there is {words}"):
         ensure_present("pacs", tmp_path)
 

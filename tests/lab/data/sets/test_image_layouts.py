@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from batchformer.lab.data.files.location import looked_in, match_name, names_in, not_found
+from batchformer.lab.data.files.location import looked_in, match_name
 from batchformer.lab.data.sets.image_layouts import (
     ANNOTATED,
     coco_folder,
@@ -29,28 +29,12 @@ def test_the_order_of_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert looked_in() == Path.home() / ".cache/batchformer"
 
 
-def test_what_is_missing_is_told_with_what_to_do() -> None:
-    told = str(not_found("PACS not found", "photo/", "https://pacs", usual="PACS"))
-    assert told == (
-        "PACS not found.\nExpected there: photo/.\nTo provide it: https://pacs. Name another "
-        "folder with --data.root or the environment variable BATCHFORMER_DATA (there also in a "
-        "folder PACS)."
-    )
-
-
 def test_letters_and_digits_count_and_the_first_usual_name_comes_first() -> None:
     for spelling in ("Real World", "Real_World", "RealWorld", "real-world"):
         assert match_name(["Art", spelling, "Realm"], ["Real World"]) == spelling
     assert match_name(["real_world", "Real World"], ["Real World"]) == "Real World"
     assert match_name(["SUN", "sun09"], ["SUN09", "SUN"]) == "sun09"
     assert match_name(["sun10"], ["SUN09", "SUN"]) is None
-
-
-def test_names_of_folders_and_of_files(tmp_path: Path) -> None:
-    touch(tmp_path, "b/1", "a/1", "c.txt")
-    assert names_in(tmp_path, folders=True) == ["a", "b"]
-    assert names_in(tmp_path, folders=False) == ["c.txt"]
-    assert names_in(tmp_path / "none", folders=True) == []
 
 
 def test_official_files_of_cifar_must_be_complete_and_come_before_an_npz(tmp_path: Path) -> None:

@@ -150,15 +150,6 @@ def test_images_of_other_formats(tmp_path: Path) -> None:
     assert [data.train[0].path.name, data.test[0].path.name] == ["a.PNG", "b.jpg"]
 
 
-def test_a_list_is_text(tmp_path: Path) -> None:
-    file = tree(tmp_path, USUAL) / "VOC2007/ImageSets/Main/test.txt"
-    file.write_text("\ufeffb\n\n none \n")
-    assert [image.path.stem for image in load_voc(str(tmp_path), *LISTS).test] == ["b", "none"]
-    file.write_bytes(b"\xe4\n")
-    with pytest.raises(ValueError, match=r"test\.txt is no list of images in UTF-8"):
-        load_voc(str(tmp_path), *LISTS)
-
-
 def test_nothing_to_train_on_or_to_score(tmp_path: Path) -> None:
     for name, images, words in (
         ("2007/trainval", {"a": []}, "has an object to train on.*--data.trained-on"),
