@@ -114,15 +114,6 @@ def test_lists_are_taken_where_they_are_wanted(tmp_path: Path, lists: dict[str, 
     assert by_folders.classes == tuple(class_names("pacs")) and by_folders.sizes["cartoon"] == 7
 
 
-def test_lists_that_are_missing_are_described(tmp_path: Path) -> None:
-    pacs_lists(tmp_path, {"": slice(7)})
-    ensure_present("pacs", tmp_path, lists=True)
-    (tmp_path / "image_list/sketch.txt").unlink()
-    ensure_present("pacs", tmp_path)
-    with pytest.raises(FileNotFoundError, match=r"no list of sketch.*\n.*image_list/sketch.txt"):
-        load_domains("pacs", tmp_path, lists=True)
-
-
 def test_a_tree_of_ones_own(tmp_path: Path) -> None:
     one_of_each(tmp_path / "mine", ("day", "night"), ("car", "bus"))
     found = load_domains("tree", tmp_path / "mine")

@@ -12,12 +12,10 @@ from batchformer.lab.data.sets.image_layouts import (
     coco_folder,
     ensure_imagenet,
     ensure_lists,
-    ensure_voc,
     find_cifar,
     imagenet_folder,
     lists_of,
     voc_folder,
-    voc_list,
 )
 from helpers.data_files import touch
 
@@ -109,12 +107,3 @@ def test_both_parts_of_imagenet_need_a_class(tmp_path: Path) -> None:
     touch(tmp_path, "train/n01440764/1.JPEG", "val/ILSVRC2012_val_00000001.JPEG")  # not in classes
     with pytest.raises(FileNotFoundError, match=rf"{tmp_path}, and val is missing or has no class"):
         ensure_imagenet(str(tmp_path))
-
-
-def test_missing_lists_of_voc_are_named_and_others_are_not(tmp_path: Path) -> None:
-    root, lists = str(tmp_path), ("2007/trainval", "2012/trainval")
-    first, second = (voc_list(root, name) for name in lists)
-    touch(tmp_path, str(first))
-    with pytest.raises(FileNotFoundError, match="Lists of images not found") as error:
-        ensure_voc(root, lists)
-    assert str(second) in str(error.value) and str(first) not in str(error.value)
