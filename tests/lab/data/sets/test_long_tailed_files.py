@@ -202,7 +202,7 @@ def test_a_tree_of_domains_is_not_taken_for_one_of_classes(tmp_path: Path) -> No
     assert own_files(tmp_path / "one").classes == ("cat", "dog")
 
 
-def test_lists_and_tables(tmp_path: Path) -> None:
+def test_lists_and_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     touch(tmp_path, "images/1.jpg", "images/2.jpg", "images/3.jpg")
     (tmp_path / "train.csv").write_text("path,label\n1.jpg,cat\n2.jpg,ant\n")
     (tmp_path / "test.csv").write_text("path,label\n3.jpg,cat\n")
@@ -218,7 +218,8 @@ def test_lists_and_tables(tmp_path: Path) -> None:
     assert plain.classes == ("0", "1") and plain.train.root == tmp_path
     touch(tmp_path, "lists/4.jpg")  # the same image by another path
     (tmp_path / "lists/test.txt").write_text("4.jpg 0\n./../images/./1.jpg 1\n")
-    other = own_files(None, str(tmp_path / "train.txt"), str(tmp_path / "lists/test.txt"))
+    monkeypatch.chdir(tmp_path)
+    other = own_files(None, "train.txt", str(tmp_path / "lists/test.txt"))
     assert other.remarks == (f"{said}: ./../images/./1.jpg",)
     with pytest.raises(ValueError, match="or neither"):
         own_files(tmp_path, lists[0])

@@ -103,9 +103,10 @@ def test_agrees_with_torchvisions_reading(tmp_path: Path) -> None:
 def test_parts_of_objects_are_no_objects(tmp_path: Path) -> None:
     file = tmp_path / "a.xml"
     part = "<part><name>hand</name><bndbox><xmin>1</xmin></bndbox></part>"
-    file.write_text(annotation([("person", BOX, 0)]).replace("</object>", f"{part}</object>"))
+    text = annotation([("person", BOX, False)])  # which some tools write instead of 0
+    file.write_text(text.replace("</object>", f"{part}</object>"))
     (found,) = read_annotation(file)
-    assert found.name == "person" and found.box == (2, 3, 12, 20)
+    assert (found.name, found.box, found.difficult) == ("person", (2, 3, 12, 20), False)
 
 
 @pytest.mark.parametrize(

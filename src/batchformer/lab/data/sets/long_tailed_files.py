@@ -52,7 +52,7 @@ class LongTailedFiles(LongTailedData[ImageFiles]):
         """Paths of the test images that are training images too, as lists may name them."""
 
         def file(part: ImageFiles, path: str) -> str:
-            return os.path.normpath(part.root / path)
+            return os.path.normpath(part.root.absolute() / path)
 
         # Few names occur in both parts of a large set, and only those are compared in full.
         names = {path.rpartition("/")[2] for path in self.test.paths}
