@@ -226,7 +226,7 @@ def test_lists_and_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(FileNotFoundError, match="there is no list"):
         own_files(tmp_path, lists[0] + "x", lists[1])
     (tmp_path / "test.txt").write_text("images/3.jpg 2\n")
-    with pytest.raises(ValueError, match="line 1: the label 2 is outside the 2 classes"):
+    with pytest.raises(ValueError, match="line 1: '2' is none of the 2 classes: 0, 1"):
         own_files(None, str(tmp_path / "train.txt"), str(tmp_path / "test.txt"))
     with pytest.raises(ValueError, match="mine, test part: its classes are not those of the set"):
         LongTailedFiles(found.train, plain.test, found.classes, "mine")

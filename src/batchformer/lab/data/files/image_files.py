@@ -99,15 +99,16 @@ class ImageFiles:
         """
         file = Path(list_file).expanduser()
         readers = {".csv": read_table, ".json": read_annotations}
-        entries = readers.get(file.suffix.lower(), read_list)(file)
-        labels, names = labels_of(entries, classes)
+        entries = [*readers.get(file.suffix.lower(), read_list)(file)]
+        labels, names = labels_of(file, entries, classes)
         advice = "List images of these classes, or number the others 0, 1, 2, ... without a gap"
         if set(labels) == set(range(1, max(labels, default=0) + 1)):
             advice = (
                 "Labels count from 0, and these begin with 1: subtract 1 from each, in every list"
             )
         told = None if allow_empty else advice
-        return cls._checked(entries.paths, labels, names, root, entries.source, told)
+        paths = [entry.path for entry in entries]
+        return cls._checked(paths, labels, names, root, str(file), told)
 
     def __len__(self) -> int:
         return len(self.paths)

@@ -171,8 +171,7 @@ def _merged(files: Sequence[Path]) -> dict[str, int]:
     """The images of one domain and their labels as written; lists may repeat an image."""
     merged: dict[str, int] = {}
     for file in files:
-        own = read_list(file)
-        for path, value, line in zip(own.paths, own.values, own.lines, strict=True):
+        for path, value, line in read_list(file):
             if merged.setdefault(path, int(value)) != int(value):
                 raise ValueError(
                     f"{file}, line {line}: {path} has the label {value} here and {merged[path]} "

@@ -316,7 +316,7 @@ def _listed(
 
 def _with_classes(files: ImageFiles, classes: tuple[str, ...]) -> ImageFiles:
     """The same files with labels in other classes, which must include all that occur."""
-    unknown = [name for name in files.classes if name not in set(classes)]
+    unknown = sorted({*files.classes} - {*classes})
     if unknown:
         raise ValueError(
             f"{files.root} has folders that are no classes of the training images "
