@@ -86,7 +86,7 @@ def test_data_is_shown_where_it_is_or_with_what_was_looked_for(
 ) -> None:
     monkeypatch.setenv("BATCHFORMER_DATA", str(tmp_path))
     words = "".join(shown(200, print_data).split())
-    assert f"lookedforPlaces_LT_train.txtandPlaces_LT_test.txtin{tmp_path}" in words
+    assert f"{tmp_path}/Places_LT_train.txtandno{tmp_path}/Places_LT_test.txt;train/" in words
     for part in ("train", "test"):
         (tmp_path / "places_lt").mkdir(exist_ok=True)
         (tmp_path / f"places_lt/Places_LT_{part}.txt").touch()

@@ -49,13 +49,6 @@ def test_the_first_window_that_fits_is_taken() -> None:
     assert window == (0, 0, 20, 20)
 
 
-def test_the_centre_where_no_window_fits() -> None:
-    tall = random_window(1000, 10, uniform(22), SCALE, RATIO)
-    assert tall == ((1000 - 13) // 2, 0, 13, 10)
-    wide = random_window(10, 1000, uniform(22), SCALE, RATIO)
-    assert wide == (0, (1000 - 13) // 2, 10, 13)
-
-
 @pytest.mark.parametrize(("height", "width"), [(375, 500), (300, 100)])
 def test_windows_are_distributed_as_torchvisions(height: int, width: int) -> None:
     torch.manual_seed(0)

@@ -114,25 +114,6 @@ def test_resuming_at_any_step(files: ImageFiles, opened: ExitStack, workers: int
     assert same(resumed.batch(3), expected[3]), "closed, it opens again"
 
 
-@dataclass(frozen=True)
-class OneClass:
-    """Six samples an epoch, all of one place in the data set."""
-
-    length: int = 6
-
-    def order(self, epoch: int) -> Tensor:
-        return torch.full((6,), epoch)
-
-
-def test_a_sampler(files: ImageFiles, opened: ExitStack) -> None:
-    source = feed(files, opened, order=Steps(OneClass(), 4), workers=1)
-    assert source.per_epoch == 2
-    indices = [source.batch(step)["index"].tolist() for step in range(4)]
-    assert indices == [[0] * 4, [0] * 2, [1] * 4, [1] * 2]
-    views = source.batch(0)["x"]
-    assert not torch.equal(views[0], views[1]), "a sample that comes twice is augmented twice"
-
-
 @pytest.mark.parametrize("workers", [0, 1])
 def test_damage_stops_the_run_with_the_files_name(
     files: ImageFiles, opened: ExitStack, workers: int

@@ -72,6 +72,13 @@ def test_turned_upright(tmp_path: Path, suffix: str, orientation: int) -> None:
     assert int((got.int() - expected.int()).abs().max()) <= LOSSY_LEVELS
 
 
+@pytest.mark.parametrize("suffix", ["jpg", "png", "webp"])
+def test_damaged_exif_does_not_stop_a_whole_picture(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"a.{suffix}"
+    picture().save(path, exif=b"Exif\0\0garbage!")
+    assert decode(path).shape == (3, 30, 40)
+
+
 @pytest.mark.parametrize("suffix", ["png", "tif"])
 def test_sixteen_bits_keep_the_upper_eight(tmp_path: Path, suffix: str) -> None:
     deep = (np.arange(30 * 40).reshape(30, 40) * 54).astype(np.uint16)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import math
 from pathlib import Path
@@ -54,6 +55,9 @@ def test_formats(tmp_path: Path, header: bool, end: str) -> None:
     assert found.matrix.dtype == torch.float32
     assert torch.equal(found.matrix, torch.tensor([[3, 2, 1], [0.5, -1e-3, 2]]))
     assert torch.equal(found["dog"], found.matrix[1]) and "cat" not in found
+    marked = tmp_path / "marked.txt"  # as some editors save UTF-8
+    marked.write_bytes(codecs.BOM_UTF8 + (tmp_path / "v.txt").read_bytes())
+    assert read_vectors([marked], {"the", "dog"}).words == ("dog", "the")
 
 
 @settings(max_examples=40)

@@ -270,17 +270,29 @@ def test_a_damaged_file_is_named(tmp_path: Path, content: bytes | None) -> None:
         load_attribute_features("apy", tmp_path)
 
 
-def test_missing_arrays_and_pickles_are_named(tmp_path: Path) -> None:
+def test_missing_arrays_are_named(tmp_path: Path) -> None:
     folder = write_mat(tmp_path / "APY", arrays(), att=None)
     with pytest.raises(ValueError, match="lacks att; it holds allclasses_names"):
         load_attribute_features("apy", folder)
     given = arrays()
     np.savez(tmp_path / "a.npz", **{key: given[key] for key in given if key != "labels"})
-    np.savez(tmp_path / "b.npz", **{**given, "class_names": np.array([{}] * CLASSES)})
-    (tmp_path / "c.npz").write_bytes(b"no archive")
-    for name, words in (("a.npz", ".*lacks labels"), ("b.npz", ""), ("c.npz", "")):
-        with pytest.raises(ValueError, match=f"{name} is not a file of features{words}"):
-            load_attribute_features("npz", tmp_path / name)
+    with pytest.raises(ValueError, match=r"a\.npz is not a file of features.*lacks labels"):
+        load_attribute_features("npz", tmp_path / "a.npz")
+
+
+def test_arrays_are_of_numbers_with_axes(tmp_path: Path) -> None:
+    for name, wrong, words in (
+        ("features", np.full((3, 2), "x"), "features must be numbers, got <U1"),
+        ("att", np.array(3.0), "is not a file of features and attributes: att is a single value"),
+        ("class_names", np.array("a"), ".*class_names is a single value"),
+    ):
+        np.savez(tmp_path / "mine.npz", **{**arrays(), name: wrong})
+        with pytest.raises(ValueError, match=rf"mine\.npz:? {words}"):
+            load_attribute_features("npz", tmp_path / "mine.npz")
+    with (tmp_path / "mine.npz").open("wb") as file:
+        np.save(file, np.zeros(3))  # one array without a name
+    with pytest.raises(ValueError, match=r"mine\.npz is not a file of features"):
+        load_attribute_features("npz", tmp_path / "mine.npz")
 
 
 def test_labels_and_rows_are_whole_numbers(tmp_path: Path) -> None:

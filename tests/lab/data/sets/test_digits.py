@@ -21,6 +21,7 @@ from batchformer.lab.data.sets.digits import (
     split_evenly,
 )
 from batchformer.lab.data.sets.images import split_hash
+from batchformer.lab.data.transforms import Compose, RandomCrop, digits_test, digits_train
 
 SOURCE = load_digits()
 LABELS = torch.from_numpy(SOURCE.target)
@@ -110,6 +111,13 @@ def test_digits_are_turned_as_scipy_does(domain: int) -> None:
     inner = np.hypot(down, across) <= centre  # these come from inside the image at any angle
     difference = np.abs(part.x[:, 0].numpy() - expected)[:, inner]
     assert difference.max() <= 1
+
+
+def test_they_are_normalised_by_the_statistics_of_the_set() -> None:
+    assert digits_train() == Compose((RandomCrop(1), digits_test()))
+    levels = SOURCE.images / 16
+    assert digits_test().mean == pytest.approx((levels.mean(),), abs=1e-4)
+    assert digits_test().std == pytest.approx((levels.std(),), abs=1e-4)
 
 
 def test_a_quarter_turn_is_counter_clockwise_and_corners_are_black() -> None:

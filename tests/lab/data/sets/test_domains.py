@@ -55,6 +55,7 @@ def test_classes_are_those_of_all_domains(tree: Path) -> None:
 def test_what_is_no_domain_is_passed_over(tree: Path) -> None:
     touch(tree, "image_list/photo.txt", "splits/seed_0/train.json", "poster.jpg")
     touch(tree, "preview/all.png", "photo/readme.txt", "photo/cat/Thumbs.db")
+    touch(tree, ".Trash-1000/files/deleted.jpg")
     for domain in TREE:
         (tree / domain / "ant").mkdir()  # a folder that is empty in every domain is no class
     found = domain_tree(tree)
@@ -71,16 +72,9 @@ def test_trees_that_are_none(tree: Path, tmp_path: Path) -> None:
         domain_tree(tree / "photo/cat")
     with pytest.raises(ValueError, match=r"one domain only, set.*/<domain>/<class>/<image>"):
         domain_tree(tmp_path)
-    touch(tmp_path / "photos", "train/cat/1.jpg", "val/cat/1.jpg")
-    with pytest.raises(ValueError, match=r"folders train, val, which are parts.*recipe my_folder"):
+    touch(tmp_path / "photos", "Train/cat/1.jpg", "val/cat/1.jpg")
+    with pytest.raises(ValueError, match=r"folders Train, val, which are parts.*recipe my_folder"):
         domain_tree(tmp_path / "photos")
-
-
-def test_a_domain_of_dead_links_is_not_passed_over(tree: Path) -> None:
-    (tree / "line/dog/0.jpg").unlink()
-    (tree / "line/dog/0.jpg").symlink_to(tree / "gone.jpg")
-    with pytest.raises(FileNotFoundError, match=r"1 of 2 images (.|\n)*dog/0\.jpg"):
-        domain_tree(tree).check_all()
 
 
 def test_rows_of_some_domains_joined(tree: Path) -> None:
@@ -111,8 +105,8 @@ def test_files_that_are_not_of_one_set(tree: Path) -> None:
         ImageFiles.concatenated((line, moved))
 
 
-def images(*labels: int, side: int = 4) -> ImageSplit:
-    x = torch.tensor(labels, dtype=torch.uint8).view(-1, 1, 1, 1).expand(-1, 1, side, side)
+def images(*labels: int) -> ImageSplit:
+    x = torch.tensor(labels, dtype=torch.uint8).view(-1, 1, 1, 1).expand(-1, 1, 4, 4)
     return ImageSplit(x.clone(), torch.tensor(labels, dtype=torch.int64))
 
 
@@ -122,13 +116,6 @@ def test_images_of_several_domains() -> None:
     part, domain = data.joined({"b": torch.tensor([1, 0]), "a": torch.tensor([1])})
     assert part.labels.tolist() == [2, 1, 0] and domain.tolist() == [0, 0, 1]
     assert torch.equal(part.x[:, 0, 0, 0].long(), part.labels)
-
-
-def test_images_that_are_not_of_one_set() -> None:
-    with pytest.raises(ValueError, match=r"b: images are \(1, 5, 5\) .* first part \(1, 4, 4\)"):
-        Domains("set", ("a", "b"), ("x",), (images(0), images(0, side=5)))
-    with pytest.raises(ValueError, match=r"b: labels run from 0 to 2, .* classes are 0..1"):
-        Domains("set", ("a", "b"), ("x", "y"), (images(0), images(0, 2)))
 
 
 def test_the_hash_knows_every_domain_image_and_label() -> None:

@@ -6,18 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from batchformer.lab.data.files.location import looked_in, match_name, names_in, not_found
+from batchformer.lab.data.files.location import looked_in, match_name
 from batchformer.lab.data.sets.image_layouts import (
     ANNOTATED,
     coco_folder,
     ensure_imagenet,
     ensure_lists,
-    ensure_voc,
     find_cifar,
     imagenet_folder,
     lists_of,
     voc_folder,
-    voc_list,
 )
 from helpers.data_files import touch
 
@@ -29,28 +27,12 @@ def test_the_order_of_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert looked_in() == Path.home() / ".cache/batchformer"
 
 
-def test_what_is_missing_is_told_with_what_to_do() -> None:
-    told = str(not_found("PACS not found", "photo/", "https://pacs", usual="PACS"))
-    assert told == (
-        "PACS not found.\nExpected there: photo/.\nTo provide it: https://pacs. Name another "
-        "folder with --data.root or the environment variable BATCHFORMER_DATA (there also in a "
-        "folder PACS)."
-    )
-
-
 def test_letters_and_digits_count_and_the_first_usual_name_comes_first() -> None:
     for spelling in ("Real World", "Real_World", "RealWorld", "real-world"):
         assert match_name(["Art", spelling, "Realm"], ["Real World"]) == spelling
     assert match_name(["real_world", "Real World"], ["Real World"]) == "Real World"
     assert match_name(["SUN", "sun09"], ["SUN09", "SUN"]) == "sun09"
     assert match_name(["sun10"], ["SUN09", "SUN"]) is None
-
-
-def test_names_of_folders_and_of_files(tmp_path: Path) -> None:
-    touch(tmp_path, "b/1", "a/1", "c.txt")
-    assert names_in(tmp_path, folders=True) == ["a", "b"]
-    assert names_in(tmp_path, folders=False) == ["c.txt"]
-    assert names_in(tmp_path / "none", folders=True) == []
 
 
 def test_official_files_of_cifar_must_be_complete_and_come_before_an_npz(tmp_path: Path) -> None:
@@ -125,12 +107,3 @@ def test_both_parts_of_imagenet_need_a_class(tmp_path: Path) -> None:
     touch(tmp_path, "train/n01440764/1.JPEG", "val/ILSVRC2012_val_00000001.JPEG")  # not in classes
     with pytest.raises(FileNotFoundError, match=rf"{tmp_path}, and val is missing or has no class"):
         ensure_imagenet(str(tmp_path))
-
-
-def test_missing_lists_of_voc_are_named_and_others_are_not(tmp_path: Path) -> None:
-    root, lists = str(tmp_path), ("2007/trainval", "2012/trainval")
-    first, second = (voc_list(root, name) for name in lists)
-    touch(tmp_path, str(first))
-    with pytest.raises(FileNotFoundError, match="Lists of images not found") as error:
-        ensure_voc(root, lists)
-    assert str(second) in str(error.value) and str(first) not in str(error.value)

@@ -101,9 +101,11 @@ def test_names_of_classes(tmp_path: Path) -> None:
     assert class_names(ImageFiles.from_list(tmp_path / "list.txt", tmp_path)) == ("b/c", "d", "2")
 
 
-@pytest.mark.parametrize("part", ["test", "val"])
-def test_folders_of_classes(tmp_path: Path, part: str) -> None:
-    touch(tmp_path, "train/b/1.jpg", "train/b/2.png", "train/a/1.jpg", "train/c/1.jpg")
+@pytest.mark.parametrize(
+    ("train", "part"), [("train", "test"), ("Train", "VAL"), ("Training", "validation")]
+)
+def test_folders_of_classes(tmp_path: Path, train: str, part: str) -> None:
+    touch(tmp_path / train, "b/1.jpg", "b/2.png", "a/1.jpg", "c/1.jpg")
     touch(tmp_path, f"{part}/b/1.jpg", f"{part}/c/1.jpg")
     found = own_files(tmp_path)
     assert len(found.remarks) == 1 and found.remarks[0].startswith("1 of 3 classes have training")
@@ -200,7 +202,7 @@ def test_a_tree_of_domains_is_not_taken_for_one_of_classes(tmp_path: Path) -> No
     assert own_files(tmp_path / "one").classes == ("cat", "dog")
 
 
-def test_lists_and_tables(tmp_path: Path) -> None:
+def test_lists_and_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     touch(tmp_path, "images/1.jpg", "images/2.jpg", "images/3.jpg")
     (tmp_path / "train.csv").write_text("path,label\n1.jpg,cat\n2.jpg,ant\n")
     (tmp_path / "test.csv").write_text("path,label\n3.jpg,cat\n")
@@ -216,14 +218,15 @@ def test_lists_and_tables(tmp_path: Path) -> None:
     assert plain.classes == ("0", "1") and plain.train.root == tmp_path
     touch(tmp_path, "lists/4.jpg")  # the same image by another path
     (tmp_path / "lists/test.txt").write_text("4.jpg 0\n./../images/./1.jpg 1\n")
-    other = own_files(None, str(tmp_path / "train.txt"), str(tmp_path / "lists/test.txt"))
+    monkeypatch.chdir(tmp_path)
+    other = own_files(None, "train.txt", str(tmp_path / "lists/test.txt"))
     assert other.remarks == (f"{said}: ./../images/./1.jpg",)
     with pytest.raises(ValueError, match="or neither"):
         own_files(tmp_path, lists[0])
     with pytest.raises(FileNotFoundError, match="there is no list"):
         own_files(tmp_path, lists[0] + "x", lists[1])
     (tmp_path / "test.txt").write_text("images/3.jpg 2\n")
-    with pytest.raises(ValueError, match="line 1: the label 2 is outside the 2 classes"):
+    with pytest.raises(ValueError, match="line 1: '2' is none of the 2 classes: 0, 1"):
         own_files(None, str(tmp_path / "train.txt"), str(tmp_path / "test.txt"))
     with pytest.raises(ValueError, match="mine, test part: its classes are not those of the set"):
         LongTailedFiles(found.train, plain.test, found.classes, "mine")

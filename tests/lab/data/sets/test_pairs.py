@@ -197,17 +197,12 @@ def test_a_table(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("split,attribute", "part,attribute", "has no column split; .*image, part"),
-        ("split,attribute", "part,state", "no column attribute, no split"),
-        ("cat,a/2.jpg", ",a/2.jpg", "line 3, column object: it is empty"),
-        ("cat,a/2.jpg,train,old,me", "cat,a/2.jpg", "line 3, column attribute: it is empty"),
+        ("split,attribute", "part,state", "no column attribute, no split; .*image, part"),
         ("me\ncat", "me\n\ncat,,train,old,me\ncat", "line 4, column image: it is empty"),
-        ('"a/3, again.jpg"', "a/3, again.jpg", "line 4: more values than columns"),
         (" val ", "validation", "line 5, column split: expected .*val, test, got 'validation'"),
-        ("a/5.jpg", "a/1.jpg", "a/1.jpg is in train and in test"),
+        ("a/5.jpg", "./a/1.jpg", "a/1.jpg is in train and in test"),
         (",train", ",val", "no row has the split train"),
         (",test", ",val", "no row has the split test"),
-        (TABLE, "", "has no column .*; its columns are: none"),
         (TABLE, "image,attribute,object,split\n", "names no images"),
     ],
 )

@@ -142,7 +142,9 @@ def test_normalisation_is_torchvisions_from_uint8_and_float() -> None:
     reference = V.normalize(scaled, list(NORMALISE.mean), list(NORMALISE.std))
     torch.testing.assert_close(NORMALISE(x), reference)
     torch.testing.assert_close(NORMALISE(scaled), reference)
-    assert NORMALISE(scaled.double()).dtype == torch.float64
+    assert (
+        NORMALISE(scaled.double()).dtype == torch.float64 and transforms.cifar_test() == NORMALISE
+    )
     with pytest.raises(ValueError, match="x has 1 channels"):
         NORMALISE(torch.zeros(1, 1, 2, 2))
 

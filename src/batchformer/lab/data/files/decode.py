@@ -5,11 +5,15 @@ from __future__ import annotations
 import io
 import os
 import warnings
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 _JPEG = b"\xff\xd8\xff"
 
@@ -66,7 +70,8 @@ def _by_pillow(content: npt.NDArray[np.uint8]) -> Tensor:
     from PIL import Image, ImageOps
 
     with Image.open(io.BytesIO(content.tobytes())) as file:
-        image = ImageOps.exif_transpose(file)
+        file.load()  # now, so that the only errors of EXIF are its own
+        image = ImageOps.exif_transpose(file) if _has_exif(file) else file
         if image.mode.startswith("I;16"):  # Pillow would clip, not scale
             grey = torch.from_numpy((np.array(image).astype(np.uint16) >> 8).astype(np.uint8))
             return grey.expand(3, -1, -1)
@@ -74,6 +79,14 @@ def _by_pillow(content: npt.NDArray[np.uint8]) -> Tensor:
             raise ValueError(f"the range of mode {image.mode} is unknown; convert it to 8 bits")
         image.info.pop("transparency", None)  # it is dropped, and Pillow would warn of a palette's
         return torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1)
+
+
+def _has_exif(file: Image.Image) -> bool:
+    """Whether EXIF can be read; if it is damaged, the picture may still be whole."""
+    try:
+        return bool(file.getexif())
+    except Exception:  # each part of EXIF has its own errors
+        return False
 
 
 def _damaged(path: str | os.PathLike[str], reason: str) -> DamagedImageError:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import csv
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 #: Names that `one_per_line` gives.
 _LINES = 5
@@ -19,27 +19,19 @@ _OF_IMAGE = ("image_id", "category_id")
 MOST_CLASSES = 1_000_000
 
 
-@dataclass
-class Entries:
-    """The content of a list: for each of N images its path, its label as written, and its line."""
+class Entry(NamedTuple):
+    """What a list says of an image."""
 
-    source: str
-    paths: list[str] = field(default_factory=list)
-    values: list[str] = field(default_factory=list)
-    lines: list[int] = field(default_factory=list)
-
-    def add(self, path: str, value: str, line: int) -> None:
-        self.paths.append(path)
-        self.values.append(value)
-        self.lines.append(line)
+    path: str
+    value: str  # its label as written
+    line: int
 
 
-def read_list(file: Path) -> Entries:
+def read_list(file: Path) -> Iterator[Entry]:
     """Read one image per line: its path, white space, its label as a number.
 
     Paths may contain spaces; blank lines are skipped.
     """
-    entries = Entries(str(file))
     for number, line in lines_of(file):
         path, *label = line.rsplit(maxsplit=1)
         if not label or not _is_number(label[0]):
@@ -47,8 +39,7 @@ def read_list(file: Path) -> Entries:
                 f"{file}, line {number}: expected a path, a space and a label 0, 1, 2, ..., "
                 f"got {line!r}. For names of classes, write a .csv with the columns path and label"
             )
-        entries.add(path, label[0], number)
-    return entries
+        yield Entry(path, label[0], number)
 
 
 def lines_of(file: Path) -> Iterator[tuple[int, str]]:
@@ -59,13 +50,12 @@ def lines_of(file: Path) -> Iterator[tuple[int, str]]:
                 yield number, line.strip()
 
 
-def read_annotations(file: Path) -> Entries:
+def read_annotations(file: Path) -> Iterator[Entry]:
     """Read a .json in COCO's format, as iNaturalist 2018 has: images and their categories.
 
     Labels are the category numbers as they are; the line of an entry is its position among the
     annotations, from 1.
     """
-    entries = Entries(str(file))
     content = read_coco(file, {"images": ("id", "file_name"), "annotations": _OF_IMAGE})
     paths = {image["id"]: image["file_name"] for image in content["images"]}
     for number, annotation in enumerate(content["annotations"], start=1):
@@ -75,8 +65,7 @@ def read_annotations(file: Path) -> Entries:
                 f"{file}, annotation {number}: expected the id of an image and a category_id "
                 f"0, 1, 2, ..., got {image} and {label}"
             )
-        entries.add(paths[image], str(label), number)
-    return entries
+        yield Entry(paths[image], str(label), number)
 
 
 def read_coco(file: Path, keys: Mapping[str, Sequence[str]]) -> dict[str, list[dict[str, Any]]]:
@@ -88,6 +77,9 @@ def read_coco(file: Path, keys: Mapping[str, Sequence[str]]) -> dict[str, list[d
                 missing = [key for key in wanted if key not in entry]
                 if missing:
                     raise ValueError(f"an entry of {part!r} has no {missing[0]!r}")
+        times = Counter(image["id"] for image in content["images"])
+        if twice := [str(number) for number, count in times.items() if count > 1]:
+            raise ValueError(f"several images have the same id: {shorten(twice)}")
     except (ValueError, KeyError, TypeError) as error:
         reason = f"it has no {error}" if isinstance(error, KeyError) else error
         expected = ", and ".join(f"{part} with {', '.join(own)}" for part, own in keys.items())
@@ -98,12 +90,10 @@ def read_coco(file: Path, keys: Mapping[str, Sequence[str]]) -> dict[str, list[d
     return {part: content[part] for part in keys}
 
 
-def read_table(file: Path) -> Entries:
+def read_table(file: Path) -> Iterator[Entry]:
     """Read one image per row of a comma-separated table with the columns path and label."""
-    entries = Entries(str(file))
     for line, (path, value) in table_rows(file, ("path", "label")):
-        entries.add(path, value, line)
-    return entries
+        yield Entry(path, value, line)
 
 
 def table_rows(file: Path, columns: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
@@ -151,52 +141,50 @@ def _text(file: Path) -> Iterator[None]:
         ) from error
 
 
-def labels_of(entries: Entries, classes: Sequence[str] | None) -> tuple[list[int], tuple[str, ...]]:
-    """Labels of entries whose values are names or numbers, and the K names of their classes.
+def labels_of(
+    source: Path, entries: Sequence[Entry], classes: Sequence[str] | None
+) -> tuple[list[int], tuple[str, ...]]:
+    """Labels of the entries of a list, and the K names of their classes.
 
-    If all values are names in `classes`, or not all are numbers, they are class names; otherwise
-    they are the labels themselves. Without `classes` they are the names that occur, sorted, or all
-    numbers up to the largest.
+    Without `classes`, these are all numbers up to the largest if all values are numbers, otherwise
+    the names that occur, sorted.
 
-    >>> labels_of(Entries("list.csv", ["1.jpg", "2.jpg"], ["cat", "ant"], [2, 3]), None)
+    >>> labels_of(Path("list.csv"), [Entry("1.jpg", "cat", 2), Entry("2.jpg", "ant", 3)], None)
     ([1, 0], ('ant', 'cat'))
-    >>> labels_of(Entries("list.txt", ["1.jpg", "2.jpg"], ["2", "0"], [1, 2]), None)
+    >>> labels_of(Path("list.txt"), [Entry("1.jpg", "2", 1), Entry("2.jpg", "0", 2)], None)
     ([2, 0], ('0', '1', '2'))
     """
-    named = classes is not None and set(entries.values) <= set(classes)
-    if not named and all(map(_is_number, entries.values)):
-        return _numbered(entries, classes)
-    names = tuple(sorted(set(entries.values)) if classes is None else classes)
+    names = _classes_of(source, entries) if classes is None else tuple(classes)
     numbers = {name: label for label, name in enumerate(names)}
     if len(numbers) < len(names):
         twice = sorted({name for name in names if names.count(name) > 1})
         raise ValueError(
-            f"{entries.source}: classes of the same name cannot be told apart: {shorten(twice)}"
+            f"{source}: classes of the same name cannot be told apart: {shorten(twice)}"
         )
-    for value, line in zip(entries.values, entries.lines, strict=True):
-        if value not in numbers:
+    labels = []
+    for _, value, line in entries:
+        name = value if value in numbers or not _is_number(value) else str(int(value))
+        if name not in numbers:
             raise ValueError(
-                f"{entries.source}, line {line}: {value!r} is none of the {len(names)} classes: "
+                f"{source}, line {line}: {value!r} is none of the {len(names)} classes: "
                 f"{shorten(names)}"
             )
-    return [numbers[value] for value in entries.values], names
+        labels.append(numbers[name])
+    return labels, names
 
 
-def _numbered(entries: Entries, classes: Sequence[str] | None) -> tuple[list[int], tuple[str, ...]]:
-    """The same of entries whose values are all numbers, which are their labels."""
-    labels = [int(value) for value in entries.values]
-    for label, line in zip(labels, entries.lines, strict=True):
-        where = f"{entries.source}, line {line}: the label {label} is"
-        if classes is None and label >= MOST_CLASSES:
-            raise ValueError(
-                f"{where} no class: labels count classes from 0, and at most {MOST_CLASSES:,} "
-                "classes are possible"
-            )
-        if classes is not None and label >= len(classes):
-            raise ValueError(f"{where} outside the {len(classes)} classes 0..{len(classes) - 1}")
-    if classes is None:
-        return labels, tuple(str(label) for label in range(max(labels, default=-1) + 1))
-    return labels, tuple(classes)
+def _classes_of(source: Path, entries: Sequence[Entry]) -> tuple[str, ...]:
+    values = {value for _, value, _ in entries}
+    if not all(map(_is_number, values)):
+        return tuple(sorted(values))
+    largest = max(map(int, values), default=-1)
+    if largest >= MOST_CLASSES:
+        line = next(line for _, value, line in entries if int(value) == largest)
+        raise ValueError(
+            f"{source}, line {line}: the label {largest} is no class: labels count classes from 0, "
+            f"and at most {MOST_CLASSES:,} classes are possible"
+        )
+    return tuple(map(str, range(largest + 1)))
 
 
 def shorten(names: Sequence[str], most: int = 10) -> str:

@@ -24,6 +24,7 @@ from batchformer.lab.data.files.file_lists import (
     read_table,
     shorten,
 )
+from batchformer.lab.data.files.location import names_in
 
 #: Neighbouring folders that are searched for a missing file.
 _SUBFOLDERS = 50
@@ -58,8 +59,7 @@ class ImageFiles:
         with extra("lab"):
             from torchvision.datasets.folder import IMG_EXTENSIONS, make_dataset
         root = Path(root).expanduser()
-        folders = (f.name for f in root.iterdir() if f.is_dir()) if root.is_dir() else ()
-        classes = sorted(name for name in folders if not name.startswith("."))
+        classes = names_in(root, folders=True)
         if not classes:
             what = "has no folders in it" if root.is_dir() else "is not a folder"
             raise FileNotFoundError(f"{root} {what}. Expected: {root}/<class>/<image>")
@@ -72,6 +72,12 @@ class ImageFiles:
         if not found:
             raise FileNotFoundError(
                 f"{root}: no image in any of its folders ({shorten(classes)}); looked for {types}"
+            )
+        odd = [ascii(path) for path, _ in found if not _is_unicode(path)]
+        if odd:
+            raise ValueError(
+                f"{root}: the names of {len(odd)} images are not in UTF-8: {shorten(odd, most=3)}. "
+                "Rename these files or their folders; the program convmv renames whole trees"
             )
         paths, labels = [path for path, _ in found], [label for _, label in found]
         advice = f"Put images into these folders (of {types}), or take the folders away"
@@ -88,21 +94,21 @@ class ImageFiles:
     ) -> ImageFiles:
         """The images that a list names: .csv, .json in COCO's format, or ``path label`` per line.
 
-        A .csv has the columns path and label. Labels that are all names in `classes`, or not all
-        numbers, are class names; otherwise they are the labels themselves. Without `classes`, in
-        label order, they are the names that occur, sorted, or all numbers up to the largest label.
+        A .csv has the columns path and label. Without `classes`, in label order, these are the
+        names that occur, sorted, or all numbers up to the largest label.
         """
         file = Path(list_file).expanduser()
         readers = {".csv": read_table, ".json": read_annotations}
-        entries = readers.get(file.suffix.lower(), read_list)(file)
-        labels, names = labels_of(entries, classes)
+        entries = [*readers.get(file.suffix.lower(), read_list)(file)]
+        labels, names = labels_of(file, entries, classes)
         advice = "List images of these classes, or number the others 0, 1, 2, ... without a gap"
         if set(labels) == set(range(1, max(labels, default=0) + 1)):
             advice = (
                 "Labels count from 0, and these begin with 1: subtract 1 from each, in every list"
             )
         told = None if allow_empty else advice
-        return cls._checked(entries.paths, labels, names, root, entries.source, told)
+        paths = [entry.path for entry in entries]
+        return cls._checked(paths, labels, names, root, str(file), told)
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -226,6 +232,11 @@ def check_all(root: Path, paths: Sequence[str]) -> None:
         missing += [row for row in absent if not (present and (root / paths[row]).is_file())]
     if missing:
         raise _not_found(root, [paths[row] for row in sorted(missing)], len(paths))
+
+
+def _is_unicode(name: str) -> bool:
+    """Whether a file name could be decoded; Python writes other bytes as lone surrogates."""
+    return name.encode(errors="ignore").decode() == name
 
 
 def _names_in(folder: Path) -> set[str]:

@@ -15,10 +15,14 @@ def looked_in(root: str | Path | None = None) -> Path:
 
 
 def names_in(folder: Path, folders: bool) -> list[str]:
-    """Sorted names of the subfolders, or of the files, of a folder; none if it does not exist."""
+    """Sorted names of the subfolders, or of the files, of a folder; none if it does not exist.
+
+    Hidden ones, whose names begin with a dot, are left out.
+    """
     if not folder.is_dir():
         return []
-    return sorted(entry.name for entry in folder.iterdir() if entry.is_dir() == folders)
+    entries = (entry for entry in folder.iterdir() if not entry.name.startswith("."))
+    return sorted(entry.name for entry in entries if entry.is_dir() == folders)
 
 
 def match_name(there: Sequence[str], usual: Sequence[str]) -> str | None:
@@ -50,6 +54,14 @@ def folder_named(root: str | Path | None, usual: Sequence[str]) -> Path:
     return place if own is None else place / own
 
 
+class DataNotFoundError(FileNotFoundError):
+    """A published set is not there; `brief` is what was looked for and how to get it."""
+
+    def __init__(self, message: str, brief: str) -> None:
+        super().__init__(message)
+        self.brief = brief
+
+
 def not_found(
     problem: str,
     expected: str,
@@ -57,7 +69,7 @@ def not_found(
     what: str = "folder",
     usual: str = "",
     where: str = "there",
-) -> FileNotFoundError:
+) -> DataNotFoundError:
     """The error for a published set that is not there.
 
     Args:
@@ -68,7 +80,8 @@ def not_found(
         usual: folder that may hold the set where data is looked for.
     """
     also = f" (there also in a folder {usual})" if usual else ""
-    return FileNotFoundError(
+    message = (
         f"{problem}.\nExpected {where}: {expected}.\nTo provide it: {source}. Name another {what} "
         f"with --data.root or the environment variable BATCHFORMER_DATA{also}."
     )
+    return DataNotFoundError(message, f"{problem}; {source}")

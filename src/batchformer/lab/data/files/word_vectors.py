@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import itertools
 import math
@@ -203,7 +204,7 @@ def _read(file: Path, words: Collection[str]) -> tuple[int, dict[str, list[float
 
 def _read_header(file: Path, stream: BinaryIO) -> tuple[int, Iterator[tuple[int, bytes]]]:
     """D, and the lines of words with their numbers from 1."""
-    first, second = stream.readline(), stream.readline()
+    first, second = stream.readline().removeprefix(codecs.BOM_UTF8), stream.readline()
     if first.startswith(_PACKED):
         raise ValueError(f"{file} is compressed: unpack it, and name the text file")
     head, fields = first.split(), second.split()

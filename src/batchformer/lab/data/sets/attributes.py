@@ -202,11 +202,16 @@ def load_attribute_features(name: str, root: str | Path | None = None) -> Attrib
     def whole(key: str) -> Tensor:
         return _integers(arrays[key], f"{files.features}: {key}")
 
+    def numbers(key: str) -> Tensor:
+        if arrays[key].dtype.kind not in "iuf":
+            raise ValueError(f"{files.features}: {key} must be numbers, got {arrays[key].dtype}")
+        return torch.from_numpy(np.ascontiguousarray(arrays[key], dtype=np.float32))
+
     found = AttributeFeatures(
         name=f"{title} ({(files.splits or files.features).name})",
-        features=_numbers(arrays["features"]),
+        features=numbers("features"),
         labels=whole("labels"),
-        attributes=_numbers(arrays["att"]),
+        attributes=numbers("att"),
         classes=tuple(map(str, arrays.get("class_names", range(len(arrays["att"]))))),
         trainval=whole("trainval_loc"),
         test_seen=whole("test_seen_loc"),
@@ -279,10 +284,6 @@ def _require_known(known: AttributeSet, found: AttributeFeatures, path: Path) ->
             f"classes instead of {known.seen} and {known.unseen}. Take the set from "
             f"{known.source}; features of your own are {OWN}"
         )
-
-
-def _numbers(array: Array) -> Tensor:
-    return torch.from_numpy(np.ascontiguousarray(array, dtype=np.float32))
 
 
 def _integers(array: Array, what: str) -> Tensor:

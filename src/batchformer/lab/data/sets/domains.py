@@ -15,12 +15,8 @@ from torch import Tensor
 
 from batchformer.lab.data.files.file_lists import read_list, shorten
 from batchformer.lab.data.files.image_files import ImageFiles, without_images
-from batchformer.lab.data.sets.images import (
-    Part,
-    content_hash,
-    exact_floor,
-    split_hash,
-)
+from batchformer.lab.data.files.location import names_in
+from batchformer.lab.data.sets.images import Part, content_hash, exact_floor, split_hash
 from batchformer.nn.randomness import generator
 
 
@@ -93,7 +89,7 @@ def domain_tree(root: str | Path) -> DomainFiles:
     expected = f"Expected: {place}/<domain>/<class>/<image>, with two domains or more"
     if not place.is_dir():
         raise FileNotFoundError(f"{place} is not a folder. {expected}")
-    folders = sorted(folder.name for folder in place.iterdir() if folder.is_dir())
+    folders = names_in(place, folders=True)
     found: dict[str, ImageFiles] = {}
     for folder in folders:
         with suppress(FileNotFoundError):  # no classes, or no image in them
@@ -106,7 +102,7 @@ def domain_tree(root: str | Path) -> DomainFiles:
         )
     if len(found) == 1:
         raise ValueError(f"{place} has one domain only, {next(iter(found))}. {expected}")
-    if "train" in found and set(found) <= {"train", "test", "val"}:
+    if "train" in (names := {name.lower() for name in found}) and names <= {"train", "test", "val"}:
         raise ValueError(
             f"{place} has the folders {', '.join(found)}, which are parts of one domain: use the "
             f"recipe my_folder. {expected}"
@@ -175,8 +171,7 @@ def _merged(files: Sequence[Path]) -> dict[str, int]:
     """The images of one domain and their labels as written; lists may repeat an image."""
     merged: dict[str, int] = {}
     for file in files:
-        own = read_list(file)
-        for path, value, line in zip(own.paths, own.values, own.lines, strict=True):
+        for path, value, line in read_list(file):
             if merged.setdefault(path, int(value)) != int(value):
                 raise ValueError(
                     f"{file}, line {line}: {path} has the label {value} here and {merged[path]} "

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from batchformer.lab.data.files.file_lists import one_per_line
-from batchformer.lab.data.files.location import folder_named, looked_in, not_found
+from batchformer.lab.data.files.location import folder_named, looked_in, names_in, not_found
 
 # CIFAR-10 and CIFAR-100.
 
@@ -229,7 +229,7 @@ def imagenet_folder(root: str | None) -> Path:
 def ensure_imagenet(root: str | None) -> None:
     """Raise a FileNotFoundError that says what to do unless ``train`` and ``val`` have classes."""
     folder = imagenet_folder(root)
-    missing = [part for part in ("train", "val") if not _has_a_class(folder / part)]
+    missing = [part for part in ("train", "val") if not names_in(folder / part, folders=True)]
     if missing:
         raise not_found(
             f"ImageNet not found: looked in {folder}, and {' and '.join(missing)} is missing or "
@@ -240,10 +240,6 @@ def ensure_imagenet(root: str | None) -> None:
             "validation images into class folders",
             usual="imagenet",
         )
-
-
-def _has_a_class(folder: Path) -> bool:
-    return folder.is_dir() and any(entry.is_dir() for entry in folder.iterdir())
 
 
 # Images with boxes: Pascal VOC, and COCO with all annotations of a list in one file.

@@ -64,8 +64,11 @@ def read_arrays(
     try:
         with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
             require_keys(wanted, file.files)
-            return {key: file[key] for key in (*wanted, *optional) if key in file}
-    except (ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+            arrays = {key: file[key] for key in (*wanted, *optional) if key in file}
+            if single := [key for key, array in arrays.items() if not array.ndim]:
+                raise ValueError(f"{', '.join(single)} is a single value and no array")
+            return arrays
+    except (ValueError, TypeError, LookupError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise ValueError(f"{path} is not {what}: {error}") from error
 
 

@@ -16,6 +16,7 @@ import torch
 
 from batchformer.lab.data.files.file_lists import shorten
 from batchformer.lab.data.files.image_files import ImageFiles, without_images
+from batchformer.lab.data.files.location import match_name, names_in
 from batchformer.lab.data.sets.image_layouts import (
     ANNOTATED,
     Annotated,
@@ -27,8 +28,10 @@ from batchformer.lab.data.sets.image_layouts import (
 from batchformer.lab.data.sets.images import LongTailedData
 from batchformer.nn.randomness import generator
 
-#: Names of the folder of test images, in the order they are looked for.
-TEST_FOLDERS = ("test", "val")
+#: Names of the folders of training and of test images, in the order they are looked for; case does
+#: not matter.
+TRAIN_FOLDERS = ("train", "training")
+TEST_FOLDERS = ("test", "testing", "val", "valid", "validation")
 #: Share of each class that is tested on when one tree is split.
 TEST_SHARE = 0.2
 
@@ -49,7 +52,7 @@ class LongTailedFiles(LongTailedData[ImageFiles]):
         """Paths of the test images that are training images too, as lists may name them."""
 
         def file(part: ImageFiles, path: str) -> str:
-            return os.path.normpath(part.root / path)
+            return os.path.normpath(part.root.absolute() / path)
 
         # Few names occur in both parts of a large set, and only those are compared in full.
         names = {path.rpartition("/")[2] for path in self.test.paths}
@@ -212,12 +215,13 @@ def own_files(
 def _one_tree(root: Path) -> ImageFiles | None:
     """The images of a folder of classes without folders train and test; None for other folders."""
     whole = root.resolve()
-    if whole.name in ("train", *TEST_FOLDERS) and _has_parts(whole.parent):
+    trains, tests = _parts(whole.parent)
+    if trains and tests and whole in (*trains, *tests):
         raise FileNotFoundError(
             f"{root} is one of the folders train and test that belong together. Did you mean the "
             f"folder above? --data.root {root.parent if root.name == whole.name else whole.parent}"
         )
-    if not root.is_dir() or any((root / name).is_dir() for name in ("train", *TEST_FOLDERS)):
+    if not root.is_dir() or any(_parts(root)):
         return None
     try:
         tree = ImageFiles.from_folder(root)
@@ -244,8 +248,15 @@ def _same_subfolders(tree: ImageFiles) -> list[str]:
     return sorted(first) if alike and len(first) > 1 else []
 
 
-def _has_parts(root: Path) -> bool:
-    return (root / "train").is_dir() and any((root / name).is_dir() for name in TEST_FOLDERS)
+def _parts(root: Path) -> tuple[list[Path], list[Path]]:
+    """Folders of training images and of test images; the first of each is used."""
+    there = names_in(root, folders=True)
+
+    def named(usual: Sequence[str]) -> list[Path]:
+        found = (match_name(there, [name]) for name in usual)
+        return [root / name for name in found if name is not None]
+
+    return named(TRAIN_FOLDERS), named(TEST_FOLDERS)
 
 
 def split_tree(tree: ImageFiles, seed: int) -> tuple[ImageFiles, ImageFiles]:
@@ -275,14 +286,13 @@ def _part_folders(root: Path) -> tuple[Path, Path]:
         )
     if not root.is_dir():
         raise FileNotFoundError(f"{root} is not a folder. {_expected(root)}")
-    train = root / "train"
-    tests = [root / name for name in TEST_FOLDERS if (root / name).is_dir()]
-    lacking = ["training images"] * (not train.is_dir()) + ["test images"] * (not tests)
+    trains, tests = _parts(root)
+    lacking = ["training images"] * (not trains) + ["test images"] * (not tests)
     if lacking:
         raise FileNotFoundError(
             f"{root} has no folder of {' and none of '.join(lacking)}. {_expected(root)}"
         )
-    return train, tests[0]
+    return trains[0], tests[0]
 
 
 def _expected(root: Path) -> str:
@@ -306,7 +316,7 @@ def _listed(
 
 def _with_classes(files: ImageFiles, classes: tuple[str, ...]) -> ImageFiles:
     """The same files with labels in other classes, which must include all that occur."""
-    unknown = [name for name in files.classes if name not in set(classes)]
+    unknown = sorted({*files.classes} - {*classes})
     if unknown:
         raise ValueError(
             f"{files.root} has folders that are no classes of the training images "

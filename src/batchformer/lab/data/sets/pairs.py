@@ -7,6 +7,7 @@ import dataclasses
 import hashlib
 import io
 import json
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -293,7 +294,7 @@ def _refuse_shared(file: Path, images: Sequence[PairImage]) -> None:
     """Refuse an image that is in two parts: it would be trained on and scored."""
     parts: dict[str, Phase] = {}
     for image in images:
-        first = parts.setdefault(image.image, image.split)
+        first = parts.setdefault(os.path.normpath(image.image), image.split)
         if first != image.split:
             raise ValueError(
                 f"{file}: {image.image} is in {first} and in {image.split}; leave it in one of them"

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal
 
-from batchformer.lab.data.files.location import looked_in
+from batchformer.lab.data.files.location import DataNotFoundError, looked_in
 from batchformer.lab.data.sets import attribute_sets, domain_layouts, image_layouts, known_pairs
 
 State = Literal["present", "absent", "embedded", "yours"]
@@ -28,47 +28,29 @@ class Family:
     present: Callable[[Any], bool] | None = None
     # Takes a set's name; where it is.
     place: Callable[[str], object] = lambda name: ""
-    # Takes a set's name; what was looked for, and where it comes from.
-    looked: Callable[[str], str] = lambda name: ""
     # Published sets are looked for on disk; the others always have this state.
     state: Literal["published", "embedded", "yours"] = "published"
+
+    def missing(self, data: Any) -> str:
+        """What was looked for and is not here; empty if nothing is missing."""
+        if self.present is not None:
+            return "" if self.present(data) else f"looked in {looked_in()}; downloaded at first use"
+        try:
+            self.ensure(data)
+        except DataNotFoundError as error:
+            return error.brief
+        return ""
 
     def state_of(self, data: Any) -> State:
         """Whether data of this family is here."""
         if self.state != "published":
             return self.state
-        if self.present is not None:
-            return "present" if self.present(data) else "absent"
-        try:
-            self.ensure(data)
-        except FileNotFoundError:
-            return "absent"
-        return "present"
+        return "absent" if self.missing(data) else "present"
 
 
 def _lists(data: Any) -> image_layouts.Lists:
     named = data.train_list, data.test_list, data.scored_on
     return image_layouts.lists_of(data.name, data.root, *named)
-
-
-def _looked_for_lists(name: str) -> str:
-    known, root = image_layouts.ANNOTATED[name], image_layouts.lists_of(name).root
-    return f"looked for {known.train} and {known.test} in {root}; {known.source}"
-
-
-def _looked_for_domains(name: str) -> str:
-    known, place = domain_layouts.DOMAIN_SETS[name], domain_layouts.place_of(name)
-    folders = ", ".join(names[0] for names in known.domains.values())
-    return f"looked for the folders {folders} in {place}; {known.source}"
-
-
-def _looked_for_pairs(name: str) -> str:
-    return f"looked for {known_pairs.place_of(name)}; {known_pairs.PAIR_SETS[name].source}"
-
-
-def _looked_for_features(name: str) -> str:
-    known = attribute_sets.ATTRIBUTE_SETS[name]
-    return f"looked for the features of {known.title} in {looked_in()}; {known.source}"
 
 
 def _ensure_table(data: Any) -> None:
@@ -85,42 +67,34 @@ _CIFAR = Family(
     ensure=lambda data: image_layouts.ensure_cifar(data.name, data.root),
     present=lambda data: image_layouts.find_cifar(data.name, data.root) is not None,
     place=image_layouts.find_cifar,
-    looked=lambda name: f"looked in {looked_in()}; downloaded at first use",
 )
 _LISTED = Family(
     ensure=lambda data: image_layouts.ensure_lists(data.name, _lists(data)),
     place=lambda name: image_layouts.lists_of(name).root,
-    looked=_looked_for_lists,
 )
 _IMAGENET = Family(
     ensure=lambda data: image_layouts.ensure_imagenet(data.root),
     place=lambda name: image_layouts.imagenet_folder(None),
-    looked=lambda name: f"looked for imagenet/train and imagenet/val in {looked_in()}",
 )
 _VOC = Family(
     ensure=lambda data: image_layouts.ensure_voc(data.root, (*data.trained_on, *data.scored_on)),
     place=lambda name: image_layouts.voc_folder(None),
-    looked=lambda name: f"looked for VOCdevkit/VOC2007 and VOCdevkit/VOC2012 in {looked_in()}",
 )
 _COCO = Family(
     ensure=lambda data: image_layouts.ensure_coco(data.root, (*data.trained_on, *data.scored_on)),
     place=lambda name: image_layouts.coco_folder(None),
-    looked=lambda name: f"looked for coco/annotations in {looked_in()}",
 )
 _DOMAINS = Family(
     ensure=lambda data: domain_layouts.ensure_present(data.name, data.root, data.lists),
     place=domain_layouts.place_of,
-    looked=_looked_for_domains,
 )
 _PAIRS = Family(
     ensure=lambda data: known_pairs.ensure_present(data.name, data.root),
     place=known_pairs.place_of,
-    looked=_looked_for_pairs,
 )
 _FEATURES = Family(
     ensure=lambda data: attribute_sets.ensure_present(data.name, data.root),
     place=lambda name: attribute_sets.ensure_present(name).features,
-    looked=_looked_for_features,
 )
 
 #: The family of every named set, in the order of `batchformer data`; then what people bring.
@@ -171,6 +145,6 @@ def places() -> Iterator[tuple[str, State, str]]:
         )
         state = family.state_of(usual)
         if state == "absent":
-            yield name, state, family.looked(name)
+            yield name, state, family.missing(usual)
         elif state != "yours":
             yield name, state, str(family.place(name))

@@ -95,8 +95,9 @@ def _object(element: ElementTree.Element) -> AnnotatedObject:
     left, top, right, bottom = (
         _number(element, name, side) for side in ("xmin", "ymin", "xmax", "ymax")
     )
-    difficult = (element.findtext("difficult") or "0").strip()
-    return AnnotatedObject(name, (left - 1, top - 1, right, bottom), difficult not in ("", "0"))
+    difficult = (element.findtext("difficult") or "").strip().lower()
+    easy = difficult in ("", "0", "false")
+    return AnnotatedObject(name, (left - 1, top - 1, right, bottom), not easy)
 
 
 def _number(element: ElementTree.Element, name: str, side: str) -> float:
