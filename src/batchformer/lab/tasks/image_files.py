@@ -115,9 +115,9 @@ def normalise_files(name: str) -> Normalise:
     return INATURALIST if name == "inaturalist18" else IMAGENET
 
 
-def centre_crop(size: int) -> framing.ResizeCentreCrop:
-    """The shorter side is resized, to 256 for a size of 224, and the middle is cut out."""
-    return framing.ResizeCentreCrop(size, round(size * 8 / 7))
+def centre_crop(size: int, both: bool = False) -> framing.ResizeCentreCrop:
+    """The shorter side, or both, are resized, to 256 for a size of 224; the middle is cut out."""
+    return framing.ResizeCentreCrop(size, round(size * 8 / 7), both)
 
 
 def in_memory(view: View) -> Compose:
@@ -127,7 +127,8 @@ def in_memory(view: View) -> Compose:
     if isinstance(geometry, framing.RandomResizedCrop):
         crop = (RandomResizedCrop(geometry.size, geometry.scale, geometry.ratio),)
     elif isinstance(geometry, framing.ResizeCentreCrop):
-        crop = (Resize(geometry.shorter), CentreCrop(geometry.size))
+        side = geometry.shorter
+        crop = (Resize((side, side) if geometry.both else side), CentreCrop(geometry.size))
     elif isinstance(geometry, framing.ResizeWhole):
         crop = (Resize((geometry.size, geometry.size)),)
     else:
