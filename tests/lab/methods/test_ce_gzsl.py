@@ -230,5 +230,5 @@ def test_the_data_is_not_in_checkpoints() -> None:
 
 def test_labels_of_unseen_classes_are_refused() -> None:
     with pytest.raises(ValueError, match="seen classes only"):
-        data = {"labels": LABELS, "seen": SEEN, "unseen": UNSEEN}
-        CeGzsl(FEATURES, ATTRIBUTES, ModuleConfig(enabled=False), 0, MethodConfig(), **data)
+        options = {"module": ModuleConfig(), "seed": 0, "hyper": MethodConfig()}
+        CeGzsl(FEATURES, ATTRIBUTES, labels=LABELS, seen=SEEN, unseen=UNSEEN, **options)

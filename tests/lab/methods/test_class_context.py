@@ -12,10 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from batchformer import check
 from batchformer.cli.main import main
 from batchformer.lab.config.methods import MethodConfig
-from batchformer.lab.config.training import OptimConfig
 from batchformer.lab.methods.class_context import ClassContext
 from batchformer.lab.runs.compare import run
 from helpers.lab_runs import digits_method, short
@@ -165,16 +163,6 @@ def test_eval_moves_no_mean() -> None:
     before = context_of(method).means.clone()
     method.eval().step(batches()[1])
     assert torch.equal(before, context_of(method).means)
-
-
-@pytest.mark.parametrize("attend", ["batch", "self"])
-def test_check_passes_after_training(attend: str) -> None:
-    method = method_with(attend=attend)
-    for batch in batches():
-        method.train().step(batch)
-    result = check(method, batches()[0]["x"], method.optimizers(OptimConfig())["main"])
-    assert result.passed, str(result)
-    assert "moves 3 of 3" in str(result) or attend == "self"
 
 
 def test_mixed_targets_weigh_the_features() -> None:

@@ -6,6 +6,8 @@ Their settings themselves are in settings.json.
 from __future__ import annotations
 
 import dataclasses
+import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
 
@@ -20,34 +22,45 @@ from batchformer.lab.metrics.compositional import CompositionalResult
 from batchformer.lab.metrics.generalized import generalized_accuracy
 from batchformer.lab.models.faster_rcnn import Kind
 from batchformer.lab.recipes import RECIPES, find_recipe
-from batchformer.lab.recipes.shared import IMAGES, in_epochs, warm_up_and_drop
+from batchformer.lab.recipes.shared import IMAGES, in_epochs
 from batchformer.lab.runs.build import given_weights
 
 KNOWN = {name: find_recipe(name) for name in RECIPES}
 ON_FEATURES = {n: r.start for n, r in KNOWN.items() if r.method in ("linear_probe", "knn")}
 
 
-def published(epoch: int, warmup: int, milestones: tuple[int, ...], gamma: float) -> float:
-    """LDAM's, RIDE's and PaCo's rule on an epoch counted from 0."""
-    rate = 1.0
-    for milestone in milestones:
-        rate *= gamma if epoch >= milestone else 1.0
-    return rate * (epoch + 1) / warmup if epoch < warmup else rate
+def half_cosine(share: float) -> float:
+    return 0.5 * (1 + math.cos(math.pi * share))
 
 
-@pytest.mark.parametrize(
-    ("warmup", "milestones", "gamma", "epochs"),
-    [(5, (160, 180), 0.01, 200), (10, (320, 360), 0.1, 400)],
-)
-def test_rates_by_epoch(
-    warmup: int, milestones: tuple[int, ...], gamma: float, epochs: int
-) -> None:
-    schedule = warm_up_and_drop(warmup, milestones, gamma)
-    for epoch in range(epochs):
-        expected = published(epoch, warmup, milestones, gamma)
-        for update in (7 * epoch, 7 * epoch + 6):
-            got = lr_factor(schedule, update, 7 * epochs, 7)
-            assert got == pytest.approx(expected, rel=1e-9), epoch
+#: Rates by epoch, counted from 0, in the authors' code; and the number of epochs.
+RATES: dict[str, tuple[Callable[[int], float], int]] = {
+    "cifar100_lt_ldam": (lambda e: min(e + 1, 5) / 5 * 0.01 ** ((e >= 160) + (e >= 180)), 200),
+    "imagenet_lt_ride_resnet10": (
+        *(lambda e: min(e + 1, 5) / 5 * 0.1 ** ((e >= 60) + (e >= 80)), 100),
+    ),
+    "cifar100_lt_paco": (
+        *(lambda e: (e + 1) / 10 if e <= 10 else 0.1 ** ((e > 320) + (e > 360)), 400),
+    ),
+    "imagenet_lt_paco": (*(lambda e: (e + 1) / 10 if e < 10 else half_cosine((e - 9) / 391), 400),),
+    "cifar100_lt_balanced_softmax_released": (
+        *(lambda e: 0.5 + 0.5 * e / 36 if e < 36 else half_cosine((e - 36) / 554), 591),
+    ),
+    "cifar100_lt_bbn": (
+        *(lambda e: (1 + min(e + 1, 5) * 0.4) / 3 * 0.01 ** ((e >= 119) + (e >= 159)), 200),
+    ),
+}
+#: What makes a recipe's schedule that of the code, as its docstring says.
+AS_RELEASED = {"cifar100_lt_paco": {"warmup_overshoot": 1, "milestones": (321, 361)}}
+
+
+@pytest.mark.parametrize("name", RATES)
+def test_rates_by_epoch(name: str) -> None:
+    rule, epochs = RATES[name]
+    schedule = KNOWN[name].changed(schedule=AS_RELEASED.get(name, {})).schedule
+    for update in (0, 6):
+        rates = [lr_factor(schedule, 7 * e + update, 7 * epochs, 7) for e in range(epochs)]
+        assert rates == pytest.approx([rule(epoch) for epoch in range(epochs)], abs=1e-12)
 
 
 # Lengths

@@ -18,7 +18,8 @@ from batchformer.lab.config.arms import with_arm
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.engine import log
 from batchformer.lab.engine.method import Method
-from batchformer.lab.recipes.small import demo, rotated_digits_erm
+from batchformer.lab.recipes import find_recipe
+from batchformer.lab.recipes.small import demo
 from batchformer.lab.report.results.configuration import one_group
 from batchformer.lab.report.results.runs import find_runs
 from batchformer.lab.runs.build import build, load_task
@@ -144,7 +145,7 @@ def test_a_failure_costs_no_result(
 
 @pytest.mark.usefixtures("three_angles")
 def test_every_target_has_its_own(tmp_path: Path) -> None:
-    recipe = short(rotated_digits_erm(), eval_every=0)
+    recipe = short(find_recipe("rotated_digits_erm"), eval_every=0)
     folder = train_one(recipe, "batchformer", 0, root=tmp_path)
     for target in ("r0", "r45", "r75"):
         kept = arrays(folder / target / "insight.npz")

@@ -74,7 +74,7 @@ def test_the_digits_have_their_own() -> None:
 
 
 JITTER = ColorJitter(0.4, 0.4, 0.4)
-SIM = (ColorJitter(0.4, 0.4, 0.4, 0.1, p=1.0), GREY, BLUR, FLIP)
+SIM = (JITTER, GREY, BLUR, FLIP)  # no hue, unlike SimCLR
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ DOMAIN_CROP = framing.RandomResizedCrop(224, scale=(0.7, 1.0))
     [
         ("domain", DOMAIN_CROP, (DOMAIN_JITTER, RandomGrey(0.1))),
         ("scale", DOMAIN_CROP, (DOMAIN_JITTER,)),
-        ("centre", MIDDLE, ()),
+        ("centre", framing.ResizeCentreCrop(224, 256, both=True), ()),
     ],
 )
 def test_training_images_of_domains(augment: Any, geometry: Any, colours: Any) -> None:
@@ -182,10 +182,10 @@ def test_a_view_in_memory_has_the_crop_of_the_files() -> None:
 
 @pytest.mark.parametrize("augment", ["domain", "centre"])
 def test_scored_images_of_domains_are_those_of_torchvision(augment: Any) -> None:
-    """In memory and from files, within a grey level."""
+    """In memory and from files, within a grey level; both sides are resized."""
     config = DomainConfig(augment=augment, size=28)
-    x = torch.randint(0, 256, (3, 3, 40, 40), dtype=torch.uint8)
-    sizes = {"domain": [v2.Resize((28, 28))], "centre": [v2.Resize(32), v2.CenterCrop(28)]}
+    x = torch.randint(0, 256, (3, 3, 40, 56), dtype=torch.uint8)
+    sizes = {"domain": [v2.Resize((28, 28))], "centre": [v2.Resize((32, 32)), v2.CenterCrop(28)]}
     expected = IMAGENET(v2.Compose(sizes[augment])(x))
     nothing = torch.empty(3, 0, dtype=torch.float64)
     level = 1 / 255 / 0.224 + 1e-4

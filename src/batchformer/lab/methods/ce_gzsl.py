@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from batchformer.lab.config.methods import MethodConfig, ModuleConfig
+from batchformer.lab.config.methods import ModuleConfig
 from batchformer.lab.config.training import OptimConfig
 from batchformer.lab.engine.optim import build_optimizer, parameters_of
 from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep
@@ -47,26 +47,24 @@ class CeGzsl(AdversarialFeatures):
         self,
         features: Tensor,
         attributes: Tensor,
-        module: ModuleConfig,
-        seed: int,
-        hyper: MethodConfig,
         embedding: int = EMBEDDING,
         direction: int = DIRECTION,
         comparator: int = COMPARATOR,
-        **data: Any,
+        **options: Any,
     ) -> None:
-        super().__init__(features, attributes, module, seed, hyper, **data)
+        super().__init__(features, attributes, **options)
         hyper, channels, dim = self.hyper, attributes.shape[1], features.shape[1]
         self.noise_channels = hyper.noise
-        with drawing(seed, "weights"):
+        with drawing(self.seed, "weights"):
             self.generator = Generator(channels, hyper.noise, hyper.gan_hidden, dim)
             self.critic = Critic(dim, channels, hyper.gan_hidden)
             self.embedding = Embedding(dim, embedding, direction)
             self.comparator = Comparator(embedding, channels, comparator)
         self.add_classifier(embedding)
         inside = hyper.module_at == "embedding"
-        self.encoder = make_encoder(embedding, module, seed) if inside else None
-        self.classifier_module = ModuleConfig(enabled=False) if inside else module
+        self.encoder = make_encoder(embedding, self.config, self.seed) if inside else None
+        if inside:
+            self.classifier_module = ModuleConfig(enabled=False)
 
     def step(self, batch: Batch) -> dict[str, Tensor]:
         """The critic's step: the losses of critic, embedding and comparator on one batch.

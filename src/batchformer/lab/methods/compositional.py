@@ -24,6 +24,9 @@ from batchformer.lab.models.heads import (
 from batchformer.lab.models.pair_graph import GraphNetwork, node_features, pair_graph
 from batchformer.nn.randomness import drawing
 
+#: Added to the cosine of a pair that is not compared.
+EXCLUDED = -10.0
+
 
 class PairClassifier(Classifier):
     """Embeds images and pairs in one space; trains over seen pairs and predicts over all.
@@ -188,8 +191,9 @@ class CompCos(PairClassifier, OnFrozenFeatures):
     ``hyper.cosine_scale``. Training compares the seen pairs. With ``hyper.feasibility="margin"`` it
     compares all pairs, and lowers the cosine of an unseen one by a margin in proportion to its
     feasibility: unseen pairs are pushed away from images of seen ones, but feasible pairs less so.
-    Margins are computed again at the beginning of each epoch, and grow from 0 over
-    ``hyper.feasibility_epochs``. Predictions have no margin.
+    Margins are computed again at the beginning of each epoch, and grow over
+    ``hyper.feasibility_epochs``; before they grow, in the first epoch, no unseen pair is compared,
+    as in the authors' code. Predictions have no margin.
 
     Args:
         network: gives pooled features; it is not trained, and its classifier is removed.
@@ -274,9 +278,10 @@ class CompCos(PairClassifier, OnFrozenFeatures):
             return
         growth = self.hyper.feasibility_epochs
         share = min(1.0, epoch / growth) if growth else 1.0
+        lowered = -share * self.hyper.feasibility_margin * self.feasibility()
         unseen = ~self.compositions.seen.to(self.margins.device)
         # In place: a captured update reads this buffer.
-        self.margins.copy_(share * (-self.hyper.feasibility_margin * self.feasibility()) * unseen)
+        self.margins.copy_(unseen * (lowered if share else EXCLUDED))
         self.margins_of.fill_(epoch)
 
 

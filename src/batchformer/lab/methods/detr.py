@@ -90,11 +90,9 @@ class Detr(Method):
             batch["objects_per_image"],  # so that each box of an update counts the same
         )
         found = self(*padded(images), targets)
-        scale = JOINT_SCALES[self.config.loss_scale] if self._two_streams() else 1.0
+        two_streams = self.config.enabled and self.config.streams == "shared"
+        scale = JOINT_SCALES[self.config.loss_scale] if two_streams else 1.0
         return {"loss": found.loss * scale, **found.loss_dict}
-
-    def _two_streams(self) -> bool:
-        return self.config.enabled and self.config.streams == "shared"
 
     def predict(self, x: Any) -> Any:
         """The objects found in each image, the most certain first; images are seen one at a time.

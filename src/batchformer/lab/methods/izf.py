@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.optim import Optimizer
 
-from batchformer.lab.config.methods import MethodConfig, ModuleConfig
+from batchformer.lab.config.methods import MethodConfig
 from batchformer.lab.config.training import OptimConfig, require
 from batchformer.lab.engine.optim import build_optimizer
 from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep
@@ -38,13 +38,7 @@ class Izf(GeneratedFeatures):
     """
 
     def __init__(
-        self,
-        features: Tensor,
-        attributes: Tensor,
-        module: ModuleConfig,
-        seed: int,
-        hyper: MethodConfig,
-        **data: Any,
+        self, features: Tensor, attributes: Tensor, hyper: MethodConfig, **options: Any
     ) -> None:
         dim, channels = features.shape[1], attributes.shape[1]
         require(
@@ -53,13 +47,13 @@ class Izf(GeneratedFeatures):
             f"leave none beside {channels} attributes; give fewer, or set --method ce_gzsl",
         )
         scaled = hyper.attribute_scale * math.sqrt(channels) * F.normalize(attributes, dim=1)
-        super().__init__(features, scaled, module, seed, hyper, **data)
+        super().__init__(features, scaled, hyper=hyper, **options)
         self.noise_channels = dim - channels
-        with drawing(seed, "weights"):
+        with drawing(self.seed, "weights"):
             self.flow = Flow(dim, hyper.flow_hidden, hyper.flow_blocks)
         self.flow.standardise(features)
         self.add_classifier(dim)
-        self.encoder = new_encoder(features, module, seed)
+        self.encoder = new_encoder(features, self.config, self.seed)
 
     def generate(self, noise: Tensor, y: Tensor) -> Tensor:
         return self.flow.inverse(torch.cat((self.attributes[y], noise), dim=1))

@@ -60,9 +60,14 @@ class KeyQueue(nn.Module):
 
     >>> queue = KeyQueue(size=3, dim=1)
     >>> queue.push(torch.tensor([[1.0], [2.0]]), torch.tensor([5, 6]))
+    >>> queue.valid.tolist()
+    [True, True, False]
     >>> queue.push(torch.tensor([[3.0], [4.0]]), torch.tensor([7, 8]))
     >>> queue.keys.flatten(), queue.labels
     (tensor([4., 2., 3.]), tensor([8, 6, 7]))
+    >>> queue.push(torch.arange(4.0)[:, None], torch.arange(4))
+    >>> queue.keys.flatten(), queue.labels
+    (tensor([3., 1., 2.]), tensor([3, 1, 2]))
     """
 
     keys: Tensor

@@ -79,16 +79,12 @@ class LinearProbe(_Probe):
         if not self.scaled:
             return
         bank = require_bank(self, self.bank, "hyper.probe-scale unit")
-        squares = measured(self, bank, self._squared_lengths)
+        squares = measured(self, bank, lambda x: self.features(x).square().sum(1, keepdim=True))
         length = squares.double().mean().sqrt()
         require(
             bool(length > 0), "all features of the training images are 0; probe another network"
         )
         self.length.copy_(length)
-
-    def _squared_lengths(self, x: Tensor) -> Tensor:
-        """(N, 1) squared lengths of the features of images."""
-        return self.features(x).square().sum(1, keepdim=True)
 
     def classify(self, features: Tensor) -> Tensor:
         """Logits ``(rows, K)`` of the network's features ``(rows, C)``."""

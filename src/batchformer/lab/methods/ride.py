@@ -115,7 +115,9 @@ class RideMethod(Method):
 
     def step(self, batch: Batch) -> dict[str, Tensor]:
         rows = self.expert_logits(batch["x"], batch["y"]).transpose(0, 1)
-        targets = batch["y"], self._teacher_logits(batch["x"])
+        with torch.no_grad():
+            taught = None if self.teacher is None else self.teacher(batch["x"])
+        targets = batch["y"], taught
         return {"loss": loss_of_streams(self._criterion, rows, targets, self.config)}
 
     def _criterion(self, rows: Tensor, targets: tuple[Tensor, Tensor | None]) -> Tensor:
@@ -132,13 +134,6 @@ class RideMethod(Method):
             factor=self.hyper.distillation_factor,
             distillation_count=self.hyper.distillation_count,
         )
-
-    def _teacher_logits(self, x: Tensor) -> Tensor | None:
-        if self.teacher is None:
-            return None
-        with torch.no_grad():
-            logits: Tensor = self.teacher(x)
-        return logits
 
     def predict(self, x: Tensor) -> Tensor:
         logits: Tensor = self.network(x)

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import Optimizer
 
-from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.config.training import OptimConfig
 from batchformer.lab.engine.distributed.gradients import mean_over_ranks
 from batchformer.lab.engine.optim import build_optimizer, parameters_of
@@ -54,20 +53,11 @@ class TfVaegan(AdversarialFeatures):
 
     penalty_weight: Tensor
 
-    def __init__(
-        self,
-        features: Tensor,
-        attributes: Tensor,
-        module: ModuleConfig,
-        seed: int,
-        hyper: MethodConfig,
-        **data: Any,
-    ) -> None:
-        unit = F.normalize(attributes, dim=1)
-        super().__init__(features, unit, module, seed, hyper, **data)
+    def __init__(self, features: Tensor, attributes: Tensor, **options: Any) -> None:
+        super().__init__(features, F.normalize(attributes, dim=1), **options)
         hyper, channels, dim = self.hyper, attributes.shape[1], features.shape[1]
         self.noise_channels, hidden = hyper.noise, hyper.gan_hidden
-        with drawing(seed, "weights"):
+        with drawing(self.seed, "weights"):
             self.posterior = Posterior(dim, channels, hidden, hyper.noise)
             self.generator = FeedbackGenerator(channels, hyper.noise, hidden, dim)
             self.critic = Critic(dim, channels, hidden)
@@ -76,7 +66,7 @@ class TfVaegan(AdversarialFeatures):
         self.register_buffer("penalty_weight", torch.tensor(hyper.gradient_penalty))
         self.with_feedback = False
         self.add_classifier(dim + channels + hidden, mixed=dim)
-        self.encoder = new_encoder(features, module, seed)
+        self.encoder = new_encoder(features, self.config, self.seed)
 
     def begin_epoch(self, epoch: int) -> None:
         self.with_feedback = epoch % 2 == 1

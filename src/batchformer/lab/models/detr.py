@@ -38,7 +38,8 @@ def detr(network: nn.Module, classes: int, kind: Kind, queries: int) -> Any:
     As in :func:`~batchformer.lab.models.faster_rcnn.faster_rcnn`, the caller registers the network,
     and other networks are refused. There are as many predictions for an image as queries. Losses of
     every decoder layer are trained on. Sizes are the defaults of transformers, which are the
-    authors'; initial weights are the authors' too.
+    authors'. So are initial weights, but for biases and the convolutions before the encoder, which
+    are as transformers draws them.
     """
     try:
         import transformers
@@ -69,7 +70,7 @@ def detr(network: nn.Module, classes: int, kind: Kind, queries: int) -> Any:
 
 
 def initialise(model: Any, kind: Kind) -> None:
-    """Draw the initial weights as the authors do.
+    """Draw the transformer's matrices, the queries and the heads as the authors do.
 
     Those of transformers are for models that then load trained weights: queries are so alike that
     all reference points of Deformable DETR lie in the middle of the image, and every class begins

@@ -51,8 +51,8 @@ def cifar100_deit() -> Recipe:
     """A small DeiT on all of CIFAR-100, BatchFormer after every block; no row of the paper.
 
     Stochastic depth, Mixup, CutMix, smoothed targets and AdamW are DeiT's. AutoAugment and Cutout
-    stand in for RandAugment and erasing; there is no repeated augmentation and no mean of the
-    weights. The rate of 1e-3 and the length are our choice. Ours: not measured yet.
+    stand in for RandAugment and erasing; there is no repeated augmentation. The rate of 1e-3
+    and the length are our choice. Ours: not measured yet.
     """
     return _small(
         "cifar100_deit",
@@ -138,9 +138,10 @@ def _detr(
     and 36.9, 42.3 and 45.5 with the module, without seeds; on VOC it has none. There 2 or 3 images
     of a device attend to one another, which ``train.accumulate`` gives here. AdamW has a tenth of
     the rate for the backbone and for the sampled points of Deformable DETR, and gradients are
-    clipped at 0.1. Initial weights and weights of the loss are the authors'. Our choice are 50
-    epochs with a drop after 40, the batches of Conditional DETR, and all of VOC. Boxes are not
-    refined from layer to layer. Ours: not measured yet.
+    clipped at 0.1. Weights of the loss are the authors', and so are initial weights, but for what
+    ``models.detr`` says and for BatchFormer, all of whose matrices they draw by Xavier's rule. Our
+    choice are 50 epochs with a drop after 40, the batches of Conditional DETR, and all of VOC.
+    Boxes are not refined from layer to layer. Ours: not measured yet.
     """
     where = "COCO" if data.name == "coco" else "VOC07+12"
     return Recipe(

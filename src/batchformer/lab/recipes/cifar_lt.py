@@ -29,8 +29,8 @@ def _balanced_softmax(
     The paper gives no schedule for CIFAR. ``"updates"`` counts 13,000 updates with the last batch
     kept, warm-up 800 from half the rate; ``"released"`` is the released code's: as many epochs as
     make 13,000 updates counting a partial batch that is then left out, rates constant within an
-    epoch and one epoch ahead, so that the last epoch runs at rate zero. Its loss, three times the
-    paper's, is the arm ``batchformer_official_loss``.
+    epoch and one epoch ahead. So the last epoch runs at rate zero, and the first at half the rate.
+    Its loss, three times the paper's, is the arm ``batchformer_official_loss``.
     """
     train = TrainConfig(batch_size=512, updates=13_000, eval_every=1_300, checkpoint_every=1_300)
     rate = ScheduleConfig(kind="cosine", warmup=800, warmup_from=0.5)
@@ -45,7 +45,9 @@ def _balanced_softmax(
             eval_every=60 * full,
             checkpoint_every=60 * full,
         )
-        rate = ScheduleConfig(kind="cosine", per="epoch", warmup=warmup, warmup_from=0.5, ahead=1)
+        # One epoch ahead, the rise is seen from its second epoch on, which has half the rate.
+        half = 0.5 - 0.5 / (warmup - 1)
+        rate = ScheduleConfig(kind="cosine", per="epoch", warmup=warmup, warmup_from=half, ahead=1)
     return Recipe(
         name=name,
         summary=f"{data}-LT ratio {ratio:g}, Balanced Softmax, ResNet-32"
@@ -187,10 +189,11 @@ BALANCED_SOFTMAX_RATE = 0.1
 def _paco(name: str, ratio: float) -> Recipe:
     """PaCo with its authors' settings: 400 epochs of full batches, ResNet-32.
 
-    The rate rises to its value over 10 epochs. In the authors' code it is 1.1 times as high in the
-    eleventh: ``--schedule.warmup-overshoot 1``. Keys are not shuffled, since the paper trains on
-    one GPU here. The paper leaves BatchFormer's learning rate open and refers to its MoCo, where it
-    is the network's.
+    The rate rises to its value over 10 epochs, and falls after 320 and 360. In the authors' code it
+    is 1.1 times as high in the eleventh epoch, and falls one epoch later:
+    ``--schedule.warmup-overshoot 1 --schedule.milestones 321 361``. Keys are not shuffled, since
+    the paper trains on one GPU here. The paper leaves BatchFormer's learning rate open and refers
+    to its MoCo, where it is the network's.
     """
     return Recipe(
         name=name,

@@ -89,7 +89,8 @@ def _library(name: str, data: DomainSet, method: MethodName, network: str, table
     On PACS normalisation is frozen and features have dropout 0.1. IRM and V-REx restart the
     optimizer after the first 500 updates, where their penalty sets in, with a cosine to 0 over the
     remaining 9,500. For IRM, the released code's parts of a batch are the arm
-    ``batchformer_official_grouping``.
+    ``batchformer_official_grouping``. The network is chosen by the mean of the sources' accuracies;
+    the library takes all held-out images together, so that larger sources count more.
     """
     title, rate, domains, hyper = _OF_THE_LIBRARY[method]
     if data == "pacs":

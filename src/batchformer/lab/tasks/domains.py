@@ -272,7 +272,7 @@ def accuracy(scores: LongTailedMetrics) -> float:
 def training_view(config: DomainConfig) -> View:
     """Geometry and transform of training images from files."""
     if config.augment == "centre":
-        return centre_crop(config.size), Compose((RandomFlip(), IMAGENET))
+        return centre_crop(config.size, both=True), Compose((RandomFlip(), IMAGENET))
     grey = (RandomGrey(0.1),) if config.augment == "domain" else ()
     colours = (RandomFlip(), ColorJitter(0.3, 0.3, 0.3, 0.3), *grey, IMAGENET)
     return framing.RandomResizedCrop(config.size, scale=SCALE), Compose(colours)
@@ -281,5 +281,5 @@ def training_view(config: DomainConfig) -> View:
 def scored_view(config: DomainConfig) -> View:
     """Geometry and transform of images from files that are scored."""
     if config.augment == "centre":
-        return centre_crop(config.size), IMAGENET
+        return centre_crop(config.size, both=True), IMAGENET
     return framing.ResizeWhole(config.size), IMAGENET

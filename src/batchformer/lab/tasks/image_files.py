@@ -83,8 +83,9 @@ class ImageFileTask(LabelledTask):
         """By the name that the configuration gives the augmentation.
 
         PaCo's first view has torchvision's RandAugment with 2 operations of magnitude 10; its
-        authors use another implementation, with noise on the magnitude. DeiT's crop is bicubic, as
-        in timm, and with RandAugment colours are not jittered.
+        authors use another implementation, with noise on the magnitude. Neither of its views turns
+        the hue, unlike those of CIFAR. DeiT's crop is bicubic, as in timm, and with RandAugment
+        colours are not jittered.
         """
         config, end = self.config, normalise_files(self.config.name)
         crop = framing.RandomResizedCrop(config.size)
@@ -93,7 +94,7 @@ class ImageFileTask(LabelledTask):
             steps = (RandomFlip(), IncreasingRandAugment(), end, RandomErasing())
             return (fine, Compose(steps)), None
         flip, jitter, blur = RandomFlip(), ColorJitter(0.4, 0.4, 0.4), GaussianBlur((0.1, 2.0), 0.5)
-        simclr = (ColorJitter(0.4, 0.4, 0.4, 0.1), RandomGrey(0.2), blur, flip)
+        simclr = (jitter, RandomGrey(0.2), blur, flip)
         first: dict[str, tuple[Transform, ...]] = {
             "resized": (flip,),
             "jitter": (flip, jitter),
@@ -114,9 +115,9 @@ def normalise_files(name: str) -> Normalise:
     return INATURALIST if name == "inaturalist18" else IMAGENET
 
 
-def centre_crop(size: int) -> framing.ResizeCentreCrop:
-    """The shorter side is resized, to 256 for a size of 224, and the middle is cut out."""
-    return framing.ResizeCentreCrop(size, round(size * 8 / 7))
+def centre_crop(size: int, both: bool = False) -> framing.ResizeCentreCrop:
+    """The shorter side, or both, are resized, to 256 for a size of 224; the middle is cut out."""
+    return framing.ResizeCentreCrop(size, round(size * 8 / 7), both)
 
 
 def in_memory(view: View) -> Compose:
@@ -126,7 +127,8 @@ def in_memory(view: View) -> Compose:
     if isinstance(geometry, framing.RandomResizedCrop):
         crop = (RandomResizedCrop(geometry.size, geometry.scale, geometry.ratio),)
     elif isinstance(geometry, framing.ResizeCentreCrop):
-        crop = (Resize(geometry.shorter), CentreCrop(geometry.size))
+        side = geometry.shorter
+        crop = (Resize((side, side) if geometry.both else side), CentreCrop(geometry.size))
     elif isinstance(geometry, framing.ResizeWhole):
         crop = (Resize((geometry.size, geometry.size)),)
     else:

@@ -78,10 +78,11 @@ class RandomResizedCrop:
 
 @dataclass(frozen=True)
 class ResizeCentreCrop:
-    """Resize the shorter side with antialiasing, and cut the central square; for testing."""
+    """Resize the shorter side, or both, with antialiasing, and cut the central square."""
 
     size: int = 224
     shorter: int = 256  # the shorter side after resizing, at least S
+    both: bool = False  # the longer side becomes as long, whatever the image's shape
     draws: ClassVar[int] = 0
 
     def __post_init__(self) -> None:
@@ -94,7 +95,7 @@ class ResizeCentreCrop:
     def __call__(self, image: Tensor, u: Tensor) -> Tensor:
         from torchvision.transforms.v2 import functional as F
 
-        image = _resize(image, [self.shorter])
+        image = _resize(image, [self.shorter] * (2 if self.both else 1))
         result: Tensor = F.center_crop(image, [self.size, self.size])
         return result
 
