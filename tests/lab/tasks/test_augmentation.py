@@ -101,8 +101,10 @@ def test_the_views_of_image_files(data: Any, name: Any, first: Any, second: Any)
 
 def test_the_view_of_deit() -> None:
     config = LongTailConfig(name="imagenet", augment="deit", size=28)
-    (crop, view), second = ImageFileTask(None, config, CPU).training_views()
+    task = ImageFileTask(None, config, CPU)
+    (crop, view), second = task.training_views()
     assert second is None
+    assert task.test_view[0] == framing.ResizeCentreCrop(28, 32, interpolation="bicubic")
     assert crop == framing.RandomResizedCrop(28, (0.08, 1.0), interpolation="bicubic")
     augment = IncreasingRandAugment(num_ops=2, level=9, noise=0.5, p=0.5)
     erasing = RandomErasing(p=0.25, area=(0.02, 1 / 3), aspect=0.3)

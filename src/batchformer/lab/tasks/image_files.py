@@ -107,7 +107,10 @@ class ImageFileTask(LabelledTask):
 
     @property
     def test_view(self) -> View:
-        return centre_crop(self.config.size), normalise_files(self.config.name)
+        # DeiT's code resizes test images by the bicubic rule too.
+        fine = self.config.augment == "deit"
+        crop = centre_crop(self.config.size, interpolation="bicubic" if fine else "bilinear")
+        return crop, normalise_files(self.config.name)
 
 
 def normalise_files(name: str) -> Normalise:
@@ -115,9 +118,11 @@ def normalise_files(name: str) -> Normalise:
     return INATURALIST if name == "inaturalist18" else IMAGENET
 
 
-def centre_crop(size: int, both: bool = False) -> framing.ResizeCentreCrop:
+def centre_crop(
+    size: int, both: bool = False, interpolation: framing.Interpolation = "bilinear"
+) -> framing.ResizeCentreCrop:
     """The shorter side, or both, are resized, to 256 for a size of 224; the middle is cut out."""
-    return framing.ResizeCentreCrop(size, round(size * 8 / 7), both)
+    return framing.ResizeCentreCrop(size, round(size * 8 / 7), both, interpolation)
 
 
 def in_memory(view: View) -> Compose:

@@ -73,11 +73,16 @@ def test_a_random_resized_crop_is_its_window_resized() -> None:
 
 
 def test_the_geometries_of_tests_are_torchvisions() -> None:
-    centre = v2.Compose([v2.Resize(32, antialias=True), v2.CenterCrop(28)])
+    def centre(rule: v2.InterpolationMode) -> v2.Compose:
+        return v2.Compose([v2.Resize(32, rule, antialias=True), v2.CenterCrop(28)])
+
+    bilinear, bicubic = map(centre, (v2.InterpolationMode.BILINEAR, v2.InterpolationMode.BICUBIC))
     whole = v2.Resize((28, 28), antialias=True)
     for height, width in ((60, 90), (90, 61), (20, 25), (28, 28), (3, 200)):
         x = image(height, width)
-        assert torch.equal(ResizeCentreCrop(28, shorter=32)(x, uniform(0)), centre(x))
+        assert torch.equal(ResizeCentreCrop(28, shorter=32)(x, uniform(0)), bilinear(x))
+        fine = ResizeCentreCrop(28, shorter=32, interpolation="bicubic")
+        assert torch.equal(fine(x, uniform(0)), bicubic(x))
         assert torch.equal(ResizeWhole(28)(x, uniform(0)), whole(x))
     with pytest.raises(ValueError, match=r"side 224 does not fit .* shorter side is 200"):
         ResizeCentreCrop(224, shorter=200)

@@ -83,6 +83,7 @@ class ResizeCentreCrop:
     size: int = 224
     shorter: int = 256  # the shorter side after resizing, at least S
     both: bool = False  # the longer side becomes as long, whatever the image's shape
+    interpolation: Interpolation = "bilinear"
     draws: ClassVar[int] = 0
 
     def __post_init__(self) -> None:
@@ -95,7 +96,7 @@ class ResizeCentreCrop:
     def __call__(self, image: Tensor, u: Tensor) -> Tensor:
         from torchvision.transforms.v2 import functional as F
 
-        image = _resize(image, [self.shorter] * (2 if self.both else 1))
+        image = _resize(image, [self.shorter] * (2 if self.both else 1), self.interpolation)
         result: Tensor = F.center_crop(image, [self.size, self.size])
         return result
 
@@ -111,9 +112,11 @@ class ResizeWhole:
         return _resize(image, [self.size, self.size])
 
 
-def _resize(image: Tensor, size: list[int]) -> Tensor:
+def _resize(image: Tensor, size: list[int], interpolation: Interpolation = "bilinear") -> Tensor:
     """As torchvision: one number is the shorter side, two are rows and columns."""
+    from torchvision.transforms.v2 import InterpolationMode
     from torchvision.transforms.v2 import functional as F
 
-    result: Tensor = F.resize(image, size, antialias=True)
+    mode = InterpolationMode(interpolation)
+    result: Tensor = F.resize(image, size, interpolation=mode, antialias=True)
     return result
