@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 import itertools
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 
+from batchformer.cli.arguments import refuse_unknown_arms, with_recipe
 from batchformer.cli.main import main
+from batchformer.cli.options import CheckOptions, CompareOptions, TrainOptions
 from batchformer.lab.config.arms import ARMS
 from batchformer.lab.config.methods import METHODS
 from batchformer.lab.recipes import find_recipe
@@ -59,6 +62,24 @@ def test_excerpts_of_output_are_what_is_printed(
     lines = [line.strip() for line in block.splitlines()]
     missing = [line for line in lines if line not in {*printed, "..."} and "absent" not in line]
     assert not [line for line in missing if f"Usage: {line}" not in printed]
+
+
+COMMANDS = {"train": TrainOptions, "compare": CompareOptions, "check": CheckOptions}
+
+
+def test_commands_have_recipes_arms_and_options_that_exist() -> None:
+    read = 0
+    for page in PAGES:
+        blocks = re.findall(r"```(?:bash|text)\n(.*?)```", page.read_text(), re.S)
+        lines = "\n".join(blocks).replace("\\\n", " ")
+        for name, rest in re.findall(r"batchformer (train|compare|check) ([a-z].*)", lines):
+            given = re.sub(r"( #| &&| \().*", "", rest)
+            if re.search(r"[$\[]|\.\.\.|ARM|--help|demo_focal", given):
+                continue  # a part of a command, or the recipe that CONTRIBUTING.md adds
+            _, options = with_recipe(COMMANDS[name], shlex.split(given), name)
+            refuse_unknown_arms(getattr(options, "arms", None) or ())
+            read += 1
+    assert read > 50
 
 
 def test_the_tables_of_check_are_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -51,6 +51,6 @@ short += " --train.updates 60 --train.batch-size 32 --optim.lr 0.1 --schedule.wa
 main(f"{command} {short} --seeds 3".split())
 
 # %%
-# The first line is the answer. Here it says that three short trainings cannot tell: that is the
-# usual answer on small data, and the interval says how large an effect could have been missed.
-# The page that the last line names shows the same with figures.
+# The answer stands first. Here it says that three short trainings cannot tell: that is the usual
+# answer on small data, and the interval says how large an effect could have been missed. The page
+# that the last line names shows the same with figures.

@@ -49,7 +49,8 @@ scheduler = CosineLRScheduler(optimizer, t_initial=6, lr_min=1e-5)
 print(bf.check(model, next(iter(loader)), optimizer))
 
 # %%
-# The loop. Only one line differs: ``match`` doubles the soft targets.
+# The loop. Only one line differs: ``match`` doubles the soft targets. Where mixup mixes a batch
+# strongly, its loss is larger.
 
 mixup = Mixup(mixup_alpha=0.2, cutmix_alpha=0.0, label_smoothing=0.1, num_classes=10)
 criterion = SoftTargetCrossEntropy()
