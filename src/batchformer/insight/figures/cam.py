@@ -60,7 +60,7 @@ class Cams:
 
     by_shots: dict[str, list[Picture]]
     arms: list[str]
-    seed: int
+    seed: int | None  # None where there is one network alone
     layer: str
     rule: Rule
     candidates: int
@@ -121,7 +121,8 @@ def gather(
     if not by_shots:
         return None
     grouped = len(np.unique(first["shot_of_class"])) > 1
-    return Cams(by_shots, arms, seed, str(first["cam_layer"]), rule, len(change), grouped)
+    named = seed if len(group.runs) > 1 else None
+    return Cams(by_shots, arms, named, str(first["cam_layer"]), rule, len(change), grouped)
 
 
 def _common_seed(runs: Sequence[dict[int, InsightArrays]]) -> int | None:
@@ -228,8 +229,9 @@ def caption(data: Cams) -> Caption:
         else f"{'of each shot group ' if data.grouped else ''}those of {data.candidates} whose "
         f"confidence of the true class changes most between the arms"
     )
+    seed = "" if data.seed is None else f", seed {data.seed}"
     note = (
-        f"Grad-CAM of the plain network for the true class at {data.layer}, seed {data.seed}: "
+        f"Grad-CAM of the plain network for the true class at {data.layer}{seed}: "
         f"bright pixels speak for that class. Below each image: the confidence of the true class, "
         f"and whether the answer is right."
     )

@@ -303,7 +303,8 @@ def _power(values: NDArray[Any]) -> int:
 
 def caption(data: InfluenceByClass) -> Caption:
     measured = "mean absolute value" if data.measure == "abs" else "length"
-    over = over_seeds({arm: found.seeds for arm, found in data.by_arm.items()})
+    counts = {arm: found.seeds for arm, found in data.by_arm.items()}
+    over = f" and over {over_seeds(counts)}" if sum(counts.values()) > 1 else ""
     what = "the pooled features" if data.on == "features" else "the input images"
     together = _classes_per_dot(len(data.counts))
     dot = f"mean of up to {together} classes" if together > 1 else "class"
@@ -312,8 +313,8 @@ def caption(data: InfluenceByClass) -> Caption:
         f"{claim_words(data)}"
     )
     details = (
-        f"The {measured} of the gradient on {data.images}, mean over the samples of a class and "
-        f"over {over}. {len(data.counts):,} classes from the most to the fewest training samples."
+        f"The {measured} of the gradient on {data.images}, mean over the samples of a "
+        f"class{over}. {len(data.counts):,} classes from the most to the fewest training samples."
     )
     if data.window > 1:
         details += f" The line is a running mean over {data.window} classes."
