@@ -98,11 +98,30 @@ def test_what_stands_for_a_sample_without_captions() -> None:
     strings: Any = {"input_ids": ids, "text": ["one", "two\n  words"], "label": labels}
     found = collect([strings], 9)
     assert found.captions == ("one", "two words")
-    assert isinstance(found.inputs, dict) and set(found.inputs) == {"input_ids"}
+    assert isinstance(found.inputs, Tensor) and found.keyword == "input_ids"
     assert collect([(torch.zeros(2, 3, 4), labels)], 9).captions == ("sample 1", "sample 2")
     assert collect([(torch.zeros(2, 3, 4, 4), labels)], 9).captions is None
-    long = collect([(ids, labels)], 9, captions=["x" * 1000, "y"]).captions
-    assert long is not None and len(long[0]) == 300 and long[0].endswith("…")
+    long = collect([(ids, labels)], 9, captions=["x" * 1000, 7]).captions  # type: ignore[list-item]
+    assert long is not None and len(long[0]) == 300 and long[0].endswith("…") and long[1] == "7"
+
+
+def test_images_given_by_name_are_shown_and_not_changed() -> None:
+    class Images(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.head = nn.Conv2d(3, 6, 3), nn.Linear(6, 2)
+
+        def forward(self, *, pixel_values: Tensor) -> Tensor:
+            pixel_values.sub_(1.0)  # normalises in place
+            logits: Tensor = self.head(self.conv(pixel_values).mean((2, 3)))
+            return logits
+
+    x = torch.rand(20, 3, 6, 6)
+    model = bf.attach(Images(), example={"pixel_values": x[:4].clone()}, heads=2, verbose=False)
+    kept = x.clone()
+    found = look_at(model, [{"pixel_values": x, "labels": torch.arange(20) % 2}]).arrays
+    assert found["batch_thumbnails"].shape == (1, 20, 6, 6, 3) and found["cam_layer"] == "conv"
+    assert torch.equal(x, kept) and (found["gradient_images_l2"] > 0).all()
 
 
 def test_what_does_not_fit_is_told() -> None:

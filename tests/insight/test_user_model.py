@@ -64,7 +64,7 @@ def test_three_lines(tmp_path: Path, loader: DataLoader[Any]) -> None:
         assert found["gradient_samples"].tolist() == found["train_counts"].tolist() == [10] * 4
         assert (found["gradient_abs"] > 0).all() and (found["gradient_images_l2"] > 0).all()
         small = found["batch_thumbnails"]
-        assert small.shape == (3, 40, 32, 32, 3) and small.min() == 0 and small.max() == 255
+        assert small.shape == (1, 40, 32, 32, 3) and small.min() == 0 and small.max() == 255
 
 
 def test_images_of_two_channels_are_shown_by_their_first() -> None:
@@ -171,7 +171,7 @@ def test_images_of_a_model_without_maps_are_shown_without_grad_cam(tmp_path: Pat
 
 
 def test_what_cannot_be_looked_at_is_refused(loader: DataLoader[Any]) -> None:
-    with pytest.raises(ValueError, match="4 classes, there are 2 names"):
+    with pytest.raises(ValueError, match="4 outputs, there are 2 names"):
         look_at(own_network(), loader, classes=["a", "b"])
     with pytest.raises(ValueError, match=r"single samples\. Wrap the data set in a DataLoader"):
         look_at(own_network(), loader.dataset)
@@ -193,6 +193,10 @@ def test_what_cannot_be_looked_at_is_refused(loader: DataLoader[Any]) -> None:
     diverged[5].weight.data[0, 0] = torch.nan
     with pytest.raises(ValueError, match="outputs for the first samples are NaN"):
         look_at(diverged, loader)
+    images, labels = next(iter(loader))
+    images[5] = torch.nan
+    with pytest.raises(ValueError, match="features of test sample 6 are NaN"):
+        look_at(own_network(), [(images, labels)])
     for counts in ([1, 2], torch.ones(2, 2), [5] * 9):
         with pytest.raises(ValueError, match="4 classes, and train_counts= has the shape"):
             look_at(own_network(), loader, train_counts=counts)

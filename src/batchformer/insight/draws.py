@@ -48,13 +48,14 @@ def like_training(
 
     An image is drawn in proportion to the training images of its class over its test images, and
     not twice in a batch, so a class with few test images is rarer than in training. Classes
-    without a training image come last.
+    without a training image come last. If one batch holds all images, there is only that one.
     """
     labels, counts = labels.cpu(), train_counts.cpu().double()
     tested = torch.bincount(labels, minlength=len(counts)).double()
     # Every image has a chance, so there are always enough to draw.
     chance = (counts[labels] + 1e-6) / tested[labels]
-    size = min(size, len(labels))
+    if size >= len(labels):
+        size, batches = len(labels), 1
     return torch.stack([torch.multinomial(chance, size, generator=draw) for _ in range(batches)])
 
 

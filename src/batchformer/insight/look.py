@@ -46,9 +46,9 @@ def look(
 
     Which images are looked at depends on their labels alone, so all arms and seeds of a comparison
     use the same ones: up to `measured`, drawn evenly over classes; of these 2,000 for the
-    projection; 48 for Grad-CAM, evenly over shot groups; and three batches to explore, with classes
-    as frequent as in training. The seed shuffles the measured images into batches. Everything is
-    computed in the precision of the network and summed in float64.
+    projection; 48 for Grad-CAM, evenly over shot groups; and up to three batches to explore, with
+    classes as frequent as in training. The seed shuffles the measured images into batches.
+    Everything is computed in the precision of the network and summed in float64.
 
     Args:
         network: the part that Grad-CAM looks into.
@@ -73,13 +73,17 @@ def look(
             "shot_of_class": classes.shot_of_class.cpu().numpy(),
         }
         rows = measured_rows(images.labels, measured, seed)
-        explored = EXPLORED if relations.encoder is not None else 0
-        counted = CountedImages(images, tell, batches_of(len(rows), batch) + 1 + explored)
+        draw = draws.generator_of(draws.EXPLORED)
+        explored = draws.like_training(
+            images.labels, classes.train_counts, EXPLORED, EXPLORED_SAMPLES, draw
+        )
+        total = batches_of(len(rows), batch) + 1 + len(explored) * (relations.encoder is not None)
+        counted = CountedImages(images, tell, total)
         found |= measure(relations, counted, rows, batch, steps)
         if captions is None:
             found |= _cam(relations, counted, network, layer)
         if relations.encoder is not None:
-            found |= _explored(relations, counted, captions)
+            found |= _explored(relations, counted, explored, captions)
     return found
 
 
@@ -127,8 +131,15 @@ def measure(
     encoder = relations.encoder
     attention = AttentionSums(classes, encoder.heads) if encoder else None
     gradients = InfluenceSums(classes, steps)
-    for x, y in zip(images.batches(rows, size), torch.split(labels, size), strict=True):
+    cuts = zip(torch.split(rows, size), torch.split(labels, size), strict=True)
+    for x, (own, y) in zip(images.batches(rows, size), cuts, strict=True):
         plain = relations.features(x)
+        finite = plain.isfinite().flatten(1).all(1).cpu()
+        if not finite.all():
+            raise ValueError(
+                f"The network's features of test sample {int(own[~finite].min()) + 1} are NaN or "
+                "infinite. Look for such values in this sample, or in the weights."
+            )
         probabilities = relations.classify(plain).softmax(1)
         highest = probabilities.max(1)
         features.append(plain.cpu())
@@ -194,11 +205,9 @@ def _cam(
 
 
 def _explored(
-    relations: Relations, images: LabelledImages, captions: Sequence[str] | None
+    relations: Relations, images: LabelledImages, rows: Tensor, captions: Sequence[str] | None
 ) -> Arrays:
-    """Batches with the class frequencies of training, with all pairs of samples."""
-    counts, draw = images.classes.train_counts, draws.generator_of(draws.EXPLORED)
-    rows = draws.like_training(images.labels, counts, EXPLORED, EXPLORED_SAMPLES, draw)
+    """All pairs of samples of the batches with these rows (B, N)."""
     labels = images.labels[rows]
     seen: list[BatchInfluence] = []
     predictions: list[Tensor] = []

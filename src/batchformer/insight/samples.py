@@ -28,6 +28,7 @@ class Samples:
     labels: Tensor  # (M,) int64
     # M texts; None for images (M, channels, H, W), which are shown themselves
     captions: tuple[str, ...] | None
+    keyword: str | None = None  # what the model calls a tensor that the loader gave by name
 
     def at(self, rows: Tensor | slice, device: torch.device) -> Inputs:
         """The inputs of some samples."""
@@ -41,9 +42,14 @@ class Samples:
         return isinstance(self.inputs, Tensor) and self.inputs.is_floating_point()
 
 
-def call(model: nn.Module, inputs: Inputs) -> Any:
-    """The model's outputs; inputs by name are keyword arguments."""
-    return model(**inputs) if isinstance(inputs, dict) else model(inputs)
+def call(model: nn.Module, inputs: Inputs, keyword: str | None = None) -> Any:
+    """The model's outputs; inputs by name are keyword arguments.
+
+    They are copies, so that a model that normalises its input in place changes no sample.
+    """
+    if isinstance(inputs, dict):
+        return model(**{name: part.clone() for name, part in inputs.items()})
+    return model(inputs.clone()) if keyword is None else model(**{keyword: inputs.clone()})
 
 
 def collect(
@@ -70,7 +76,9 @@ def collect(
             break
     if held < 2:
         raise ValueError(f"look_at() needs two or more samples, and the loader gives {held}.")
-    joined = _joined(inputs, most)
+    joined, keyword = _joined(inputs, most), None
+    if isinstance(joined, dict) and len(joined) == 1:  # such as pixel_values
+        ((keyword, joined),) = joined.items()
     held = min(held, most)
     for part in joined.values() if isinstance(joined, dict) else (joined,):
         if len(part) != held:
@@ -88,9 +96,9 @@ def collect(
         raise ValueError(f"look_at(): there are {len(texts)} captions for {held} samples.")
     if not texts and not picture:
         texts = _described(joined, held, columns)
-    lines = (" ".join(text.split()) for text in texts[:held])
+    lines = (" ".join(str(text).split()) for text in texts[:held])
     shown = None if picture else tuple(shortened(line, MOST_LETTERS) for line in lines)
-    return Samples(joined, torch.cat(labels)[:most], shown)
+    return Samples(joined, torch.cat(labels)[:most], shown, keyword)
 
 
 def _numbers_of_classes(labels: Any) -> Tensor:

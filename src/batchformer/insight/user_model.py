@@ -105,15 +105,16 @@ def look_at(
             f"{int(labels.min())}. Use a loader that gives one class from 0 on for each sample."
         )
     device = next((p.device for p in inner.parameters()), torch.device("cpu"))
-    relations = relations_of(inner, samples.at(slice(3), device), loss)
+    relations = relations_of(inner, samples.at(slice(3), device), loss, samples.keyword)
     with preserve_state(inner), torch.no_grad():
         inner.eval()
         width = relations.classify(relations.features(samples.at(slice(2), device))).shape[1]
     names = tuple(map(str, range(width))) if classes is None else tuple(classes)
     if len(names) != width or int(labels.max()) >= width:
         raise ValueError(
-            f"look_at(): the model has {width} classes, there are {len(names)} names, and labels "
-            f"run to {int(labels.max())}. Give one name for each class of the model."
+            f"look_at(): the model has {width} outputs, there are {len(names)} names of classes, "
+            f"and labels run to {int(labels.max())}. It needs one output and one name for each "
+            "class."
         )
     counts = torch.bincount(labels, minlength=width)
     if train_counts is not None:
@@ -139,9 +140,14 @@ def look_at(
 
 
 def relations_of(
-    model: nn.Module, example: Inputs, loss: Callable[[Tensor, Tensor], Tensor]
+    model: nn.Module,
+    example: Inputs,
+    loss: Callable[[Tensor, Tensor], Tensor],
+    keyword: str | None = None,
 ) -> Relations:
     """Find features, classifier and encoder of a model with one batch that it accepts.
+
+    A tensor is passed by the ``keyword``, if there is one.
 
     Raises:
         ValueError: it has no single classifier, BatchFormer stands elsewhere, or outputs are NaN.
@@ -149,7 +155,7 @@ def relations_of(
     holder, record = find_record(model)  # which is inside, if the model was wrapped since
     named = dict(holder.named_modules())
     if record is None:
-        batch = find_batch(model, example)
+        batch = find_batch(model, example if keyword is None else {keyword: example})
         places: Sequence[str] = find_classifiers(model, trace(model, batch))
     else:
         places = record.places
@@ -161,7 +167,7 @@ def relations_of(
         inputs: list[Tensor] = []
         hook = head.register_forward_pre_hook(lambda _, args: inputs.append(args[0]))
         with temporary_hooks([hook]):
-            call(model, x)
+            call(model, x, keyword)
         return inputs[0].movedim(axis, 0)
 
     def classify(rows: Tensor) -> Tensor:
@@ -170,7 +176,7 @@ def relations_of(
 
     with preserve_state(model), torch.no_grad():
         model.eval()
-        outputs = output_tensors(call(model, example))
+        outputs = output_tensors(call(model, example, keyword))
         again = classify(features(example))
     if any(bool(output.isnan().any()) for output in outputs):
         raise ValueError(

@@ -310,6 +310,9 @@ def test_attention_to_oneself_alone_can_be_drawn() -> None:
     assert np.isnan(found.ratio[2]).all() and found.ratio[0, 3] == 0
     figure = attention.draw(data)
     figure.canvas.draw()
+    *grey, opaque = figure.axes[0].images[0].cmap.get_bad()
+    assert max(grey) < 0.6 and opaque == 1, "white would be uniform attention"
+    assert "Of grey cells no pair was seen." in attention.caption(data).text
     assert [text.get_text() for text in figure.axes[1].get_xticklabels()] == ["many", "few"]
 
 

@@ -7,7 +7,6 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib import colormaps
@@ -23,7 +22,6 @@ from batchformer.insight.figures.cam import (
     enlarged,
     gather,
     overlay,
-    upsampled,
 )
 from batchformer.insight.figures.canvas import inline_svg
 from batchformer.insight.figures.captioned import table_html
@@ -234,15 +232,6 @@ def test_the_figure_comes_with_its_words_and_its_table_folded() -> None:
     only = cam.make(gathered(group_of(kept), shots="few"))
     assert [row[0] for row in only.terminal_tables[0].rows] == ["few"]
     assert gather(group_of(kept), shots="medium") is None
-
-
-@pytest.mark.parametrize(("a", "b", "h", "w"), [(4, 4, 32, 32), (7, 5, 48, 40), (8, 8, 8, 8)])
-def test_heat_is_widened_as_torch_does_it(a: int, b: int, h: int, w: int) -> None:
-    heat = np.random.default_rng(0).random((a, b))
-    expected = torch.nn.functional.interpolate(
-        torch.from_numpy(heat)[None, None], (h, w), mode="bilinear", align_corners=False
-    )[0, 0].numpy()
-    assert upsampled(heat, (h, w)) == pytest.approx(expected)
 
 
 def test_cold_pixels_keep_the_image_and_hot_ones_the_colour_of_heat() -> None:

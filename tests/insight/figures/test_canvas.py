@@ -49,6 +49,7 @@ def test_panels_keep_their_heights_under_a_legend_of_many_arms() -> None:
     heights = []
     for arms in (2, 21):
         figure, (axes,) = new_figure([2.0])
+        figure.set_dpi(72)  # as an SVG is laid out
         for i in range(arms):
             axes.plot([0, 1], [0, i], label=f"a long name of an arm, {i}")
         legend(figure, axes)

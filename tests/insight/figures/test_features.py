@@ -138,7 +138,7 @@ def test_every_shot_group_has_its_colour_in_every_panel() -> None:
 
 def test_an_empty_group_has_no_number() -> None:
     data = gathered({("baseline", 0): features(0, separation=np.array([1.0, np.nan, 2.0]))})
-    assert feature_space.tables(data)[0].rows == [("baseline", "1", "1.00", "", "2.00")]
+    assert feature_space.tables(data)[0].rows == [("baseline", "", "1.00", "", "2.00")]
     assert "medium" not in feature_space.caption(data).alternative.rpartition("baseline:")[2]
     assert len(feature_space.draw(data).axes) == 1
 
@@ -181,7 +181,7 @@ def test_one_shot_group_is_all_classes() -> None:
     (separation,) = feature_space.tables(data)
     value = f"{insight['separation'][0]:.2f}"
     assert separation.columns == ("separation", "n", "all classes")
-    assert separation.rows == [("baseline", "1", value)]
+    assert separation.rows == [("baseline", "", value)]
     said = feature_space.caption(data)
     assert "Spread:" not in said.text, "it is 1 by definition"
     assert said.alternative.endswith(f"baseline: separation all classes {value}.")

@@ -145,7 +145,7 @@ def test_runs_without_a_prediction_have_no_number_and_no_error_is_spoken_of() ->
     data = gathered({("baseline", 0): sums([])}, by_shots=True)
     assert data.groups == [0] and data.by_arm["baseline"].ece == [None] * 4
     assert "calibration error" not in reliability.caption(data).text
-    assert [table.rows for table in reliability.tables(data)] == [[("baseline", "1", "")]]
+    assert [table.rows for table in reliability.tables(data)] == [[("baseline", "", "")]]
     assert reliability.bins_table(data).rows == []
     reliability.draw(data).canvas.draw()
 

@@ -34,6 +34,9 @@ def test_every_figure_of_the_network_is_there_with_words(
     assert len(ids) == len(set(ids))
     assert len(page) < 2_000_000
     assert "script-src &#39;sha256-" in page
+    assert "Turn on JavaScript" in page
+    said = re.sub(r"<script.*?</script>", "", page, flags=re.S)
+    assert not re.search(r"\bseeds? \d|\d seed", said), "of one network no seed is known"
 
 
 def test_a_network_without_batchformer_has_fewer_figures(tmp_path: Path) -> None:

@@ -263,8 +263,11 @@ def _flow_cells(axes: Axes, found: AttentionOfArm, present: list[int], reach: fl
 def _map(axes: Axes, ratio: NDArray[Any], reach: float) -> Any:
     for spine in axes.spines.values():
         spine.set_visible(False)
+    from matplotlib import colormaps
+
     shown = np.ma.masked_invalid(in_colours(ratio, reach))
-    return axes.imshow(shown, cmap=DIVERGING, vmin=-reach, vmax=reach, interpolation="none")
+    colours = colormaps[DIVERGING].with_extremes(bad=INK)  # transparent would look like uniform
+    return axes.imshow(shown, cmap=colours, vmin=-reach, vmax=reach, interpolation="none")
 
 
 # Ratios as colours: log2, symmetric around 0, extremes clipped
@@ -315,9 +318,8 @@ def caption(data: Attention) -> Caption:
     maps = "every class a row and a column"
     if data.classes_per_bin > 1:
         maps = f"rows and columns of up to {data.classes_per_bin} classes"
-    seeds = (
-        f"mean over {found.seeds} seeds; heads are of the first" if found.seeds > 1 else "1 seed"
-    )
+    several = found.seeds > 1
+    seeds = f" (mean over {found.seeds} seeds; heads are of the first)" if several else ""
     own = found.shares["others of its class"]
     note = (
         f"Who attends to whom{f' with {data.main}' if len(data.by_arm) > 1 else ''}, {maps} from "
@@ -329,7 +331,7 @@ def caption(data: Attention) -> Caption:
         else f"A sample gives {100 * own.measured.mean:.1f}% to others of its class; uniform "
         f"attention would give {100 * own.uniform:.1f}%."
     )
-    details = f"On {data.images} in batches of {data.batch:.0f} ({seeds})."
+    details = f"On {data.images} in batches of {data.batch:.0f}{seeds}."
     if found.uniform:
         details += (
             f" No cell of any head and seed differs from uniform attention by more than "
@@ -342,6 +344,8 @@ def caption(data: Attention) -> Caption:
             f" Colours reach as far as the cells that hold {100 * WITHIN:.0f}% of this attention "
             f"need; more extreme cells have the colour of the end."
         )
+    if np.isnan(found.ratio).any():
+        details += " Of grey cells no pair was seen."
     if len(data.groups) > 1:
         details += (
             " Between shot groups the percentage is the part of a sample's attention that goes to "

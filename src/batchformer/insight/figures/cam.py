@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 
 from batchformer.insight.figures.canvas import INK, TEXT, WIDTH, bare, new_grid, shortened, write
@@ -60,7 +62,7 @@ class Cams:
 
     by_shots: dict[str, list[Picture]]
     arms: list[str]
-    seed: int
+    seed: int | None  # None where there is one network alone
     layer: str
     rule: Rule
     candidates: int
@@ -121,7 +123,8 @@ def gather(
     if not by_shots:
         return None
     grouped = len(np.unique(first["shot_of_class"])) > 1
-    return Cams(by_shots, arms, seed, str(first["cam_layer"]), rule, len(change), grouped)
+    named = seed if len(group.runs) > 1 else None
+    return Cams(by_shots, arms, named, str(first["cam_layer"]), rule, len(change), grouped)
 
 
 def _common_seed(runs: Sequence[dict[int, InsightArrays]]) -> int | None:
@@ -195,22 +198,12 @@ def overlay(pixels: NDArray[Any], heat: NDArray[Any]) -> NDArray[Any]:
     """Blend the image (h, w, 3) with its heat (a, b): the hotter, the more opaque."""
     from matplotlib import colormaps
 
-    heat = upsampled(heat, pixels.shape[:2])
+    cells = torch.from_numpy(heat)[None, None]
+    heat = F.interpolate(cells, pixels.shape[:2], mode="bilinear")[0, 0].numpy()
     colour = 255 * colormaps[HEAT](heat)[..., :3]
     opaque = MOST_OPAQUE * heat[..., None]
     mixed: NDArray[Any] = np.rint((1 - opaque) * pixels + opaque * colour).astype(np.uint8)
     return mixed
-
-
-def upsampled(heat: NDArray[Any], size: tuple[int, int]) -> NDArray[Any]:
-    """Heat (a, b) to (h, w), bilinear between the centres of cells."""
-    for axis, wanted in enumerate(size):
-        have = heat.shape[axis]
-        places = (np.arange(wanted) + 0.5) * have / wanted - 0.5
-        lines = np.moveaxis(heat, axis, -1).reshape(-1, have)
-        lines = np.stack([np.interp(places, np.arange(have), line) for line in lines])
-        heat = np.moveaxis(lines.reshape(*np.delete(heat.shape, axis), wanted), -1, axis)
-    return heat
 
 
 def enlarged(pixels: NDArray[Any]) -> NDArray[Any]:
@@ -228,8 +221,9 @@ def caption(data: Cams) -> Caption:
         else f"{'of each shot group ' if data.grouped else ''}those of {data.candidates} whose "
         f"confidence of the true class changes most between the arms"
     )
+    seed = "" if data.seed is None else f", seed {data.seed}"
     note = (
-        f"Grad-CAM of the plain network for the true class at {data.layer}, seed {data.seed}: "
+        f"Grad-CAM of the plain network for the true class at {data.layer}{seed}: "
         f"bright pixels speak for that class. Below each image: the confidence of the true class, "
         f"and whether the answer is right."
     )

@@ -88,7 +88,7 @@ def new_grid(
     rows: int, columns: int, heights: Sequence[float], **options: Any
 ) -> tuple[Figure, list[list[Axes]]]:
     """A transparent figure of ``rows`` x ``columns`` panels, with the rows' heights in inches."""
-    return _panels((rows, columns), heights, 0.4, SMALL, DOTS, **options)
+    return _panels((rows, columns), heights, 0.4, SMALL, **options)
 
 
 def _panels(
@@ -96,14 +96,13 @@ def _panels(
     heights: Sequence[float],
     margin: float,
     text: int,
-    dots: int | None = None,
     **options: Any,
 ) -> tuple[Figure, list[list[Axes]]]:
     with extra("report"):
         from matplotlib.figure import Figure
 
     size = WIDTH, sum(heights) + margin
-    figure = Figure(figsize=size, layout="constrained", dpi=dots)
+    figure = Figure(figsize=size, layout="constrained", dpi=DOTS)
     figure.patch.set_alpha(0)
     grid: list[list[Axes]] = figure.subplots(
         *shape, squeeze=False, height_ratios=list(heights), **options

@@ -65,6 +65,11 @@ class FeatureSpace:
     names: tuple[str, ...] = ()  # of the K classes; empty where they are unknown
 
     @property
+    def alone(self) -> bool:
+        """Whether this is one network, of which no seed need be named."""
+        return sum(found.seeds for found in self.by_arm.values()) == 1
+
+    @property
     def by_class(self) -> bool:
         """Whether classes are few enough that each has a mark of its own."""
         return 0 < len(self.names) <= len(CLASS_COLOURS)
@@ -171,10 +176,12 @@ def _scatter(axes: Axes, found: FeaturesOfArm, data: FeatureSpace) -> None:
 
 def caption(data: FeatureSpace) -> Caption:
     samples = len(next(iter(data.by_arm.values())).points)
-    which = "the first seed of each arm" if data.seed is None else f"seed {data.seed}"
+    which = ", the first seed of each arm" if data.seed is None else f", seed {data.seed}"
+    if data.alone:
+        which = ""
     meant = " ".join(f"{name.capitalize()}: {MEASURES[name]}." for name in _measured(data))
     note = (
-        f"Plain features of {samples:,} test samples on their two principal axes, {which}; large "
+        f"Plain features of {samples:,} test samples on their two principal axes{which}; large "
         f"marks are class means. Each panel has its own axes."
     )
     columns = _columns(data)
@@ -210,7 +217,7 @@ def tables(data: FeatureSpace) -> list[FigureTable]:
             [
                 (
                     arm,
-                    str(found.seeds),
+                    "" if data.alone else str(found.seeds),
                     *(mean_with_interval(found.measures[measure][i]) for i in columns),
                 )
                 for arm, found in data.by_arm.items()

@@ -46,7 +46,7 @@ On = Literal["features", "images"]
 
 MOST_RATIO = 30  # the largest over the smallest value; beyond it the scale is logarithmic
 MOST_TICKS = 7  # up to this many classes, each has its training images on the axis
-MOST_POINTS = 200  # with more classes, a dot is the mean of neighbours in frequency
+MOST_SHAPES = 200  # more dots are drawn as pixels: as shapes they would be most of a page
 MOST_OF_IT = 0.5
 """Where accuracy held fixed leaves less than this part of a correlation, most of it is gone."""
 BEFORE = "The same before training, a control"
@@ -268,21 +268,13 @@ def draw(data: InfluenceByClass) -> Figure:
 
 
 def _dots(axes: Axes, values: NDArray[Any], colour: str) -> None:
-    together = _classes_per_dot(len(values))
-    parts = [slice(i, i + together) for i in range(0, len(values), together)]
-    places = np.arange(len(values)) + 1.0
-    x = [places[part].mean() for part in parts]
-    y = [mean_of_known(values[part][:, None])[0] for part in parts]
     size = 4 if len(values) <= 40 else 2
     # The largest value may be as high as the panel, which would cut its dot. Unclipped, a line
     # without points is laid out as if in the figure's corner.
     style: Any = {"linestyle": "", "marker": "o", "clip_on": False, "in_layout": False}
-    axes.plot(x, y, markersize=size, color=colour, alpha=0.7, **style)
-
-
-def _classes_per_dot(classes: int) -> int:
-    """How many classes one dot stands for, at most."""
-    return -(-classes // MOST_POINTS)
+    style["rasterized"] = len(values) > MOST_SHAPES
+    places = np.arange(len(values)) + 1
+    axes.plot(places, values, markersize=size, color=colour, alpha=0.7, **style)
 
 
 def _spans_orders(values: NDArray[Any]) -> bool:
@@ -303,17 +295,16 @@ def _power(values: NDArray[Any]) -> int:
 
 def caption(data: InfluenceByClass) -> Caption:
     measured = "mean absolute value" if data.measure == "abs" else "length"
-    over = over_seeds({arm: found.seeds for arm, found in data.by_arm.items()})
+    counts = {arm: found.seeds for arm, found in data.by_arm.items()}
+    over = f" and over {over_seeds(counts)}" if sum(counts.values()) > 1 else ""
     what = "the pooled features" if data.on == "features" else "the input images"
-    together = _classes_per_dot(len(data.counts))
-    dot = f"mean of up to {together} classes" if together > 1 else "class"
     note = (
-        f"The gradient of a sample's loss on {what} of the others in its batch; a dot is a {dot}. "
+        f"The gradient of a sample's loss on {what} of the others in its batch; a dot is a class. "
         f"{claim_words(data)}"
     )
     details = (
-        f"The {measured} of the gradient on {data.images}, mean over the samples of a class and "
-        f"over {over}. {len(data.counts):,} classes from the most to the fewest training samples."
+        f"The {measured} of the gradient on {data.images}, mean over the samples of a "
+        f"class{over}. {len(data.counts):,} classes from the most to the fewest training samples."
     )
     if data.window > 1:
         details += f" The line is a running mean over {data.window} classes."

@@ -63,6 +63,12 @@ class Reliability:
     ece_in_results: bool  # whether the table of results has the error over all test images
 
     @property
+    def seeds(self) -> dict[str, int]:
+        """How many networks each arm has; empty if there is one network alone."""
+        counts = {arm: found.seeds for arm, found in self.by_arm.items()}
+        return counts if sum(counts.values()) > 1 else {}
+
+    @property
     def shots(self) -> list[int]:
         """Places in ``GROUPS`` of the shot groups; empty if there is only one."""
         found = [i for i in (1, 2, 3) if any(f.count[i].sum() for f in self.by_arm.values())]
@@ -153,7 +159,7 @@ def draw(data: Reliability) -> Figure:
 
 
 def caption(data: Reliability) -> Caption:
-    over = over_seeds({arm: found.seeds for arm, found in data.by_arm.items()})
+    over = f", {over_seeds(data.seeds)} together" if data.seeds else ""
     bins = next(iter(data.by_arm.values())).count.shape[1]
     note = (
         f"Accuracy of predictions by their confidence. On the thin line a network is right as "
@@ -161,7 +167,7 @@ def caption(data: Reliability) -> Caption:
         f"of fewer than {FEWEST} predictions."
     )
     details = (
-        f"{bins} bins of confidence on {data.seen.words}, {over} together. The steps show how many "
+        f"{bins} bins of confidence on {data.seen.words}{over}. The steps show how many "
         f"predictions lie in each bin."
     )
     said = ", ".join(
@@ -182,7 +188,7 @@ def tables(data: Reliability) -> list[FigureTable]:
     columns = range(len(GROUPS)) if data.shots else [0]
     for arm, found in data.by_arm.items():
         texts = [mean_with_interval(found.ece[i], DECIMALS) for i in columns]
-        rows.append((arm, str(found.seeds), *texts))
+        rows.append((arm, str(data.seeds.get(arm, "")), *texts))
     names = ("arm", "n", *(GROUPS[i] for i in columns))
     return [FigureTable("Expected calibration error, %", names, rows)]
 

@@ -226,6 +226,7 @@
     const before = batch?.sprite;
     batch = arm.batches[picks.batch.value];
     n = batch.labels.length;
+    root.style.setProperty("--rows", Math.min(n, LISTED));
     attention = Float32Array.from(new Uint16Array(decode(batch.attention)), half);
     gradients = new Float32Array(decode(batch.gradient));
     tiles = batch.labels.map((_, i) => element("button", picture(i), element("b")));

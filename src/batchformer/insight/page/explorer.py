@@ -66,11 +66,13 @@ def explorer_section(group: NetworkGroup, prefix: str) -> Section | None:
         style=page_file("explorer.css"),
         script=page_file("explorer.js"),
     )
-    runs = ", ".join(f"{arm['name']} seed {arm['seed']}" for arm in found.arms)
     shown = max(len(arm["batches"]) for arm in found.arms)
-    cut = f", the first {shown} of {found.batches}" if shown < found.batches else ""
+    # Of one network alone there is no arm or seed to name.
+    which = [f"{arm['name']} seed {arm['seed']}" for arm in found.arms if len(group.runs) > 1]
+    which += [f"the first {shown} of {found.batches}"] if shown < found.batches else []
+    named = f" ({', '.join(which)})" if which else ""
     note = (
-        f"Batches of test samples ({runs}{cut}), drawn so that classes are as frequent as in "
+        f"Batches of test samples{named}, drawn so that classes are as frequent as in "
         f"training, as far as there are test samples, and seen without dropout."
     )
     return Section("Inside a batch", html, note, EXPLORER_DETAILS, wide=True)

@@ -168,11 +168,6 @@ def test_a_failure_leaves_the_old_page(tmp_path: Path, monkeypatch: pytest.Monke
     assert path.read_text().startswith("<!doctype html>")
 
 
-def test_a_folder_for_a_page_is_refused_with_a_name(tmp_path: Path) -> None:
-    with pytest.raises(IsADirectoryError, match=r"report\.html"):
-        write_page([], tmp_path)
-
-
 def test_the_page_names_the_reference_everywhere(
     several: RunTree, page: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -213,12 +213,6 @@ def test_a_figure_of_several_configurations_is_refused(tree: RunTree) -> None:
         tree.group()
 
 
-def test_unfinished_and_damaged_runs_are_in_no_group(tree: RunTree) -> None:
-    tree.write("baseline", 0, finished=False)
-    (tree.write("baseline", 1) / "result.json").write_text("{")
-    assert comparable(tree.runs()) == []
-
-
 def test_no_group_ever_mixes_configurations_of_an_arm(tree: RunTree) -> None:
     arms = ("baseline", "batchformer", "batchformer_self")
     for seed, arm in enumerate(arms * 4):

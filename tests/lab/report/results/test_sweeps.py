@@ -57,7 +57,8 @@ def test_levels_keep_the_order_of_the_sweep_and_those_without_runs_are_left_out(
 
 
 @pytest.mark.parametrize(
-    "content", ["{", "[]", '{"name": "depth"}', '{"levels": 3}', "other reference", "other levels"]
+    "content",
+    ["{", "[]", '{"name": "depth"}', '{"levels": 3}', "other reference", "other levels", ""],
 )
 def test_runs_without_a_description_that_fits_are_shown_apart(root: Path, content: str) -> None:
     path = root / "depth/sweep.json"
@@ -65,19 +66,12 @@ def test_runs_without_a_description_that_fits_are_shown_apart(root: Path, conten
     changes = {"other reference": {"reference": "9"}, "other levels": {"levels": {"1": {}}}}
     if content in changes:
         content = json.dumps(described | changes[content])
-    path.write_text(content)
-    sweeps, others = split_sweeps(find_runs(root))
-    assert sweeps == [] and len(others) == 7
-    remarks = [remark for run in others for remark in run.remarks]
-    assert len(remarks) == 1 and "does not describe its levels" in remarks[0]
-
-
-def test_levels_whose_description_is_gone_are_shown_apart_and_it_is_said(root: Path) -> None:
-    (root / "depth/sweep.json").unlink()
+    path.write_text(content) if content else path.unlink()
     sweeps, others = split_sweeps(find_runs(root))
     assert sweeps == [] and len(others) == 7
     (remark,) = [remark for run in others for remark in run.remarks]
-    assert "sweep.json is not there; its levels are shown apart" in remark
+    lacks = "does not describe its levels" if content else "is not there"
+    assert f"sweep.json {lacks}; its levels are shown apart" in remark
 
 
 SHARED, ONE = ("baseline", "1"), ("batchformer", "1")

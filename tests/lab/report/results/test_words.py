@@ -14,7 +14,6 @@ from batchformer.lab.report.results.words import (
     p_value,
     paper_sentence,
     question,
-    short_verdict,
 )
 from helpers.run_folders import RunTree
 
@@ -86,28 +85,6 @@ def test_noise_is_said_plainly_and_how_many_seeds_are_missing(tree: RunTree) -> 
     assert "says nothing about other seeds" in said
 
 
-def test_a_gain_undone_by_the_correction_says_so(tree: RunTree) -> None:
-    near = [(61.0, 61.4), (62.5, 63.6), (60.2, 60.5), (61.8, 62.9)]
-    noise = [value + 0.1 * (-1) ** seed for seed, (value, _) in enumerate(near)]
-    tree.write_scores(dict.fromkeys("xyz", noise))
-    recipe = compared(tree, near)
-    difference = recipe.differences["batchformer", "all"]
-    assert difference.outcome == "gain"
-    text, adjusted = headline(recipe, 4), p_value(difference.adjusted)
-    assert f"correction over 4 tests it is not significant (p = {adjusted})" in text
-    assert text.startswith("A gain, not confirmed. ")
-    assert short_verdict(difference) == "gain uncorrected"
-
-
-def test_two_seeds_give_both_values_and_nothing_more(tree: RunTree) -> None:
-    recipe = compared(tree, GAIN[:2])
-    text = headline(recipe, 1)
-    assert text.startswith("Too few seeds")
-    assert all(value in text for value in ("61.00 and 62.40", "62.50 and 63.60"))
-    assert not any(word in text for word in ("[", "gain", "noise", "paper"))
-    assert paper_sentence(recipe, "batchformer") == over_images_sentence(recipe) == ""
-
-
 def test_comparisons_are_counted() -> None:
     assert counted(0, 0) == "This table holds no comparison."
     assert counted(1, 0) == "This table holds 1 comparison, none of them tested."
@@ -139,7 +116,11 @@ def test_a_metric_where_lower_is_better_says_so(tree: RunTree) -> None:
     ("pairs", "words"),
     [
         (GAIN, "A gain. batchformer - batchformer_self: +1.32 percentage points on All"),
-        (GAIN[:2], "Too few seeds for a verdict. All of batchformer_self and of batchformer, seed"),
+        (
+            GAIN[:2],
+            "Too few seeds for a verdict. All of batchformer_self and of batchformer, seed 0: "
+            "61.00 and 62.40; seed 1: 62.50 and 63.60.",
+        ),
     ],
 )
 def test_the_headline_names_another_reference(
@@ -151,15 +132,6 @@ def test_the_headline_names_another_reference(
     assert "baseline" not in text
     assert "paper" not in text, "the paper has no numbers of the control"
     assert paper_sentence(recipe, "batchformer") == ""
-
-
-def test_the_sentences_below_name_another_reference(tree: RunTree) -> None:
-    compared(tree, GAIN)
-    recipe = tree.compared("batchformer")
-    assert "test images: baseline compared with batchformer -" in over_images_sentence(recipe)
-    assert paper_sentence(recipe, "baseline").startswith(
-        "Seeds needed to detect the paper's effect of baseline compared with batchformer with 80% "
-    )
 
 
 def test_what_shares_nothing_with_the_reference_says_so(tree: RunTree) -> None:

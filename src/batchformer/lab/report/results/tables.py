@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 WIDEST = 120  # columns; 80 are enough for every cell to stay on one line
-LEFT = frozenset({"metric", "level", "arm", "recipe", "verdict"})
+LEFT = frozenset({"metric", "level", "arm", "recipe", "attends to", "verdict"})
 Columns = tuple[str, ...]
 Rows = list[tuple[str, ...]]
 
