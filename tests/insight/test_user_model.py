@@ -50,7 +50,8 @@ def test_three_lines(tmp_path: Path, loader: DataLoader[Any]) -> None:
     optimizer.step()
     before = {name: value.clone() for name, value in model.state_dict().items()}
 
-    seen = look_at(model, loader, classes=["cat", "dog", "owl", "eel"])
+    id2label = {1: "dog", 0: "cat", 2: "owl", 3: "eel"}
+    seen = look_at(model, loader, classes=id2label)
     file = seen.save(tmp_path)
     page = seen.page(tmp_path / "page.html", "Mine").read_text()
 

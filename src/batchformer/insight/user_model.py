@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,7 +60,7 @@ class Insight:
 def look_at(
     model: nn.Module,
     loader: Iterable[Any],
-    classes: Sequence[str] | None = None,
+    classes: Sequence[str] | Mapping[int, str] | None = None,
     *,
     captions: Captions | None = None,
     columns: Sequence[str] | None = None,
@@ -81,7 +81,7 @@ def look_at(
         model: a classifier; BatchFormer, if attached, stands before it.
         loader: test samples, shuffled or not: (images, labels), (features, labels), or dicts of
             tensors with ``labels``, as Hugging Face gives them.
-        classes: K names; by default numbers.
+        classes: K names, or the names by number, as Hugging Face's ``id2label``; by default numbers.
         captions: a text for each sample, in the order of the loader; or a function from a batch's
             inputs to its texts, such as ``lambda b: tokenizer.batch_decode(b["input_ids"])``. By
             default strings in the batch, else token ids, or the values of a table's row that are
@@ -109,6 +109,8 @@ def look_at(
     with preserve_state(inner), torch.no_grad():
         inner.eval()
         width = relations.classify(relations.features(samples.at(slice(2), device))).shape[1]
+    if isinstance(classes, Mapping):
+        classes = [classes[number] for number in sorted(classes)]
     names = tuple(map(str, range(width))) if classes is None else tuple(classes)
     if len(names) != width or int(labels.max()) >= width:
         raise ValueError(
