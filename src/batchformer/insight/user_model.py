@@ -81,7 +81,8 @@ def look_at(
         model: a classifier; BatchFormer, if attached, stands before it.
         loader: test samples, shuffled or not: (images, labels), (features, labels), or dicts of
             tensors with ``labels``, as Hugging Face gives them.
-        classes: K names, or the names by number, as Hugging Face's ``id2label``; by default numbers.
+        classes: K names, or the names by number, as in Hugging Face's ``id2label``; by default
+            numbers.
         captions: a text for each sample, in the order of the loader; or a function from a batch's
             inputs to its texts, such as ``lambda b: tokenizer.batch_decode(b["input_ids"])``. By
             default strings in the batch, else token ids, or the values of a table's row that are
