@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from batchformer import BatchFormer, attach, check, export, match, two_streams
 from batchformer.plug.alive import influence
-from batchformer.plug.findings import OWN, CheckResult
+from batchformer.plug.findings import EQUAL, OWN, CheckResult
 from batchformer.plug.noise import drops_everything
 from helpers.mixing_models import Deep, Gated, TwoPlaces
 
@@ -335,6 +335,21 @@ def test_detached_plain_rows_are_not_taken_for_an_encoder_in_eval() -> None:
     assert "do not detach them" in failure.remedy
 
 
+class CutsItsOutputs(StockLayer):
+    """The mixed rows are computed in eval too, but are not among the outputs."""
+
+    def forward(self, x: Tensor) -> Any:
+        f = self.body(x)
+        logits = self.head(torch.cat((f, self.encoder(f.unsqueeze(1)).squeeze(1))))
+        return logits if self.training else logits[: len(x)]
+
+
+def test_mixed_rows_that_eval_cuts_off_are_not_taken_for_an_encoder_in_eval() -> None:
+    torch.manual_seed(0)
+    result = check(CutsItsOutputs(), X)
+    assert result, str(result)
+
+
 class OfPrototypes(nn.Module):
     """Compares features with a table that has a row for each class."""
 
@@ -389,3 +404,47 @@ class InInferenceMode(Backbone):
 def test_a_backbone_in_inference_mode_is_checked() -> None:
     result = check(attach(InInferenceMode(), verbose=False), X)
     assert result, str(result)
+
+
+class ReadsAsManyRowsOfAMask(OfPrototypes):
+    """As models of Hugging Face do: a mask with more rows than samples is no error."""
+
+    def forward(self, x: Tensor, mask: Tensor) -> Any:
+        return self.head(self.body(x * mask[torch.arange(len(x))]).relu())
+
+
+def test_an_attention_mask_is_replaced_with_its_sample() -> None:
+    batch = X, (torch.rand(6, 8, generator=torch.Generator().manual_seed(1)) > 0.5).float()
+    result = check(attach(ReadsAsManyRowsOfAMask(), example=batch, verbose=False), batch)
+    assert result and "not judged" not in str(result), str(result)
+
+
+class SkipsSome(OwnCode):
+    def __init__(self, doubled: bool) -> None:
+        super().__init__()
+        self.doubled = doubled
+
+    def forward(self, x: Tensor) -> Any:
+        if torch.rand(()) < 0.5 or not self.training:
+            return super().forward(x)
+        f = self.body(x)
+        return self.head(torch.cat((f, f)) if self.doubled else f)
+
+
+@pytest.mark.parametrize("doubled", [True, False])
+def test_an_encoder_that_random_steps_skip_is_found(doubled: bool) -> None:
+    torch.manual_seed(0)
+    result = check(SkipsSome(doubled), X)
+    assert "random steps skip the encoder" in str(result), str(result)
+    assert "mix the samples in every training step" in str(result)
+
+
+class Reversed(OwnCode):
+    def forward(self, x: Tensor) -> Any:
+        f = self.body(x)
+        return self.head(torch.cat((f, self.encoder(f).flip(0))) if self.training else f)
+
+
+def test_why_equal_samples_were_not_compared_is_true() -> None:
+    (unjudged,) = (f for f in check(Reversed(), X).findings if f.passed is None)
+    assert unjudged.question == EQUAL and "not in the order of samples" in unjudged.seen
