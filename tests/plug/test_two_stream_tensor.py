@@ -376,8 +376,9 @@ def test_what_keeps_the_rows_keeps_the_memory() -> None:
     assert type(out.flatten(1)) is TwoStreamTensor and type(out[:, :3]) is TwoStreamTensor
     assert type(out.detach()) is TwoStreamTensor and type(out.argmax(1)) is TwoStreamTensor
     assert type(torch.cat([out, out], 1)) is type(F.relu(input=out)) is TwoStreamTensor
-    assert {type(part) for part in (*out.split(2, 1), *out.chunk(2, 1))} == {TwoStreamTensor}
-    assert {type(part) for part in (*out.split(4), *out.chunk(2), *out[:, :1].mT)} == {Tensor}
+    parts = (*out.split(2, 1), *out.chunk(2, 1), *out.unbind(1))
+    assert {type(part) for part in parts} == {TwoStreamTensor}
+    assert {type(part) for part in (*out.split(4), *out.chunk(2), *out, *out[:, :1].mT)} == {Tensor}
     assert type(torch.cat([out, torch.zeros(3, 5)])) is Tensor
     loss = F.cross_entropy(out, torch.zeros(8, dtype=torch.long))
     assert type(loss) is Tensor

@@ -36,8 +36,9 @@ def few_samples(model: nn.Module, example: Any, axis: int) -> Batch:
     other = next((row for row in range(1, given.rows) if _differ(given, row)), None)
     if other is None:
         raise ValueError(
-            "check() needs samples that differ, but all samples of this batch are equal. Pass "
-            "different ones."
+            "check() needs samples that differ, but those of this batch are equal in every tensor "
+            "that has a row for each. Pass different ones. If samples share the others, as nodes "
+            "of graphs do, check the part that computes the logits: check(model.head, features)."
         )
     rest = [row for row in range(1, given.rows) if row != other]
     chosen = [0, *rest[: FEW - 2]]
