@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from batchformer import attach
+from batchformer import attach, check
 from batchformer.plug.classifier import (
     AttachError,
     find_classifiers,
@@ -189,6 +189,8 @@ def test_a_part_in_torchscript_is_no_place_and_no_obstacle(at: str | None) -> No
     model = nn.Sequential(body, nn.Tanh(), nn.Linear(8, 3))
     attach(model, at=at, example=torch.randn(3, 4), verbose=False)
     assert hasattr(model[2], "batchformer") and len(model(torch.randn(5, 4))) == 10
+    result = check(model, torch.randn(5, 4))
+    assert result, str(result)
 
 
 def test_layers_are_leaves_with_weights() -> None:
