@@ -20,7 +20,7 @@ from batchformer.plug.insertion import OURS
 from batchformer.plug.observe import gradients, moved, parameter_names, reachable
 from batchformer.plug.outputs import InEval, Layout, as_rows, find_layout, named_outputs
 from batchformer.plug.place_tests import AttentionRecord, record_attention
-from batchformer.plug.preserve import PassState, in_eval, seed_all, temporary_hooks
+from batchformer.plug.preserve import ModelState, in_eval, seed_all, temporary_hooks
 
 DEPENDS_ON_ENCODER = Finding(
     EVAL,
@@ -47,7 +47,7 @@ def run_in_eval(model: nn.Module, batch: Batch, encoders: list[BatchFormer]) -> 
     n, inside = batch.rows, parameter_ids(encoders)
     _require_gradients(model, inside)
     names: list[str] = []
-    state = PassState(model)
+    state = ModelState(model)
 
     def run(each: Batch) -> list[Tensor]:
         state.restore()
