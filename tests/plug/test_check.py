@@ -13,7 +13,7 @@ from batchformer import BatchFormer, attach, check, export, match, two_streams
 from batchformer.plug.alive import influence
 from batchformer.plug.findings import EQUAL, OWN, CheckResult
 from batchformer.plug.noise import drops_everything
-from helpers.mixing_models import Deep, Gated, TwoPlaces
+from helpers.mixing_models import Deep, Gated, Mixing, Stock, TwoPlaces, made
 
 X = torch.randn(6, 8, generator=torch.Generator().manual_seed(0))
 
@@ -335,18 +335,9 @@ def test_detached_plain_rows_are_not_taken_for_an_encoder_in_eval() -> None:
     assert "do not detach them" in failure.remedy
 
 
-class CutsItsOutputs(StockLayer):
-    """The mixed rows are computed in eval too, but are not among the outputs."""
-
-    def forward(self, x: Tensor) -> Any:
-        f = self.body(x)
-        logits = self.head(torch.cat((f, self.encoder(f.unsqueeze(1)).squeeze(1))))
-        return logits if self.training else logits[: len(x)]
-
-
 def test_mixed_rows_that_eval_cuts_off_are_not_taken_for_an_encoder_in_eval() -> None:
     torch.manual_seed(0)
-    result = check(CutsItsOutputs(), X)
+    result = check(made(Stock, at_test=lambda m, f: m.rows(f)[: len(f)])(), X)
     assert result, str(result)
 
 
@@ -419,32 +410,17 @@ def test_an_attention_mask_is_replaced_with_its_sample() -> None:
     assert result and "not judged" not in str(result), str(result)
 
 
-class SkipsSome(OwnCode):
-    def __init__(self, doubled: bool) -> None:
-        super().__init__()
-        self.doubled = doubled
+@pytest.mark.parametrize("otherwise", [lambda m, f: m.out(f, f), Mixing.at_test])
+def test_an_encoder_that_random_steps_skip_is_found(otherwise: Any) -> None:
+    def rows(m: Any, f: Tensor) -> Tensor:
+        return (Mixing.rows if torch.rand(()) < 0.5 else otherwise)(m, f)
 
-    def forward(self, x: Tensor) -> Any:
-        if torch.rand(()) < 0.5 or not self.training:
-            return super().forward(x)
-        f = self.body(x)
-        return self.head(torch.cat((f, f)) if self.doubled else f)
-
-
-@pytest.mark.parametrize("doubled", [True, False])
-def test_an_encoder_that_random_steps_skip_is_found(doubled: bool) -> None:
-    torch.manual_seed(0)
-    result = check(SkipsSome(doubled), X)
+    result = check(made(Mixing, rows=rows)(), X)
     assert "random steps skip the encoder" in str(result), str(result)
     assert "mix the samples in every training step" in str(result)
 
 
-class Reversed(OwnCode):
-    def forward(self, x: Tensor) -> Any:
-        f = self.body(x)
-        return self.head(torch.cat((f, self.encoder(f).flip(0))) if self.training else f)
-
-
 def test_why_equal_samples_were_not_compared_is_true() -> None:
-    (unjudged,) = (f for f in check(Reversed(), X).findings if f.passed is None)
+    reverse = made(Mixing, rows=lambda m, f: m.out(f, m.mix(f).flip(0)))
+    (unjudged,) = (f for f in check(reverse(), X).findings if f.passed is None)
     assert unjudged.question == EQUAL and "not in the order of samples" in unjudged.seen

@@ -355,16 +355,6 @@ def test_outputs_of_a_compiled_model_are_marked_too() -> None:
     assert type(compiled.eval()(x)) is Tensor
 
 
-def test_a_stock_loop_without_match_fails_with_advice() -> None:
-    model = attach(nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 3)), verbose=False)
-    y = torch.zeros(4, dtype=torch.long)
-    with pytest.raises(ValueError, match="8 rows for 4 samples"):
-        F.cross_entropy(model(torch.randn(4, 6)), y)
-    out = model(torch.randn(4, 6))
-    F.cross_entropy(out, match(out, y)).backward()
-    F.cross_entropy(model.eval()(torch.randn(4, 6)), y)
-
-
 def test_other_errors_are_left_alone() -> None:
     with pytest.raises(RuntimeError) as caught:
         logits() @ torch.zeros(3, 3)
