@@ -123,7 +123,7 @@ class Trace:
 
 def output_tensors(outputs: Any) -> list[Tensor]:
     """The tensors that a loss would use: those named ``logits``, else all of floats."""
-    logits = _parts_by_name(outputs).get("logits")
+    logits = outputs if isinstance(outputs, Tensor) else _parts_by_name(outputs).get("logits")
     parts = [logits] if isinstance(logits, Tensor) else [leaf for _, leaf in leaves(outputs)]
     return [t for t in parts if isinstance(t, Tensor) and t.ndim and t.is_floating_point()]
 
