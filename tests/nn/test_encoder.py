@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from batchformer import batch_former
-from batchformer.nn.encoder import EncoderWeights, default_channel_axis, encoder_layer
+from batchformer.nn.encoder import EncoderWeights, default_channel_axis
 
 
 def stock_layer(dim: int = 8) -> nn.TransformerEncoderLayer:
@@ -32,14 +32,6 @@ def test_the_function_takes_the_weights_of_stock_layers() -> None:
     assert weights.shape == (2, 1, 4, 5, 5)
 
 
-def test_positions_are_independent() -> None:
-    layer, x = EncoderWeights.of(stock_layer()), torch.randn(3, 5, 8)  # (L, N, C)
-    whole, _ = encoder_layer(x, layer, heads=4)
-    for index in range(3):
-        alone, _ = encoder_layer(x[index : index + 1], layer, heads=4)
-        torch.testing.assert_close(whole[index : index + 1], alone)
-
-
 @pytest.mark.parametrize(("shape", "axis"), [((5, 8), -1), ((5, 3, 8), -1), ((5, 8, 2, 2), 1)])
 def test_where_channels_are_by_default(shape: tuple[int, ...], axis: int) -> None:
     x = torch.randn(shape)
@@ -55,9 +47,3 @@ def test_exchange_in_one_process_is_the_same_function() -> None:
     torch.testing.assert_close(got, (plain, weights))
     dropped = batch_former(x, layers, batch_axis=1, exchange=True, dropout=0.5)
     assert not torch.allclose(dropped, plain)
-
-
-def test_a_single_position_needs_no_axis() -> None:
-    layer, x = EncoderWeights.of(stock_layer()), torch.randn(5, 8)
-    alone, _ = encoder_layer(x, layer, heads=4)
-    torch.testing.assert_close(alone, encoder_layer(x[None], layer, heads=4)[0][0])

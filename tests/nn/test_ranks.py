@@ -37,10 +37,6 @@ def second_of_three(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dist, "get_rank", lambda group: 1)
 
 
-def test_without_a_group_there_is_one_rank() -> None:
-    assert (rank(), world_size()) == (0, 1) and is_rank_zero()
-
-
 @pytest.mark.usefixtures("second_of_three")
 def test_a_single_rank_until_the_last_block_is_left() -> None:
     assert (rank(), world_size()) == (1, 3) and not is_rank_zero()
@@ -110,6 +106,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
 
 
 def test_one_rank_has_its_own_rows() -> None:
+    assert (rank(), world_size()) == (0, 1) and is_rank_zero()
     rows = agree_on_rows(5, 1, CPU, draw=False)
     assert rows == AllRows([5], slice(0, 5), torch.tensor(0)) and rows.total == 5
 

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from batchformer import BatchFormer, attach, check, export, match, two_streams
 from batchformer.plug.alive import influence
-from batchformer.plug.findings import OWN, CheckResult
+from batchformer.plug.findings import EQUAL, OWN, CheckResult
 from batchformer.plug.noise import drops_everything
-from helpers.mixing_models import Deep, Gated, TwoPlaces
+from helpers.mixing_models import Deep, Gated, Mixing, Stock, TwoPlaces, made
 
 X = torch.randn(6, 8, generator=torch.Generator().manual_seed(0))
 
@@ -335,6 +335,12 @@ def test_detached_plain_rows_are_not_taken_for_an_encoder_in_eval() -> None:
     assert "do not detach them" in failure.remedy
 
 
+def test_mixed_rows_that_eval_cuts_off_are_not_taken_for_an_encoder_in_eval() -> None:
+    torch.manual_seed(0)
+    result = check(made(Stock, at_test=lambda m, f: m.rows(f)[: len(f)])(), X)
+    assert result, str(result)
+
+
 class OfPrototypes(nn.Module):
     """Compares features with a table that has a row for each class."""
 
@@ -389,3 +395,32 @@ class InInferenceMode(Backbone):
 def test_a_backbone_in_inference_mode_is_checked() -> None:
     result = check(attach(InInferenceMode(), verbose=False), X)
     assert result, str(result)
+
+
+class ReadsAsManyRowsOfAMask(OfPrototypes):
+    """As models of Hugging Face do: a mask with more rows than samples is no error."""
+
+    def forward(self, x: Tensor, mask: Tensor) -> Any:
+        return self.head(self.body(x * mask[torch.arange(len(x))]).relu())
+
+
+def test_an_attention_mask_is_replaced_with_its_sample() -> None:
+    batch = X, (torch.rand(6, 8, generator=torch.Generator().manual_seed(1)) > 0.5).float()
+    result = check(attach(ReadsAsManyRowsOfAMask(), example=batch, verbose=False), batch)
+    assert result and "not judged" not in str(result), str(result)
+
+
+@pytest.mark.parametrize("otherwise", [lambda m, f: m.out(f, f), Mixing.at_test])
+def test_an_encoder_that_random_steps_skip_is_found(otherwise: Any) -> None:
+    def rows(m: Any, f: Tensor) -> Tensor:
+        return (Mixing.rows if torch.rand(()) < 0.5 else otherwise)(m, f)
+
+    result = check(made(Mixing, rows=rows)(), X)
+    assert "random steps skip the encoder" in str(result), str(result)
+    assert "mix the samples in every training step" in str(result)
+
+
+def test_why_equal_samples_were_not_compared_is_true() -> None:
+    reverse = made(Mixing, rows=lambda m, f: m.out(f, m.mix(f).flip(0)))
+    (unjudged,) = (f for f in check(reverse(), X).findings if f.passed is None)
+    assert unjudged.question == EQUAL and "not in the order of samples" in unjudged.seen

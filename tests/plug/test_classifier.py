@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from batchformer import attach
+from batchformer import attach, check
 from batchformer.plug.classifier import (
     AttachError,
     find_classifiers,
@@ -18,6 +19,17 @@ from batchformer.plug.classifier import (
     trace,
 )
 from batchformer.plug.example import find_batch
+
+
+@dataclass
+class Outputs:
+    logits: Tensor
+    hidden: Tensor
+
+
+class NamedOutputs(NamedTuple):
+    logits: Tensor
+    hidden: Tensor
 
 
 class Net(nn.Module):
@@ -42,6 +54,10 @@ class Net(nn.Module):
             return self.head(h), self.other(h.tanh())
         if self.combine == "logits":
             return {"logits": self.head(h), "hidden": h}
+        if self.combine == "dataclass":
+            return Outputs(self.head(h), h)
+        if self.combine == "named tuple":
+            return NamedOutputs(self.head(h), h)
         return self.head(h).argmax(1)
 
 
@@ -76,7 +92,9 @@ def heads(model: nn.Module) -> list[str]:
         (Cosine(), ["classifier"]),  # weights of its own
         (Net("sum"), ["head", "other"]),
         (Net("same features"), ["head", "other"]),
-        (Net("logits"), ["head"]),  # preferred to what else a mapping holds
+        (Net("logits"), ["head"]),  # preferred to what else is named
+        (Net("dataclass"), ["head"]),
+        (Net("named tuple"), ["head"]),
     ],
 )
 def test_heads_that_belong_together_are_found(model: nn.Module, found: list[str]) -> None:
@@ -121,6 +139,25 @@ def test_a_head_that_is_not_called_as_a_module_is_to_be_called() -> None:
         heads(model)
 
 
+class LowRank(nn.Module):
+    """LoRA by hand: weights beside a layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 3)
+        self.down, self.up = nn.Parameter(torch.randn(2, 8)), nn.Parameter(torch.zeros(3, 2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x) + x @ self.down.T @ self.up.T
+
+
+def test_a_head_with_weights_beside_its_layer_is_to_be_named() -> None:
+    model = nn.Sequential(nn.Linear(4, 8), LowRank())
+    with pytest.raises(AttachError, match=r"name it with at=: '1' \(LowRank, input \(3, 8\)\)"):
+        heads(model)
+    assert attach(model, at="1", verbose=False)(torch.randn(5, 4)).shape == (10, 3)
+
+
 @pytest.mark.parametrize("layer", [nn.Linear(8, 3), CosineHead()])
 def test_a_single_layer_is_to_be_put_into_a_model(layer: nn.Module) -> None:
     with pytest.raises(AttachError, match=r"attach\(nn.Sequential\(layer\)\)"):
@@ -152,6 +189,8 @@ def test_a_part_in_torchscript_is_no_place_and_no_obstacle(at: str | None) -> No
     model = nn.Sequential(body, nn.Tanh(), nn.Linear(8, 3))
     attach(model, at=at, example=torch.randn(3, 4), verbose=False)
     assert hasattr(model[2], "batchformer") and len(model(torch.randn(5, 4))) == 10
+    result = check(model, torch.randn(5, 4))
+    assert result, str(result)
 
 
 def test_layers_are_leaves_with_weights() -> None:

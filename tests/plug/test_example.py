@@ -125,6 +125,16 @@ def test_an_object_that_hides_its_tensors_is_explained() -> None:
             as_batch(example)
 
 
+def test_packed_sequences_are_asked_for_in_another_form() -> None:
+    packed = nn.utils.rnn.pack_padded_sequence(torch.randn(5, 3, 2), torch.tensor([5, 4, 2]))
+    for example in (packed, (packed,), {"input": packed}):
+        with pytest.raises(TypeError, match=r"PackedSequence cannot be split.*let forward pack"):
+            as_batch(example)
+    beside = as_batch({"x": torch.randn(3, 2), "packed": packed})
+    with pytest.raises(TypeError, match="PackedSequence"):
+        beside.head(2)
+
+
 def test_a_dict_that_is_itself_the_argument_is_asked_for_in_a_tuple() -> None:
     class OfADict(nn.Linear):
         def forward(self, batch: dict[str, Tensor]) -> Tensor:  # type: ignore[override]

@@ -32,20 +32,6 @@ class Doubling(ForwardMixin):
         return 2 * super().forward(x)
 
 
-def test_the_object_stays_and_its_forward_changes() -> None:
-    layer = nn.Linear(3, 2)
-    x = torch.randn(4, 3)
-    plain, keys, weight = layer(x), list(layer.state_dict()), layer.weight
-    add_mixin(layer, Doubling)
-    assert isinstance(layer, nn.Linear) and layer.weight is weight
-    assert list(layer.state_dict()) == keys
-    assert torch.equal(layer(x), 2 * plain)
-    remove_mixin(layer, Doubling)
-    assert type(layer) is nn.Linear and torch.equal(layer(x), plain)
-    remove_mixin(layer, Doubling)  # nothing to undo is not an error
-    assert type(layer) is nn.Linear
-
-
 class Negating(ForwardMixin):
     def forward(self, x: Tensor) -> Tensor:
         return -super().forward(x)
@@ -63,8 +49,9 @@ def test_each_mixin_is_removed_without_the_others(order: tuple[type[ForwardMixin
     assert torch.equal(torch.load(buffer, weights_only=False)(x), -2 * plain)
     remove_mixin(layer, Doubling)
     assert torch.equal(layer(x), -plain)
-    remove_mixin(layer, Negating)
-    assert type(layer) is nn.Linear and torch.equal(layer(x), plain)
+    for _ in range(2):  # nothing to undo is not an error
+        remove_mixin(layer, Negating)
+        assert type(layer) is nn.Linear and torch.equal(layer(x), plain)
 
 
 @pytest.mark.parametrize("first", ["parametrization", "mixin"])

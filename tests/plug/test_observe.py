@@ -130,14 +130,9 @@ def test_a_table_as_long_as_the_few_samples_is_left_alone(n: int, by_name: bool)
     assert torch.equal(same, table) and torch.equal(rows[0], rows[source_of(0, FEW)])
 
 
-def test_a_list_of_samples_without_rows_and_packed_sequences_get_a_clear_word() -> None:
+def test_a_list_of_samples_without_rows_gets_a_clear_word() -> None:
     with pytest.raises(TypeError, match=r"a list of 6 samples, and gives no tensor with a row"):
         few_samples(TakesAList(samples=True, rows=False), list(torch.randn(6, 3, 8)), 0)
-    packed = nn.utils.rnn.pack_padded_sequence(torch.randn(5, 3, 2), torch.tensor([5, 4, 2]))
-    with pytest.raises(TypeError, match=r"PackedSequence cannot be split.*let forward pack"):
-        few_samples(nn.GRU(2, 2), packed, 0)
-    with pytest.raises(TypeError, match="PackedSequence"):
-        few_samples(nn.GRU(2, 2), {"input": packed}, 0)
 
 
 def test_rows_of_nested_arguments_are_cut_and_replaced() -> None:

@@ -13,7 +13,7 @@ from batchformer.plug.batches import repeated_index, replaced_index
 from batchformer.plug.example import as_batch
 from batchformer.plug.noise import without_noise
 from batchformer.plug.observe import Experiment
-from batchformer.plug.preserve import PassState
+from batchformer.plug.preserve import ModelState
 
 X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
 
@@ -103,7 +103,7 @@ class Counts(nn.Module):
 
 def test_every_pass_starts_from_the_same_state_and_counters_can_be_moved_ahead() -> None:
     model: Any = Counts()
-    state = PassState(model)
+    state = ModelState(model)
     for _ in range(2):
         state.restore()
         model(X)

@@ -355,16 +355,6 @@ def test_outputs_of_a_compiled_model_are_marked_too() -> None:
     assert type(compiled.eval()(x)) is Tensor
 
 
-def test_a_stock_loop_without_match_fails_with_advice() -> None:
-    model = attach(nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 3)), verbose=False)
-    y = torch.zeros(4, dtype=torch.long)
-    with pytest.raises(ValueError, match="8 rows for 4 samples"):
-        F.cross_entropy(model(torch.randn(4, 6)), y)
-    out = model(torch.randn(4, 6))
-    F.cross_entropy(out, match(out, y)).backward()
-    F.cross_entropy(model.eval()(torch.randn(4, 6)), y)
-
-
 def test_other_errors_are_left_alone() -> None:
     with pytest.raises(RuntimeError) as caught:
         logits() @ torch.zeros(3, 3)
@@ -376,8 +366,9 @@ def test_what_keeps_the_rows_keeps_the_memory() -> None:
     assert type(out.flatten(1)) is TwoStreamTensor and type(out[:, :3]) is TwoStreamTensor
     assert type(out.detach()) is TwoStreamTensor and type(out.argmax(1)) is TwoStreamTensor
     assert type(torch.cat([out, out], 1)) is type(F.relu(input=out)) is TwoStreamTensor
-    assert {type(part) for part in (*out.split(2, 1), *out.chunk(2, 1))} == {TwoStreamTensor}
-    assert {type(part) for part in (*out.split(4), *out.chunk(2), *out[:, :1].mT)} == {Tensor}
+    parts = (*out.split(2, 1), *out.chunk(2, 1), *out.unbind(1))
+    assert {type(part) for part in parts} == {TwoStreamTensor}
+    assert {type(part) for part in (*out.split(4), *out.chunk(2), *out, *out[:, :1].mT)} == {Tensor}
     assert type(torch.cat([out, torch.zeros(3, 5)])) is Tensor
     loss = F.cross_entropy(out, torch.zeros(8, dtype=torch.long))
     assert type(loss) is Tensor

@@ -106,10 +106,7 @@ def attach(
         exchange: attend to the samples of all ranks, or of the ranks of a process group; passed on
             to :class:`BatchFormer`. Under tensor parallelism pass the data-parallel group. If
             ranks may differ in their number of rows, use ``stream_loss(..., exchange=True)``.
-            It is not clear whether attending to more samples helps. In the paper's ablation of the
-            batch size (ImageNet-LT, ResNet-10; 16, 32, 64, 128, 256, 512 samples) accuracy is
-            43.2, 43.6, 43.3, 43.2, 42.4, 42.5 over all classes, and 23.9, 24.9, 25.3, 24.9, 25.2,
-            25.8 on few-shot classes.
+            It is not clear whether attending to more samples helps: see "Many GPUs" in the docs.
         streams: ``"shared"``: one classifier for both streams. ``"mixed_only"``: the paper's
             ablation in which the classifier sees mixed rows only; rows are not doubled.
         batch_norm: the statistics of BatchNorm layers *after* the insertion: ``"joint"`` over the

@@ -8,6 +8,7 @@ are followed. If they show something, a larger batch and a later training step a
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -39,7 +40,11 @@ def observe_shifts(seen: Evidence) -> None:
     first_replaced = replace_sample(experiment.batch, 0)
     seen.passes = [(seen.base, seen.after)]
     for draw in range(1, SEEDS) if seen.base.noisy else ():
-        seen.passes.append((experiment.run(draw=draw), experiment.run(first_replaced, draw=draw)))
+        before = experiment.run(draw=draw)
+        if _signature(before) != _signature(seen.base):
+            seen.later = "random steps skip the encoder, or give outputs of other shapes"
+        else:
+            seen.passes.append((before, experiment.run(first_replaced, draw=draw)))
     pairs = [(pick(before), pick(now)) for before, now in seen.passes]
     if any(a.shape != b.shape for pair in pairs for a, b in zip(*pair, strict=True)):
         raise ValueError(
@@ -56,6 +61,11 @@ def observe_shifts(seen: Evidence) -> None:
             by_gradient = seen.depends[:, 0]
             seen.shifts = seen.shifts | by_gradient if seen.comparable else by_gradient
             seen.uneven = seen.alike = False
+
+
+def _signature(found: Pass) -> tuple[Any, ...]:
+    """What all training steps have in common: the shapes of the outputs, the encoders called."""
+    return [t.shape for t in found.rows], [encoder for encoder, _, _ in found.calls]
 
 
 def look_alike(before: list[Tensor], after: list[Tensor], shifts: Tensor, samples: int) -> bool:

@@ -36,8 +36,9 @@ def few_samples(model: nn.Module, example: Any, axis: int) -> Batch:
     other = next((row for row in range(1, given.rows) if _differ(given, row)), None)
     if other is None:
         raise ValueError(
-            "check() needs samples that differ, but all samples of this batch are equal. Pass "
-            "different ones."
+            "check() needs samples that differ, but those of this batch are equal in every tensor "
+            "that has a row for each. Pass different ones. If samples share the others, as nodes "
+            "of graphs do, check the part that computes the logits: check(model.head, features)."
         )
     rest = [row for row in range(1, given.rows) if row != other]
     chosen = [0, *rest[: FEW - 2]]
@@ -68,7 +69,9 @@ def few_samples(model: nn.Module, example: Any, axis: int) -> Batch:
 def _without_tables(model: nn.Module, batch: Batch) -> Batch:
     """The batch, knowing which of its tensors only happen to have as many rows as it has samples.
 
-    The model accepts such a table (prototypes, an adjacency matrix) whole beside fewer samples.
+    The model accepts such a table (prototypes, an adjacency matrix) whole beside fewer samples, and
+    its last rows act on the outputs. Those of an attention mask do not: models of Hugging Face read
+    only as many rows of it as there are samples.
     """
     rows = next((few for few in range(2, batch.rows) if batch.rows % few), 0)
     parts = leaves((batch.args, batch.kwargs))
@@ -89,7 +92,7 @@ def _without_tables(model: nn.Module, batch: Batch) -> Batch:
                     return False  # what was left whole has outputs of its own
         except Exception:
             return False
-        return True
+        return not _same_outputs(model, few, batch.head(rows))
 
     samples = frozenset(paths)
     with preserve_state(model), torch.no_grad():
@@ -97,6 +100,16 @@ def _without_tables(model: nn.Module, batch: Batch) -> Batch:
             others = samples - {*tables}
             samples = others if is_accepted(others) else samples
     return batch if len(samples) == len(paths) else with_samples(samples)
+
+
+def _same_outputs(model: nn.Module, batch: Batch, other: Batch) -> bool:
+    """Whether the model accepts both batches in eval, with equal outputs."""
+    model.eval()
+    try:
+        pairs = zip(*(output_tensors(b.run(model)) for b in (batch, other)), strict=True)
+        return all(torch.equal(a, b) for a, b in pairs)
+    except Exception:
+        return False
 
 
 def _half_resolution(model: nn.Module, batch: Batch) -> Batch:

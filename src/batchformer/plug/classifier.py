@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from difflib import get_close_matches
 from typing import Any, Literal
 
@@ -122,12 +122,10 @@ class Trace:
 
 
 def output_tensors(outputs: Any) -> list[Tensor]:
-    """The tensors that a loss would use: the ``logits`` of a mapping, else all of floats."""
-    if isinstance(outputs, Mapping) and isinstance(outputs.get("logits"), Tensor):
-        return [outputs["logits"]]
-    one = isinstance(outputs, Tensor)
-    tensors = [outputs] if one else [leaf for _, leaf in leaves(outputs)]
-    return [t for t in tensors if isinstance(t, Tensor) and t.ndim and t.is_floating_point()]
+    """The tensors that a loss would use: those named ``logits``, else all of floats."""
+    logits = outputs if isinstance(outputs, Tensor) else _parts_by_name(outputs).get("logits")
+    parts = [logits] if isinstance(logits, Tensor) else [leaf for _, leaf in leaves(outputs)]
+    return [t for t in parts if isinstance(t, Tensor) and t.ndim and t.is_floating_point()]
 
 
 def without_auxiliary(outputs: Any) -> Any:
@@ -135,12 +133,18 @@ def without_auxiliary(outputs: Any) -> Any:
 
     These have their own classifier, which keeps the N plain rows.
     """
+    parts = _parts_by_name(outputs)
+    return {k: v for k, v in parts.items() if not k.startswith("aux")} if parts else outputs
+
+
+def _parts_by_name(outputs: Any) -> dict[str, Any]:
+    """What a mapping, a named tuple or a dataclass holds; nothing of any other outputs."""
     if isinstance(outputs, Mapping):
-        return {k: v for k, v in outputs.items() if not str(k).startswith("aux")}
-    names = getattr(outputs, "_fields", None)
-    if names is None:
-        return outputs
-    return tuple(v for k, v in zip(names, outputs, strict=True) if not k.startswith("aux"))
+        return {str(key): part for key, part in outputs.items()}
+    names = getattr(outputs, "_fields", ())
+    if is_dataclass(outputs):
+        names = [part.name for part in fields(outputs)]
+    return {name: getattr(outputs, name) for name in names}
 
 
 def trace(model: nn.Module, batch: Batch) -> Trace:
@@ -287,6 +291,15 @@ def find_classifiers(model: nn.Module, record: Trace) -> list[str]:
             f"the classifier with at=. {record.candidates()}"
         )
     if record.bare:
+        owners = dict.fromkeys(name.rpartition(".")[0] for name in record.bare)
+        calls = [record.calls[name] for name in owners if name in record.calls]
+        named = [call.describe() for call in calls if call.reads_samples(record.rows)]
+        if named:
+            raise AttachError(
+                f"attach(): the outputs are computed with {', '.join(map(repr, record.bare))}, "
+                f"weights of a module that has layers too. If it is the classifier, name it with "
+                f"at=: {named[0]}. {record.candidates()}"
+            )
         raise AttachError(
             f"attach(): the outputs are computed with {', '.join(map(repr, record.bare))}, weights "
             f"that belong to no layer that is called, so the classifier is not a submodule. Call "

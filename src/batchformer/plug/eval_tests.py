@@ -20,7 +20,7 @@ from batchformer.plug.insertion import OURS
 from batchformer.plug.observe import gradients, moved, parameter_names, reachable
 from batchformer.plug.outputs import InEval, Layout, as_rows, find_layout, named_outputs
 from batchformer.plug.place_tests import AttentionRecord, record_attention
-from batchformer.plug.preserve import PassState, in_eval, seed_all, temporary_hooks
+from batchformer.plug.preserve import ModelState, in_eval, seed_all, temporary_hooks
 
 DEPENDS_ON_ENCODER = Finding(
     EVAL,
@@ -47,7 +47,7 @@ def run_in_eval(model: nn.Module, batch: Batch, encoders: list[BatchFormer]) -> 
     n, inside = batch.rows, parameter_ids(encoders)
     _require_gradients(model, inside)
     names: list[str] = []
-    state = PassState(model)
+    state = ModelState(model)
 
     def run(each: Batch) -> list[Tensor]:
         state.restore()
@@ -171,9 +171,12 @@ def _depends_on_weights(seen: Evidence) -> Finding | None:
     inside = {id(p): name for name, p in seen.own_weights}
     _require_gradients(model, inside.keys())
     with in_eval(model), torch.enable_grad():
-        used = inside.keys() & reachable(output_tensors(batch.run(model))).keys()
-    if not used or used == inside.keys():
-        return DEPENDS_ON_ENCODER if used else None
+        outputs = output_tensors(batch.run(model))
+        used = inside.keys() & reachable(outputs).keys()
+        if not any(gradients(outputs, [p for _, p in seen.own_weights if id(p) in used])):
+            return None  # mixed rows may be computed and cut off
+    if used == inside.keys():
+        return DEPENDS_ON_ENCODER
     name = next(name for key, name in inside.items() if key in used)
     text = f"{name} acts in eval, and in training it has gradient from mixed rows alone"
     remedy = (

@@ -21,6 +21,10 @@ ROWS = 3
 _IMAGE_SIDES = (64, 224, 32, 28, 96, 128, 48, 16, 8, 256, 299, 384)
 _LENGTH = 8
 EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
+PACKED = (
+    "A PackedSequence cannot be split into samples. Pass the padded sequences and their lengths, "
+    "and let forward pack them: pack_padded_sequence(x, lengths, enforce_sorted=False)."
+)
 
 
 class SampleList(list[Any]):
@@ -57,15 +61,11 @@ class Batch(NamedTuple):
         found: set[str] = set()
 
         def is_leaf(part: Any) -> bool:
-            return self._is_sample_list(part) or isinstance(part, PackedSequence)
+            return self._is_sample_list(part) or _is_packed(part)
 
         def change(path: str, part: Any) -> Any:
-            if isinstance(part, PackedSequence):
-                raise TypeError(
-                    "A PackedSequence cannot be split into samples. Pass the padded sequences and "
-                    "their lengths, and let forward pack them: pack_padded_sequence(x, lengths, "
-                    "enforce_sorted=False)."
-                )
+            if _is_packed(part):
+                raise TypeError(PACKED)
             if isinstance(part, list):
                 items = SampleList(sequence(part))
                 counts.append(len(items))
@@ -102,8 +102,14 @@ def _has_axis(part: Any, axis: int) -> bool:
     return isinstance(part, Tensor) and part.ndim > axis
 
 
+def _is_packed(part: Any) -> bool:
+    return isinstance(part, PackedSequence)
+
+
 def _rows(tree: Any, axis: int) -> int:
-    for _, leaf in leaves(tree):
+    for _, leaf in leaves(tree, is_leaf=_is_packed):
+        if _is_packed(leaf):
+            raise TypeError(PACKED)
         if _has_axis(leaf, axis):
             return int(leaf.shape[axis])
     raise TypeError(
@@ -123,7 +129,7 @@ def as_batch(example: Any, axis: int = 0) -> Batch:
     if isinstance(example, Mapping):
         kwargs = {key: example[key] for key in example}
     else:
-        several = isinstance(example, (tuple, list)) and not isinstance(example, PackedSequence)
+        several = isinstance(example, (tuple, list)) and not _is_packed(example)
         args = tuple(example) if several else (example,)
     return Batch(args, kwargs, _rows((args, kwargs), axis), axis)
 

@@ -42,7 +42,8 @@ def without_noise(model: nn.Module, batch: Batch) -> Iterator[None]:
         norms = [m for m in model.modules() if _has_statistics(m) and m.training]
         device = next((p.device for p in model.parameters()), torch.device("cpu"))
         for norm in norms:
-            if isinstance(norm, nn.SyncBatchNorm):  # it waits for other ranks
+            # A synchronised norm waits for other ranks, and a scripted one has a fixed momentum.
+            if isinstance(norm, (nn.SyncBatchNorm, torch.jit.ScriptModule)):
                 norm.training = False
             else:
                 undo.callback(_with_statistics(norm, device))
@@ -121,7 +122,7 @@ def _dropout(
 
 def _has_statistics(module: nn.Module) -> bool:
     buffers = getattr(module, BUFFERS)
-    return isinstance(module, BatchNorm) or {"running_mean", "running_var"} <= {*buffers}
+    return isinstance(module, BatchNorm) or {"running_mean", "running_var"} <= {*buffers.keys()}
 
 
 def _with_statistics(norm: Any, device: torch.device) -> Any:

@@ -15,7 +15,7 @@ from batchformer.plug.batches import select_samples
 from batchformer.plug.example import Batch
 from batchformer.plug.noise import fixed_noise
 from batchformer.plug.outputs import InEval, Layout, find_rows, named_outputs, training_layout
-from batchformer.plug.preserve import PassState, random_states, seed_all, temporary_hooks
+from batchformer.plug.preserve import ModelState, random_states, seed_all, temporary_hooks
 from batchformer.plug.replay import Replay
 from batchformer.torch_private import gradients_of
 
@@ -68,7 +68,7 @@ class Experiment:
     replay: Replay | None = None  # what the backbone computed in earlier passes
 
     def __post_init__(self) -> None:
-        self.state = PassState(self.model)
+        self.state = ModelState(self.model)
 
     def run(
         self,

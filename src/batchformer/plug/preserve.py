@@ -35,25 +35,19 @@ def in_eval(model: nn.Module) -> Iterator[None]:
 def preserve_state(model: nn.Module) -> Iterator[None]:
     """Restore, bit for bit, whatever running the model inside the block changes.
 
-    Covers the training mode of every module, the values of every buffer, the ``requires_grad`` of
-    every parameter, the generators of :func:`preserve_generators` and those that modules keep as
-    attributes, and the other attributes of the model's own classes (:func:`_preserve_attributes`).
+    Covers the training mode of every module, the ``requires_grad`` of every parameter, the
+    generators of :func:`preserve_generators` and those that modules keep as attributes, and what
+    :class:`ModelState` covers.
     """
     modes = [(module, module.training) for module in model.modules()]
     flags = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
-    buffers = [
-        (module, name, buffer, buffer.detach().clone())
-        for module in model.modules()
-        for name, buffer in getattr(module, BUFFERS).items()
-        if buffer is not None
-    ]
-    own_states = _own_states(model)
+    state, own_states = ModelState(model, objects=False), _own_states(model)
     try:
-        with preserve_generators(_devices(model)), _preserve_attributes(model):
+        with preserve_generators(_devices(model)):
             yield
     finally:
-        for restore, state in own_states:
-            restore(state)
+        for restore, generator_state in own_states:
+            restore(generator_state)
         model.train()  # clears what some modules cache in eval
         for module, mode in modes:
             if module.training != mode:
@@ -62,52 +56,11 @@ def preserve_state(model: nn.Module) -> Iterator[None]:
             module.training = mode
         for parameter, flag in flags:
             parameter.requires_grad_(flag)
-        with torch.no_grad():
-            for module, name, buffer, value in buffers:
-                # A module may have replaced the tensor rather than written into it.
-                getattr(module, BUFFERS)[name] = buffer
-                if not _is_expanded(buffer):
-                    _write(buffer, value)
+        state.restore_own()
 
 
 #: Attributes that torch gives to every module.
 _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
-
-
-@contextmanager
-def _preserve_attributes(model: nn.Module) -> Iterator[None]:
-    """Restore counters, lists, dicts, sets, deques and tensors that modules keep as attributes.
-
-    This undoes an assignment to an attribute and a change inside a container or a tensor, but no
-    deeper change (a list in a dict). A new attribute stays unless the class has a default for it,
-    because other objects may rely on it by then. Modules of torch are left out: wrappers such as
-    FSDP initialise themselves in the first pass.
-    """
-    before = [
-        (module, _own_attributes(module))
-        for module in model.modules()
-        if not type(module).__module__.startswith("torch.")
-    ]
-    values = [value for _, kept in before for value in kept.values()]
-    containers = [(v, v.copy()) for v in values if type(v) in (list, dict, set, deque)]
-    tensors = [(v, v.detach().clone()) for v in values if isinstance(v, Tensor)]
-    try:
-        yield
-    finally:
-        for module, kept in before:
-            now = vars(module)
-            for name in now.keys() - kept.keys() - _OF_EVERY_MODULE:
-                if hasattr(type(module), name):
-                    del now[name]
-            for name, value in kept.items():
-                if now.get(name, now) is not value:
-                    now[name] = value
-        for container, contents in containers:
-            _refill(container, contents)
-        with torch.no_grad():
-            for tensor, value in tensors:
-                if not _same_values(tensor, value):
-                    _write(tensor, value)
 
 
 def _write(tensor: Tensor, value: Tensor) -> None:
@@ -118,20 +71,25 @@ def _write(tensor: Tensor, value: Tensor) -> None:
 
 
 def _same_values(now: Any, value: Tensor) -> bool:
-    """Whether nothing was written. Sparse tensors cannot be compared and count as written."""
-    if not isinstance(now, Tensor) or now.layout is not torch.strided:
+    """Whether nothing was written; of a tensor that cannot be compared, nobody knows."""
+    if not isinstance(now, Tensor) or now.layout is not torch.strided or now.is_meta:
         return False
     return now.shape == value.shape and torch.equal(now, value)
 
 
-class PassState:
-    """The current buffers and attributes of a model, to be restored before every pass.
+class ModelState:
+    """The buffers and attributes that a model has now, to be restored.
 
-    A tensor that a pass has changed is replaced by a new one, because graphs of earlier passes
-    still use the old one. :func:`preserve_state` restores the model's own tensors at the end.
+    Covers buffers, attributes, and what is inside an attribute that is a container or a tensor, but
+    no deeper change (a list in a dict). A new attribute stays if other objects may rely on it by
+    then: unless the class has a default for it. Modules of torch have no such attributes, and those
+    of wrappers such as FSDP initialise themselves in the first pass.
+
+    Args:
+        objects: cover the plain objects among the modules' attributes as well.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, *, objects: bool = True) -> None:
         # The buffer itself is kept too, so that no other tensor gets its id.
         self.values = {id(buffer): (buffer, buffer.detach().clone()) for buffer in model.buffers()}
         self.places = [
@@ -140,29 +98,55 @@ class PassState:
             for name, buffer in getattr(module, BUFFERS).items()
             if buffer is not None
         ]
-        parts = [p for p in _with_attributes(model) if not type(p).__module__.startswith("torch.")]
-        self.attributes = [(part, _state_of(part)) for part in parts]
+        parts = _with_attributes(model) if objects else model.modules()
+        own = (part for part in parts if not type(part).__module__.startswith("torch."))
+        self.attributes = [(part, _state_of(part)) for part in own]
         kept = [value for _, attributes in self.attributes for value in attributes.values()]
         self.containers = [(v, v.copy()) for v in kept if type(v) in (list, dict, set, deque)]
         self.tensors = {id(v): v.detach().clone() for v in kept if isinstance(v, Tensor)}
 
     def restore(self) -> None:
+        """Restore all before a pass.
+
+        A tensor that a pass has changed is replaced by a new one, because graphs of earlier passes
+        still use the old one. New numbers are counters and go, too.
+        """
         fresh: dict[int, Tensor] = {}
+
+        def renewed(now: Any, tensor: Tensor, value: Tensor) -> Tensor:
+            if _same_values(now, value):
+                return now  # type: ignore[no-any-return]
+            return fresh.setdefault(id(tensor), value.clone())
+
+        self._restore(renewed, lambda value: isinstance(value, (int, float)))
+
+    def restore_own(self) -> None:
+        """Restore all at the end, with the model's own tensors."""
+
+        def written(now: Any, tensor: Tensor, value: Tensor) -> Tensor:
+            if not _same_values(tensor, value) and not _is_expanded(tensor):
+                _write(tensor, value)
+            return tensor
+
+        with torch.no_grad():
+            self._restore(written, lambda value: False)
+
+    def _restore(
+        self, tensor: Callable[[Any, Tensor, Tensor], Tensor], goes: Callable[[Any], bool]
+    ) -> None:
+        """Args: the tensor to put in the place of another, and whether a new attribute goes."""
         for module, name, key in self.places:
-            buffers, value = getattr(module, BUFFERS), self.values[key][1]
-            if not _same_values(buffers.get(name), value):
-                buffers[name] = fresh.setdefault(key, value.clone())
+            buffers = getattr(module, BUFFERS)
+            # A module may have replaced the buffer rather than written into it.
+            buffers[name] = tensor(getattr(module, name, None), *self.values[key])
         for part, kept in self.attributes:
             now = vars(part)
             for name in _state_of(part).keys() - kept.keys():
-                if hasattr(type(part), name) or isinstance(now[name], (int, float)):
+                if hasattr(type(part), name) or goes(now[name]):
                     del now[name]
             for name, value in kept.items():
                 contents = self.tensors.get(id(value))
-                if contents is None:
-                    now[name] = value
-                elif not _same_values(now.get(name), contents):
-                    now[name] = fresh.setdefault(id(value), contents.clone())
+                now[name] = value if contents is None else tensor(now.get(name), value, contents)
         for container, contents in self.containers:
             _refill(container, contents)
 
@@ -173,7 +157,7 @@ class PassState:
         """
         for module, name, key in self.places:
             buffers, before = getattr(module, BUFFERS), self.values[key][1]
-            now = buffers.get(name)
+            now = getattr(module, name, None)
             if now is not None and now.numel() == before.numel() == 1 and now.dtype != torch.bool:
                 step = now - before
                 if step.any() and bool(step == step.round()):
@@ -193,13 +177,10 @@ def _skip(now: dict[str, Any], before: dict[str, Any], steps: int) -> None:
             now[name] = new + steps * (new - old)
 
 
-def _own_attributes(part: Any) -> dict[str, Any]:
-    return {k: v for k, v in vars(part).items() if k not in _OF_EVERY_MODULE}
-
-
 def _state_of(part: Any) -> dict[str, Any]:
     """Its attributes, without a forward of its own, such as :mod:`~batchformer.plug.replay`'s."""
-    return {k: v for k, v in _own_attributes(part).items() if k != "forward"}
+    left_out = {*_OF_EVERY_MODULE, "forward"}
+    return {name: value for name, value in vars(part).items() if name not in left_out}
 
 
 def _devices(model: nn.Module) -> set[torch.device]:

@@ -297,7 +297,12 @@ def about_rows(seen: Evidence) -> Iterator[Finding]:
         "samples"
     )
     if seen.equal is None:
-        yield Finding(EQUAL, None, "each row draws its own random numbers")
+        reason = "their plain rows differ too"
+        if seen.misplaced:
+            reason = "the rows of a stream are not in the order of samples"
+        elif seen.noisy or seen.unsteady:
+            reason = "each row draws its own random numbers"
+        yield Finding(EQUAL, None, reason)
     elif seen.equal and "equal" in seen.faults:
         yield Finding(EQUAL, False, seen.faults["equal"], remedy)
     else:

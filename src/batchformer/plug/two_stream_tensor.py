@@ -55,7 +55,7 @@ INDEXED = {"gather", *SCATTERS}
 RESHAPES = {"view", "reshape", "unflatten"}
 FLATTENINGS = {"view", "reshape", "flatten"}
 JOINS = {"cat", "concat", "concatenate", "vstack", "hstack"}
-SPLITS = {"split", "chunk", "tensor_split"}
+SPLITS = {"split", "chunk", "tensor_split", "unbind"}
 DATA = Tensor.data.__get__  # type: ignore[attr-defined]
 TRANSPOSITIONS = {"t", "transpose", "swapaxes", "swapdims", "permute", "movedim"}
 
@@ -374,7 +374,7 @@ def _check_reshape(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], ou
 
 def _check_parts(name: str, marked: Any, parts: Sequence[Tensor]) -> None:
     """Warn if rows, not channels or positions, are cut into three equal parts."""
-    if not isinstance(marked, TwoStreamTensor) or marked._rows_axis:
+    if not isinstance(marked, TwoStreamTensor) or marked._rows_axis or not parts[0].ndim:
         return
     if len({len(part) for part in parts}) == 1 and len(parts) * len(parts[0]) == len(marked):
         _warn_of_thirds(name, len(marked), len(parts))
