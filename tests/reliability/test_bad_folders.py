@@ -40,6 +40,7 @@ def put(folder: Path, update: int, state: object) -> Path:
     ("content", "finished"),
     [
         *((c, False) for c in (b"", b"[]", b"{}", b"\xff", b'{"trained": 3}', b"[" * 100_000)),
+        *((b'{"trained": {}, %s}' % c, False) for c in (b'"data": 3', b'"sittings": {}')),
         (b'{"recipe": {', True),
     ],
 )
