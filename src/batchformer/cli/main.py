@@ -59,6 +59,14 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "bench": questions.bench,
 }
 
+_IN_THE_WAY = "; a file lies where a folder is needed"
+#: What to do about errors of the system.
+HINTS = {
+    errno.ENOTDIR: _IN_THE_WAY,
+    errno.EEXIST: _IN_THE_WAY,
+    errno.EROFS: "; name another place by --runs, --to or --page",
+}
+
 TRAINING = ("demo", "train", "compare", "sweep")  # commands that several ranks run together
 
 
@@ -139,9 +147,7 @@ def _in_words(error: Exception) -> str | None:
             "Make room, then repeat the command: a training continues from its last checkpoint."
         )
     if isinstance(error, OSError) and error.errno is not None and error.filename is not None:
-        in_the_way = isinstance(error, (NotADirectoryError, FileExistsError))
-        hint = "; a file lies where a folder is needed" if in_the_way else ""
-        return f"{error.filename}: {error.strerror}{hint}."
+        return f"{error.filename}: {error.strerror}{HINTS.get(error.errno, '')}."
     if isinstance(error, (UserError, OSError, ValueError, ImportError)):
         return str(error)
     from torch import OutOfMemoryError  # late: few errors come this far
