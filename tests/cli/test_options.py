@@ -13,18 +13,11 @@ def test_unchanged_options_give_the_recipe_back() -> None:
         assert TrainOptions(**Settings.fields_of(recipe)).applied_to(recipe) == recipe
 
 
-def test_a_change_reaches_the_recipe() -> None:
-    recipe = find_recipe("demo")
-    fields = {**Settings.fields_of(recipe), "optim": OptimConfig(lr=0.7)}
-    changed = CompareOptions(**fields).applied_to(recipe)
-    assert changed.optim.lr == 0.7
-    assert changed.changed(optim=recipe.optim) == recipe
-
-
 def test_the_paper_s_numbers_stay_with_its_data_network_and_method() -> None:
     recipe = find_recipe("cifar100_lt_balanced_softmax")
     fields = Settings.fields_of(recipe)
-    assert CompareOptions(**fields | {"optim": OptimConfig(lr=0.7)}).applied_to(recipe).paper
+    faster = CompareOptions(**fields | {"optim": OptimConfig(lr=0.7)}).applied_to(recipe)
+    assert faster.paper and faster.optim.lr == 0.7
     for change in (
         {"data": {"name": "folder", "root": "mine", "augment": "jitter"}},
         {"data": {"ratio": 50.0}},

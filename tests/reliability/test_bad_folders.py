@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import json
@@ -40,6 +41,7 @@ def put(folder: Path, update: int, state: object) -> Path:
     ("content", "finished"),
     [
         *((c, False) for c in (b"", b"[]", b"{}", b"\xff", b'{"trained": 3}', b"[" * 100_000)),
+        *((b'{"trained": {}, %s}' % c, False) for c in (b'"data": 3', b'"sittings": {}')),
         (b'{"recipe": {', True),
     ],
 )
@@ -107,6 +109,16 @@ def test_a_checkpoint_of_another_training_is_refused(
         said = refused(*command)
         assert "is not of this training" in said and str(folder) in said
     assert bytes_of(folder / "checkpoints") == before
+
+
+def test_a_checkpoint_whose_counters_are_none_is_refused(
+    runs: Path, again: list[str], refused: Refused
+) -> None:
+    state = checkpoint.load_newest(folder_of(runs) / "checkpoints")
+    assert state is not None
+    for counters in (None, {}):
+        put(folder_of(runs), 9 if counters is None else 10, {**state, "counters": counters})
+        assert "is not of this training" in refused(*again)
 
 
 def test_a_checkpoint_of_a_newer_version_is_refused(
@@ -252,14 +264,26 @@ def test_a_file_in_place_of_the_folder_of_checkpoints(
     assert f"{folder}: " in refused(*again) and folder.read_text() == "mine"
 
 
+@pytest.mark.parametrize(
+    ("number", "reason"),
+    [
+        (errno.EACCES, "Permission denied."),
+        (errno.EROFS, "Read-only file system; name another place by --runs, --to or --page."),
+    ],
+)
 def test_a_folder_that_may_not_be_written(
-    tmp_path: Path, again: list[str], refused: Refused, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    again: list[str],
+    refused: Refused,
+    monkeypatch: pytest.MonkeyPatch,
+    number: int,
+    reason: str,
 ) -> None:
     """Root may write anywhere, so the system's refusal is simulated."""
 
     def deny(self: Path, *_: object, **__: object) -> None:
-        raise PermissionError(13, "Permission denied", str(self))
+        raise OSError(number, os.strerror(number), str(self))
 
     monkeypatch.setattr(Path, "mkdir", deny)
     said = refused(*again[:-1], tmp_path / "new")
-    assert "Permission denied" in said and str(tmp_path / "new") in said
+    assert reason in said and str(tmp_path / "new") in said

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import errno
+import io
 import os
 import signal
 import sys
@@ -58,17 +59,36 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "bench": questions.bench,
 }
 
+_IN_THE_WAY = "; a file lies where a folder is needed"
+#: What to do about errors of the system.
+HINTS = {
+    errno.ENOTDIR: _IN_THE_WAY,
+    errno.EEXIST: _IN_THE_WAY,
+    errno.EROFS: "; name another place by --runs, --to or --page",
+}
+
 TRAINING = ("demo", "train", "compare", "sweep")  # commands that several ranks run together
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run one command; exits with 1 for an error a person can mend, 2 for a wrong call."""
+    _prepare_streams()
     name, *rest = list(sys.argv[1:] if argv is None else argv) or ["--help"]
     if torchrun.is_follower() and name not in TRAINING:
         return  # one rank answers
     if torchrun.several_ranks() and name in TRAINING:
         torchrun.run_as_rank(lambda: _run(name, rest))
     _run(name, rest)
+
+
+def _prepare_streams() -> None:
+    """Open what is closed, as for a service, and escape characters that cannot be encoded."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _run(name: str, arguments: list[str]) -> None:
@@ -124,12 +144,10 @@ def _in_words(error: Exception) -> str | None:
         place = error.filename or "a file of the run"
         return (
             f"{error.strerror}: {place} could not be written. Everything saved before is intact. "
-            "Make room, then repeat the command: it continues from the last checkpoint."
+            "Make room, then repeat the command: a training continues from its last checkpoint."
         )
     if isinstance(error, OSError) and error.errno is not None and error.filename is not None:
-        in_the_way = isinstance(error, (NotADirectoryError, FileExistsError))
-        hint = "; a file lies where a folder is needed" if in_the_way else ""
-        return f"{error.filename}: {error.strerror}{hint}."
+        return f"{error.filename}: {error.strerror}{HINTS.get(error.errno, '')}."
     if isinstance(error, (UserError, OSError, ValueError, ImportError)):
         return str(error)
     from torch import OutOfMemoryError  # late: few errors come this far

@@ -17,6 +17,7 @@ VAL: dict[str, Any] = {"name": "imagenet_lt", "augment": "jitter", "meta_from": 
 @pytest.mark.parametrize(
     ("name", "change", "words"),
     [
+        ("demo", {"stride": "1by1"}, "stride is '1by1'; it takes auto or 3x3 or 1x1"),
         ("demo", {"method": "crt"}, "--start RECIPE/ARM"),
         ("demo", {"teacher": "demo"}, "--teacher is for the method ride"),
         ("demo", {"method": "paco"}, "data.augment paco"),

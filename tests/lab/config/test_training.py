@@ -11,6 +11,11 @@ import pytest
 from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainConfig
 
 
+def _any(value: Any) -> Any:
+    """A value that a type checker would refuse: recipes pass settings by name, unchecked."""
+    return value
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [
@@ -41,6 +46,14 @@ from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainCo
         (lambda: TrainConfig(loss_multiplier=math.nan), "train.loss-multiplier is nan"),
         (lambda: TrainConfig(ema=1.0), "train.ema"),
         (lambda: TrainConfig(workers=-1), "train.workers is -1"),
+        (lambda: TrainConfig(updates=_any(2.5)), "train.updates is 2.5; it takes int"),
+        (lambda: TrainConfig(updates=True), "train.updates is True"),
+        (lambda: TrainConfig(batch_size=_any("64")), "train.batch-size is '64'"),
+        (lambda: TrainConfig(compile=_any("no")), "train.compile is 'no'; it takes bool"),
+        (lambda: TrainConfig(select_on=_any("vall")), "select-on is 'vall'; .*last or val or test"),
+        (lambda: OptimConfig(lr=math.inf), "optim.lr is inf; it takes a finite number"),
+        (lambda: ScheduleConfig(milestones=_any([3, 1])), "takes a tuple of int"),
+        (lambda: ScheduleConfig(milestones=_any((3, 1.5))), "takes a tuple of int"),
     ],
 )
 def test_impossible_values(make: Callable[[], Any], words: str) -> None:

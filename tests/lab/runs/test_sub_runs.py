@@ -147,19 +147,6 @@ def test_a_score_that_a_part_could_not_measure_is_null_in_the_mean(tmp_path: Pat
     }
 
 
-def test_mean_scores_by_hand() -> None:
-    scores = {
-        "a": {"a": 80.0, "val": 90.0, "val_loss": 0.5},
-        "b": {"b": 60.0, "val": 93.0, "val_loss": 0.7},
-        "c": {"c": 10.0, "val": 81.0, "val_loss": 0.9},
-    }
-    found = mean_scores(scores)
-    assert found == {"average": 50.0, "a": 80.0, "b": 60.0, "c": 10.0, "val": 88.0}
-    assert next(iter(found)) == "average"
-    without = {name: {name: own[name]} for name, own in scores.items()}
-    assert mean_scores(without) == {"average": 50.0, "a": 80.0, "b": 60.0, "c": 10.0}
-
-
 def test_mean_scores_with_swad_by_hand() -> None:
     scores = {
         "a": {"a": 84.0, "val": 95.0, "without_swad_a": 80.0, "without_swad_val": 90.0},

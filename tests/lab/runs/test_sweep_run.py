@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from batchformer.lab.config.recipe import Recipe
+from batchformer.lab.engine.distributed import rank_zero
 from batchformer.lab.models.build import build_model
 from batchformer.lab.recipes.sweeps import SWEEPS, Sweep
 from batchformer.lab.runs import sweep as sweep_run
@@ -200,7 +201,7 @@ def test_a_run_that_is_begun_goes_on_itself(root: Path, trained: list[str]) -> N
 
 
 def test_the_first_rank_takes_over(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweep_run, "on_rank_zero", lambda make: None)
+    monkeypatch.setattr(rank_zero, "on_rank_zero", lambda make: None)
     monkeypatch.setattr(sweep_run, "train_all", lambda *_: iter(()))
     assert train(root) == set()
     assert not (root / "demo_layers").exists(), "another rank writes nothing"

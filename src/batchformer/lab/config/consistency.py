@@ -21,12 +21,9 @@ if TYPE_CHECKING:
 
 def require_consistent(recipe: Recipe) -> None:
     """Raise ValueError, which says what to set, where settings do not go together."""
-    for setting in ("name", "start", "teacher"):
-        value = getattr(recipe, setting)
-        several = setting == "teacher" and isinstance(value, str)
-        listed = source_names(value) if several else (value,)
-        for path in listed:
-            _require_inside(setting, path)
+    named = [("name", recipe.name)] if recipe.name else []
+    for setting, path in (*named, *recipe.sources()):
+        _require_inside(setting, path)
     entry = find_method(recipe.method)
     require_sense(recipe.method, recipe.module)
     _require_source(recipe)
@@ -37,10 +34,11 @@ def require_consistent(recipe: Recipe) -> None:
     )
     kind = BY_TASK[recipe.task]
     require(isinstance(recipe.data, kind), f"{recipe.task} needs the data of {kind.__name__}")
+    fitting = methods_that(lambda each: recipe.task in each.tasks)
     require(
-        recipe.task in entry.tasks,
+        recipe.method in fitting,
         f"{recipe.method} is for {entry.needs}, and not for the task {recipe.task}, which has "
-        f"{_methods_of(recipe.task)}; `batchformer list {recipe.method}` shows recipes with it",
+        f"{', '.join(fitting)}; `batchformer list {recipe.method}` shows recipes with it",
     )
     require(
         not recipe.hyper.feature_layer or recipe.task != "detection",
@@ -71,10 +69,6 @@ def source_names(value: str) -> tuple[str, ...]:
     (('many/baseline', 'few/baseline'), ())
     """
     return tuple(name.strip() for name in value.split(",")) if value else ()
-
-
-def _methods_of(task: str) -> str:
-    return ", ".join(methods_that(lambda entry: task in entry.tasks))
 
 
 def _require_source(recipe: Recipe) -> None:
@@ -186,8 +180,7 @@ def _require_features(recipe: Recipe, data: Any) -> None:
 
 def _require_inside(setting: str, path: str) -> None:
     """Refuse a path that leaves the folder of runs: a recipe may have been read from a file."""
-    parts = path.replace("\\", "/").split("/") if isinstance(path, str) else [".."]
-    inside = path == "" or not {"", ".", ".."} & set(parts)
+    inside = not {"", ".", ".."} & set(path.replace("\\", "/").split("/"))
     require(inside, f"{setting} is {path!r}, which is not inside the folder of runs")
 
 

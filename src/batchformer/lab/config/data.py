@@ -230,6 +230,7 @@ class ContrastConfig(_Data):
     shifted."""
 
     def __post_init__(self) -> None:
+        require_limits(self, "data")
         self.images()
 
     def words(self) -> str:

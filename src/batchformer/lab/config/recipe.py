@@ -13,7 +13,12 @@ from typing import Any, Literal
 from batchformer.lab.config.consistency import require_consistent, source_names
 from batchformer.lab.config.data import DataConfig, LongTailConfig
 from batchformer.lab.config.methods import MethodConfig, MethodName, ModuleConfig
-from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainConfig
+from batchformer.lab.config.training import (
+    OptimConfig,
+    ScheduleConfig,
+    TrainConfig,
+    require_limits,
+)
 
 #: Settings that tell one row of the paper from another, besides network and method.
 ROW_OF_DATA = (
@@ -82,6 +87,7 @@ class Recipe:
     """The paper's numbers: arm, then metric. They are looked up by the recipe's name."""
 
     def __post_init__(self) -> None:
+        require_limits(self, "")
         require_consistent(self)
 
     @property

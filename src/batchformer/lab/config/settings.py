@@ -497,16 +497,14 @@ class VisualMemory:
     """oltr: learning rate of the centroids as a multiple of the classifier's."""
 
 
-def _falling(cuts: Any) -> bool:
-    return len(cuts) == 2 and bool(cuts[0] > cuts[1] >= 1)
-
-
 @dataclass(frozen=True, kw_only=True)
 class SelfPacing:
     """LFME: experts by class size, how they fade, and the curriculum of samples."""
 
     expert_cuts: tuple[int, int] = limited(
-        (100, 20), _falling, " and must be two numbers of at least 1, the larger first"
+        (100, 20),
+        lambda cuts: len(cuts) == 2 and bool(cuts[0] > cuts[1] >= 1),
+        " and must be two numbers of at least 1, the larger first",
     )
     """lfme: a class with at least the first number of training images is one of many, and with at
     most the second one of few; the experts are trained with the same data.min-images and

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from functools import cache
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 
 def require(condition: bool, what: str) -> None:
@@ -43,12 +46,56 @@ def below_one(default: float) -> Any:
 
 
 def require_limits(settings: Any, group: str) -> None:
-    """Refuse a value outside the declared limits; `group` is as in ``--group.setting``."""
+    """Refuse a value of another type, of no declared choice, or outside the declared limits.
+
+    Args:
+        group: as in ``--group.setting``; empty for settings of the recipe itself.
+    """
+    kinds = _declared(type(settings))
     for field in dataclasses.fields(settings):
-        if field.metadata:
-            value, option = getattr(settings, field.name), field.name.replace("_", "-")
-            words = f"{group}.{option} is {value}{field.metadata['otherwise']}"
-            require(field.metadata["allowed"](value), words)
+        value, kind, otherwise = getattr(settings, field.name), kinds[field.name], ""
+        if not _is_of(value, kind):
+            otherwise = f"; it takes {_in_words(kind)}"
+        elif "allowed" in field.metadata and not field.metadata["allowed"](value):
+            otherwise = field.metadata["otherwise"]
+        if otherwise:
+            option = f"{group}.{field.name.replace('_', '-')}".removeprefix(".")
+            raise ValueError(f"Not possible: {option} is {value!r}{otherwise}.")
+
+
+_declared: Callable[[Any], dict[str, Any]] = cache(get_type_hints)
+
+
+def _is_of(value: Any, kind: Any) -> bool:
+    """Whether a value is of a declared type. A float is finite; a whole number may stand for it."""
+    if isinstance(value, bool):
+        return kind is bool
+    if kind is float:
+        return isinstance(value, (int, float)) and abs(value) < math.inf
+    if isinstance(kind, type):
+        return isinstance(value, kind)
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin is Literal:
+        return value in inner
+    if origin is tuple:
+        return isinstance(value, tuple) and all(_is_of(one, inner[0]) for one in value)
+    if origin in (Union, UnionType):
+        return any(_is_of(value, one) for one in inner)
+    return isinstance(value, origin)
+
+
+def _in_words(kind: Any) -> str:
+    """A declared type in words.
+
+    >>> _in_words(float | None), _in_words(Literal["ddp", "fsdp"])
+    ('a finite number or NoneType', 'ddp or fsdp')
+    """
+    inner = get_args(kind)
+    if get_origin(kind) is tuple:
+        return f"a tuple of {_in_words(inner[0])}"
+    if inner:
+        return " or ".join(one if isinstance(one, str) else _in_words(one) for one in inner)
+    return "a finite number" if kind is float else str(kind.__name__)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -208,7 +208,8 @@ def restore_training(training: TrainingState, state: dict[str, Any]) -> None:
         training.average.load_state_dict(state["average"])
     if training.swad is not None:
         load_model(training.swad, state["swad"])
-    training.counters, training.best = state["counters"], state["best"]
+    counters, training.best = state["counters"], state["best"]
+    training.counters = {"update": int(counters["update"]), "seconds": float(counters["seconds"])}
     training.window.restore(state["window"])
     torch.set_rng_state(state["rng"])
 

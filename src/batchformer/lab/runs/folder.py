@@ -13,7 +13,7 @@ import zipfile
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -21,7 +21,6 @@ from batchformer.insight.files import write_atomically
 from batchformer.lab.config.data import BY_TASK
 from batchformer.lab.config.recipe import Recipe, effective_changes, flatten
 
-T = TypeVar("T")
 Findings = dict[str, dict[str, Any]]
 
 #: Increases when earlier versions can no longer read a run folder.
@@ -37,6 +36,8 @@ CHANGED = "images have been changed under their names since this run began"
 #: With SWAD, scores of the averaged network have plain names (``photo``, ``val``), and those of the
 #: network without the average begin with this. By itself it is their mean over targets.
 UNAVERAGED = "without_swad"
+#: What ``config.json`` has besides the recipe, and of which type.
+OBJECTS = {"data": dict, "built_with": dict, "sources": dict, "sittings": list}
 #: What to do where a file of a run folder is damaged.
 ADVICE = "Put the file back, move its folder away, or give --runs another folder"
 
@@ -75,8 +76,8 @@ def recipe_from_json(plain: Mapping[str, Any]) -> Recipe:
     """The recipe that :func:`recipe_to_json` wrote.
 
     Raises:
-        ValueError: a value makes no sense.
-        TypeError: a setting does not exist, is missing, or has a value of the wrong type.
+        ValueError: a value makes no sense, or is of the wrong type.
+        TypeError: a setting does not exist, or is missing.
     """
     task = plain.get("task")
     if not isinstance(task, str) or task not in BY_TASK:
@@ -89,16 +90,8 @@ def recipe_from_json(plain: Mapping[str, Any]) -> Recipe:
             if not isinstance(given, Mapping):
                 raise TypeError(f"{field.name} is {given!r}, not settings by name")
             tuples = {key: tuple(v) if isinstance(v, list) else v for key, v in given.items()}
-            values[field.name] = _construct(kind, tuples, field.name)
-    return _construct(Recipe, values, "the recipe")
-
-
-def _construct(kind: type[T], values: Mapping[str, Any], what: str) -> T:
-    """An object of settings. Any other error of its checks means a value of the wrong type."""
-    try:
-        return kind(**values)
-    except (AttributeError, LookupError, ArithmeticError) as error:
-        raise TypeError(f"{what} has a value of the wrong type: {error}") from error
+            values[field.name] = kind(**tuples)
+    return Recipe(**values)
 
 
 # Reading and writing files
@@ -142,7 +135,7 @@ def read_figures(path: Path) -> dict[str, Any]:
         ValueError: the file is damaged or missing.
     """
     try:
-        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
+        with path.open("rb") as stream, np.lib.npyio.NpzFile(stream) as arrays:
             return {name: arrays[name] for name in arrays.files}
     except (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error) as error:
         raise ValueError(
@@ -163,6 +156,9 @@ def read_config(folder: Path) -> dict[str, Any] | None:
             f"{path} has format {version}, and this version of batchformer reads up to {FORMAT}: "
             "a newer version wrote it. Use that one: pip install --upgrade batchformer"
         )
+    for name, kind in OBJECTS.items():
+        if not isinstance(config.get(name, kind()), kind):
+            raise ValueError(f"{path} is damaged: {name!r} is {config[name]!r}. {ADVICE}.")
     return config
 
 
@@ -247,7 +243,7 @@ def refuse_other_configuration(folder: Path, config: dict[str, Any]) -> dict[str
     if before.get("seed") != config["seed"]:  # the folder was copied or renamed
         changed.append(f"seed was {before.get('seed')}, is {config['seed']}")
     if changed:
-        old, new = (one["trained"].get("data", {}).get("root") for one in (before, config))
+        old, new = (flatten(one["trained"]).get("data.root") for one in (before, config))
         moved = len(changed) == 1 and old and new and old != new and _may_have_moved(old, new)
         hint = f" Was the data only moved? Put a link at {old}, and name it: --data.root {old}"
         raise ValueError(

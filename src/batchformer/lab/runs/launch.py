@@ -189,7 +189,10 @@ def submit(launch: Launch, runs: Sequence[Run]) -> list[tuple[Run, Any]]:
         raise ValueError(f"Slurm did not take the jobs: {str(error).strip()}") from error
     begun = {keys[run.folder]: job for run, job in zip(new, jobs, strict=True)}
     if begun:
-        _write_jobs(above / RECORD, launch.folder, begun)
+        new_jobs = {
+            key: {"job": job.job_id, "folder": str(launch.folder)} for key, job in begun.items()
+        }
+        write_json(above / RECORD, {"jobs": {**read_jobs(above / RECORD), **new_jobs}})
     print(f"{len(runs) - len(missing)} of {len(runs)} runs have finished.")
     for run in missing:
         key = keys[run.folder]
@@ -237,8 +240,3 @@ def earlier_jobs(record: Path, runs: Mapping[str, Run]) -> dict[str, Any]:
         if diverged(runs[key], job)
         or (not job.paths.result_pickle.exists() and job.state.split(" ")[0] in IN_QUEUE)
     }
-
-
-def _write_jobs(record: Path, folder: Path, jobs: Mapping[str, Any]) -> None:
-    new = {key: {"job": job.job_id, "folder": str(folder)} for key, job in jobs.items()}
-    write_json(record, {"jobs": {**read_jobs(record), **new}})

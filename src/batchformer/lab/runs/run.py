@@ -21,7 +21,7 @@ from batchformer.lab.config.methods import reweights
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.config.training import TrainConfig, require
 from batchformer.lab.engine.checkpoint import load_newest
-from batchformer.lab.engine.distributed.rank_zero import on_rank_zero
+from batchformer.lab.engine.distributed.rank_zero import by_rank_zero, on_rank_zero
 from batchformer.lab.engine.interrupt import StopRequest
 from batchformer.lab.engine.log import Progress
 from batchformer.lab.engine.loop import Training, training
@@ -126,8 +126,9 @@ class Run:
             return trained.changed(stride=recipe_from_json(before["trained"]).stride)
 
     @property
+    @by_rank_zero
     def finished(self) -> bool:
-        return on_rank_zero(lambda: has_result(self.folder))
+        return has_result(self.folder)
 
     def _config(self) -> dict[str, Any]:
         return {
@@ -138,23 +139,20 @@ class Run:
             "trained": recipe_to_json(self.settled()),
         }
 
+    @by_rank_zero
     def require_own_folder(self) -> None:
         """Refuse a folder that holds something else; nothing is written."""
-        on_rank_zero(lambda: refuse_other_configuration(self.folder, self._config()))
+        refuse_other_configuration(self.folder, self._config())
 
+    @by_rank_zero
     def require_buildable(self) -> None:
         """Build the method once, without trained weights, to refuse settings that do not fit it."""
-        on_rank_zero(self._require_buildable)
-
-    def _require_buildable(self) -> None:
         task = self.task
         build(self.settled(), self.seed, RecordedSizes(task.num_classes, task.method_options))
 
+    @by_rank_zero
     def begin(self) -> None:
         """Write what will be trained; refuse a folder that holds something else."""
-        on_rank_zero(self._begin)
-
-    def _begin(self) -> None:
         if not self.finished:
             self.require_sources()
         config = self._config()
@@ -183,11 +181,9 @@ class Run:
         refuse_other_data(self.folder, before, more)
         write_json(self.folder / "config.json", {**config, **more})
 
+    @by_rank_zero
     def record_sitting(self, update: int) -> None:
         """Record that this process trains from here; a part also records it in its run."""
-        on_rank_zero(lambda: self._record_sitting(update))
-
-    def _record_sitting(self, update: int) -> None:
         sitting = {**provenance(self.device), "from_update": update, "stage": "train"}
         folders = {self.folder: sitting}
         if self.part:
@@ -247,11 +243,9 @@ class Run:
     def _root(self) -> Path:
         return self.folder.parents[3 if self.part else 2]
 
+    @by_rank_zero
     def require_sources(self) -> None:
         """Refuse an impossible arm and missing source networks before any work."""
-        on_rank_zero(self._require_sources)
-
-    def _require_sources(self) -> None:
         with_arm(self.recipe, self.arm)
         self.weights_file()
         for role, folder in self.sources.items():

@@ -24,7 +24,7 @@ import torch
 
 from batchformer.insight.files import write_atomically
 from batchformer.lab.config.recipe import DESCRIPTION, Recipe, effective_changes
-from batchformer.lab.engine.distributed.rank_zero import on_rank_zero
+from batchformer.lab.engine.distributed.rank_zero import by_rank_zero
 from batchformer.lab.engine.log import read_records
 from batchformer.lab.recipes.sweeps import Sweep
 from batchformer.lab.runs.compare import CPU, folders_of, lock_runs, train_all
@@ -77,11 +77,12 @@ def run_sweep(
     for one in runs:
         one.require_sources()
     with lock_runs(runs):
-        on_rank_zero(lambda: describe(sweep, base, root))
-        on_rank_zero(lambda: reuse_runs(runs, base.name, root))
+        describe(sweep, base, root)
+        reuse_runs(runs, base.name, root)
         yield from folders_of(train_all(runs, quiet, together))
 
 
+@by_rank_zero
 def describe(sweep: Sweep, base: Recipe, root: Path) -> None:
     """Write how the runs belong together; refuse a folder that has another base."""
     base, path = with_absolute_paths(base), root / sweep.name / SWEEP_FILE
@@ -106,6 +107,7 @@ def describe(sweep: Sweep, base: Recipe, root: Path) -> None:
     write_json(path, content)
 
 
+@by_rank_zero
 def reuse_runs(runs: Sequence[Run], base: str, root: Path) -> None:
     """Copy runs that were trained under another name, and say which on stderr."""
     reused = []

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any, TypeVar
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import distributed as dist
@@ -15,6 +16,7 @@ from torch import distributed as dist
 from batchformer.nn.exchange import all_reduce_max_, as_single_rank, broadcast_, world_size
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 #: What the header of a broadcast says instead of a length: rank 0 made None, or failed.
 NOTHING, FAILED = -1, -2
@@ -72,6 +74,16 @@ def on_rank_zero(make: Callable[[], T]) -> T:
     sent = bytes_from_rank_zero(lambda: json.dumps(make()).encode())
     result: T = json.loads(sent or b"null")
     return result
+
+
+def by_rank_zero(function: Callable[P, T]) -> Callable[P, T]:
+    """A function that rank 0 calls for all ranks, with a result that JSON can hold."""
+
+    @wraps(function)
+    def called(*args: P.args, **kwargs: P.kwargs) -> T:
+        return on_rank_zero(lambda: function(*args, **kwargs))
+
+    return called
 
 
 def _send(kind: int, content: bytes) -> None:
