@@ -13,7 +13,7 @@ from batchformer.lab.bench.run import run
 NAMES = (
     *("attached", "attention_kernels", "contrast", "lab_kernels", "loop"),
     *("profile", "side_by_side", "v2_layer", "frozen_features", "few_images"),
-    "long_tail_features",
+    *("long_tail_features", "one_stream"),
 )
 PARTS = {name: f"benchmarks.{name}" for name in NAMES}
 

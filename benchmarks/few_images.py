@@ -40,6 +40,7 @@ class Arm(NamedTuple):
     """How one network is trained: with a second stream, or with one that differs."""
 
     second: Callable[[int], BatchFormer] | None = None
+    dropout: float = 0.0  # of features, before they are normalised
     normalised: bool = False  # features are normalised, at test too
     smoothing: float = 0.0  # of labels
     balanced: bool = False  # Balanced Softmax in place of cross-entropy
@@ -153,6 +154,8 @@ def right(train: Rows, test: Rows, arm: Arm, seed: int, rate: float, updates: in
     x, y = train
     torch.manual_seed(seed)
     body = nn.Sequential(nn.Linear(x.shape[1], HIDDEN), nn.ReLU())
+    if arm.dropout:
+        body.append(nn.Dropout(arm.dropout))
     if arm.normalised:
         body.append(nn.LayerNorm(HIDDEN, elementwise_affine=False))
     head = nn.Linear(HIDDEN, int(y.max()) + 1)
@@ -174,6 +177,7 @@ def right(train: Rows, test: Rows, arm: Arm, seed: int, rate: float, updates: in
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         cosine.step()
+    body.eval()
     with torch.no_grad():
         correct: Tensor = head(body(test[0])).argmax(1) == test[1]
     return correct

@@ -42,6 +42,7 @@ from benchmarks import (
     lab_kernels,
     long_tail_features,
     loop,
+    one_stream,
     profile,
     side_by_side,
 )
@@ -132,6 +133,25 @@ def test_long_tail_features(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert frozen_features.difference(*by_seed) == first[6]
     # Balanced Softmax moves predictions to rare classes.
     assert arms["without"][3] > arms[long_tail_features.CROSS_ENTROPY][3]
+
+
+def test_one_stream(features: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (few_images, long_tail_features):
+        monkeypatch.setattr(module, "UPDATES", 20)
+    monkeypatch.setattr(few_images, "HIDDEN", 32)
+    source = few_images.Source("made up", features, 0.02)
+    table = one_stream.measure(BenchSettings(CPU, repeats=2), [source], [source])
+    assert {row[0] for row in table.rows} == {"made up, few images", "made up, long tail"}
+    assert {row[1] for row in table.rows} >= {*one_stream.ARMS}
+    assert all(score > 30 for scores in table.values.values() for score in scores)
+    # Dropout acts in training, and not at test, where equal rows have equal outputs.
+    train, (x, y) = frozen_features.read(features)
+    repeated = x.repeat_interleave(50, 0), y.repeat_interleave(50)
+    some, everything = (
+        few_images.right(train, repeated, few_images.Arm(dropout=p), 0, 0.02, 20) for p in (0.5, 1)
+    )
+    assert everything.float().mean() < 0.5 < some.float().mean()
+    assert torch.equal(some, some[::50].repeat_interleave(50))
 
 
 def test_features_of_images(tmp_path: Path) -> None:

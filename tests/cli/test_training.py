@@ -292,5 +292,6 @@ def test_the_demo_proves_says_a_line_a_run_and_what_comes_next(
     else:
         assert "BatchFormer is acting." in lines
         assert f"To call batchformer from your shell: source {tmp_path / 'bin/activate'}" in lines
-        assert lines[-2] == "  batchformer compare my_folder --data.root photos --seeds 5"
+        command, options = "compare my_folder", "--weights timm --optim.lr 0.005 --seeds 5"
+        assert lines[-2] == f"  batchformer {command} --data.root photos {options}"
     assert len(reported) == 1

@@ -10,7 +10,7 @@ import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from batchformer import __version__
@@ -88,7 +88,8 @@ def _prepare_streams() -> None:
         if stream is None:
             setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115
         elif isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
+            with suppress(OSError):  # whatever started this process put a pipe in a file's place
+                stream.reconfigure(errors="backslashreplace")
 
 
 def _run(name: str, arguments: list[str]) -> None:

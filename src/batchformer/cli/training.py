@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 #: The last lines of the demonstration.
 NEXT = """
 Next, on your own images in photos/train/CLASS/*.jpg and photos/test/CLASS/*.jpg:
-  batchformer compare my_folder --data.root photos --seeds 5
+  batchformer compare my_folder --data.root photos --weights timm --optim.lr 0.005 --seeds 5
 or in your own training loop: README.md, "Use it"."""
 #: Said before them where a shell would not find the command, as after `make demo`.
 ACTIVATE = """

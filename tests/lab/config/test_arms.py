@@ -107,6 +107,7 @@ REFUSED = [
     ("demo", "batchfromer", "there are baseline, batchformer"),
     ("demo", "batchformer_identity", "batchformer_identity.*name a place inside the network"),
     ("cub_eszsl", "batchformer", "--arms baseline"),
+    ("imagenet_lt_ride_resnet10", "batchformer_mixed_only", "would be batchformer under another"),
     *(
         (name, arm, f"{arm} changes how long.*(reweight_epoch|penalty_from)")
         for name in ("cifar100_lt_ldam", "rotated_digits_irm")
@@ -137,6 +138,7 @@ def test_an_arm_without_sense_is_refused_and_the_others_are_not(name: str) -> No
     recipe = find_recipe(name)
     without = {"batchformer_official_loss", "random_weights", "batchformer_identity"}
     without |= {"baseline_batch2x", "baseline_updates2x"} if recipe.method == "ride" else set()
+    without |= {"batchformer_mixed_only"} if recipe.module.streams == "mixed_only" else set()
     for arm in set(ARMS) - without:
         if fits(name, arm):
             with_arm(recipe, arm)

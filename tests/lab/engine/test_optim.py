@@ -54,7 +54,7 @@ def test_multistep_is_torchs(milestones: list[int], gamma: float) -> None:
     assert_schedule(config, 45, torchs)
 
 
-def test_the_released_schedule_by_hand() -> None:
+def test_a_schedule_one_epoch_ahead_by_hand() -> None:
     """591 epochs of 21 updates: from 0.5 in 37 epochs to 1, then a cosine; the last epoch is 0."""
     config = ScheduleConfig(kind="cosine", per="epoch", warmup=37, warmup_from=0.5, ahead=1)
 
@@ -92,10 +92,10 @@ def test_warmup_by_hand(config: ScheduleConfig, expected: list[float]) -> None:
 def test_pacos_released_warmup_by_hand() -> None:
     """The rate times (epoch + 1) / 10 while epoch <= 10, counted from 0: 1.1 in the eleventh."""
     options = {"kind": "multistep", "per": "epoch", "warmup": 9, "warmup_from": 0.1}
-    released = ScheduleConfig(**options, milestones=(320, 360), warmup_overshoot=1)  # type: ignore[arg-type]
+    released = ScheduleConfig(**options, milestones=(321, 361), warmup_overshoot=1)  # type: ignore[arg-type]
     rates = [lr_factor(released, epoch * 84 + 83, 400 * 84, 84) for epoch in range(400)]
     assert rates[:11] == pytest.approx([(epoch + 1) / 10 for epoch in range(11)])
-    assert rates[11:] == pytest.approx([1.0] * 309 + [0.1] * 40 + [0.01] * 40)
+    assert rates[11:] == pytest.approx([1.0] * 310 + [0.1] * 40 + [0.01] * 39)
     paper = ScheduleConfig(**options)  # type: ignore[arg-type]
     assert lr_factor(paper, 10 * 84, 400 * 84, 84) == 1.0
 

@@ -201,12 +201,12 @@ def test_every_other_difference_is_named(tmp_path: Path) -> None:
         refuse_other_configuration(tmp_path, other)
     words = str(refusal.value)
     for difference in (
-        "data.root was None, is /elsewhere",
-        "data.target was each, is photo",
+        "data.root was None, is '/elsewhere'",
+        "data.target was 'each', is 'photo'",
         "depth was None, is 3",
         "train.batch_size was 36, is 48",
         "train.updates was 10000, is 7",
-        "weights was timm, is ",
+        "weights was 'timm', is ''",
     ):
         assert difference in words
     assert words.count(" was ") == 6 and str(tmp_path) in words and "--runs" in words

@@ -286,6 +286,11 @@ def with_arm(recipe: Recipe, arm: str) -> Recipe:
         "train",
     )
     changed = ARMS[arm].change(recipe)
+    require(
+        arm == MAIN or not changed.module.enabled or changed != ARMS[MAIN].change(recipe),
+        f"{recipe.name} with these settings is trained so already: the arm {arm} would be {MAIN} "
+        "under another name; leave it out",
+    )
     require_training(changed.method, changed.module)
     _require_weights(recipe, arm)
     require(

@@ -185,7 +185,7 @@ def effective_changes(
     if not (trains_batchformer(before) or trains_batchformer(after)):
         idle |= OF_BATCHFORMER
     return [
-        f"{key} was {old}, is {new}"
+        f"{key} was {old!r}, is {new!r}"
         for key, (old, new) in changed_settings(before, after).items()
         if not {key, key.partition(".")[0]} & idle
     ]
