@@ -190,7 +190,8 @@ class BatchFormer(nn.Module):
         """Run the encoder in training and in eval; deterministic unless ``dropout`` is given.
 
         In eval there is no exchange: a single rank may look at its own samples. ``visible`` is as
-        in :meth:`forward`.
+        in :meth:`forward`. With ``return_weights`` the attention weights ``(layers, L, heads, N,
+        N)`` are returned too.
         """
         self._check_layout(x, visible)
         exchange = self.exchange and self.training

@@ -41,6 +41,10 @@ class Streams(NamedTuple):
 def duplicate(targets: T) -> T:
     """Repeat every row: N plain targets, then the same N for the mixed stream.
 
+    Rows are the first axis of a tensor or array ``(N, ...)``, and the entries of a list, which
+    holds one thing for each sample. Tuples, dicts and dataclasses are containers of such parts, and
+    are copied. Other values stay.
+
     >>> duplicate(torch.tensor([3, 7]))
     tensor([3, 7, 3, 7])
     >>> duplicate({"names": ["a", "b"], "epoch": 4})
@@ -50,7 +54,12 @@ def duplicate(targets: T) -> T:
 
 
 def split(outputs: Any) -> Streams:
-    """Split a doubled batch into its plain and its mixed half.
+    """Split a doubled batch ``(2N, ...)`` into its plain and its mixed half, each ``(N, ...)``.
+
+    What counts as rows, and containers of them, are as in :func:`duplicate`.
+
+    Raises:
+        ValueError: the number of rows is odd, or the streams are not two halves of the rows.
 
     >>> split(torch.tensor([1, 2, 3, 4])).mixed
     tensor([3, 4])
@@ -102,7 +111,11 @@ def is_doubled(outputs: Any, targets: Any) -> bool:
 def match(outputs: Any, targets: T) -> T:
     """Targets for these outputs: doubled if the outputs hold two streams, else unchanged.
 
-    The same line works in training and validation: ``criterion(logits, match(logits, y))``.
+    The same line works in training and validation: ``criterion(logits, match(logits, y))``. What
+    counts as rows is as in :func:`duplicate`.
+
+    Raises:
+        ValueError: a part of the targets has neither as many rows as the outputs nor half as many.
 
     >>> y = torch.tensor([0, 1])
     >>> match(torch.zeros(4, 10), y), match(torch.zeros(2, 10), y)

@@ -247,6 +247,9 @@ def param_groups(
         weight_decay: of both groups; the optimizer's default if None.
         module_weight_decay: of BatchFormer's group, if it should differ.
 
+    Raises:
+        AttachError: the layer that BatchFormer stands before was replaced after ``attach``.
+
     >>> from batchformer import attach
     >>> model = attach(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 4)), verbose=False)
     >>> [(group["name"], group["lr"]) for group in param_groups(model, lr=0.5)]

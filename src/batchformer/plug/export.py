@@ -25,6 +25,9 @@ M = TypeVar("M", bound=nn.Module)
 def detach(model: M) -> M:
     """Remove BatchFormer: module objects, classes and keys are as before ``attach``.
 
+    Raises:
+        AttachError: nothing is attached to the model.
+
     >>> from batchformer import attach
     >>> model = attach(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 4)), verbose=False)
     >>> list(detach(model).state_dict())
