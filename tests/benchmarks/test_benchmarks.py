@@ -30,6 +30,7 @@ from batchformer.lab.bench.layer import LayerPair
 from batchformer.lab.bench.measure import BenchSettings
 from batchformer.lab.bench.step import EAGER, UpdateRunner
 from batchformer.lab.bench.table import Spread, Table, read_tables
+from batchformer.lab.data.sets.long_tailed_files import own_files
 from batchformer.lab.data.transforms import IMAGENET
 from batchformer.lab.engine.optim import Lars
 from batchformer.lab.models.build import build_model
@@ -39,6 +40,7 @@ from benchmarks import (
     few_images,
     frozen_features,
     image_features,
+    image_folders,
     lab_kernels,
     long_tail_features,
     loop,
@@ -184,6 +186,23 @@ def test_features_of_images(tmp_path: Path) -> None:
     x = Compose(steps)(Image.open(tmp_path / "test/1/0.png").convert("RGB"))
     network.fc = torch.nn.Identity()
     torch.testing.assert_close(found[5], network.eval()(x[None])[0], atol=5e-3, rtol=5e-3)
+
+
+def test_images_of_an_array_become_folders_of_classes(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    x = {part: rng.integers(0, 256, (3, 4, 5, 3), dtype=np.uint8) for part in ("train", "test")}
+    y = {"train": np.array([1, 0, 1]), "test": np.array([0, 0, 1])}
+    arrays = {f"{name}_{part}": a[part] for name, a in (("x", x), ("y", y)) for part in a}
+    np.savez(tmp_path / "images.npz", classes=np.array(["cat", "dog"]), **arrays)
+    image_folders.main([str(tmp_path / "images.npz"), str(tmp_path / "photos")])
+    data = own_files(tmp_path / "photos")
+    assert list(data.classes) == ["cat", "dog"]
+    for name, part in (("train", data.train), ("test", data.test)):
+        order = np.argsort(y[name], kind="stable")
+        assert part.labels.tolist() == y[name][order].tolist()
+        for path, row in zip(part.paths, order, strict=True):
+            image = np.array(Image.open(part.root / path))
+            np.testing.assert_array_equal(image, x[name][row])
 
 
 def test_contrast() -> None:
