@@ -61,22 +61,20 @@ class InfluenceSums:
     """Sums over batches of the gradients that losses of samples have on others of their batch.
 
     Args:
-        classes: K classes in P bins.
+        classes: K, how many.
         steps: for each sample, how many others are measured on their input images; 0: none.
     """
 
-    def __init__(self, classes: Classes, steps: int) -> None:
-        self.classes, self.bin_of_class, self.steps = classes, classes.bin_of_class, steps
-        self.bins = torch.zeros(classes.bins, classes.bins, dtype=torch.float64)
-        self.samples = torch.zeros(len(classes), dtype=torch.int64)
+    def __init__(self, classes: int, steps: int) -> None:
+        self.classes, self.steps = classes, steps
+        self.samples = torch.zeros(classes, dtype=torch.int64)
         names = ("abs", "l2", "images_abs", "images_l2")
-        self.sums = {name: torch.zeros(len(classes), dtype=torch.float64) for name in names}
+        self.sums = {name: torch.zeros(classes, dtype=torch.float64) for name in names}
 
     def add(self, seen: BatchInfluence, labels: Tensor, relations: Relations, x: Tensor) -> None:
         """Take in a batch of N > 1 images (N, ...) with labels (N,)."""
         labels, others = labels.cpu(), len(labels) - 1
-        self.bins += sums_between(seen.absolute, self.bin_of_class[labels], self.classes.bins)
-        self.samples += torch.bincount(labels, minlength=len(self.classes))
+        self.samples += torch.bincount(labels, minlength=self.classes)
         self._add("abs", without_self(seen.absolute).sum(1) / others, labels)
         self._add("l2", without_self(seen.length).sum(1) / others, labels)
         if self.steps:
@@ -86,7 +84,7 @@ class InfluenceSums:
 
     def _add(self, name: str, values: Tensor, labels: Tensor) -> None:
         values = values.detach().cpu().double()
-        self.sums[name] += torch.bincount(labels, values, minlength=len(self.classes))
+        self.sums[name] += torch.bincount(labels, values, minlength=self.classes)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Sums and means by the names of the record; NaN for a class that was not measured."""
@@ -95,11 +93,7 @@ class InfluenceSums:
             for name, total in self.sums.items()
             if self.steps or not name.startswith("images")
         }
-        return {
-            **measured,
-            "gradient_samples": self.samples.numpy(),
-            "gradient": self.bins.numpy().astype(np.float32),
-        }
+        return {**measured, "gradient_samples": self.samples.numpy()}
 
 
 def _with_count(sums: Tensor, count: int) -> Tensor:

@@ -130,7 +130,7 @@ def measure(
     features, confidence, predictions = [], [], []
     encoder = relations.encoder
     attention = AttentionSums(classes, encoder.heads) if encoder else None
-    gradients = InfluenceSums(classes, steps)
+    gradients = InfluenceSums(len(classes), steps)
     cuts = zip(torch.split(rows, size), torch.split(labels, size), strict=True)
     for x, (own, y) in zip(images.batches(rows, size), cuts, strict=True):
         plain = relations.features(x)

@@ -37,7 +37,6 @@ With BatchFormer also:
     gradient_untrained_abs (K,), gradient_untrained_l2 (K,): the same on pooled features before any
         training, with random weights and the loss of the end; untrained_correct () of the measured
         images that network has right; may be missing
-    gradient (P, P) sum over pairs of the mean absolute value of dL_i / df_j, i in the row
     batch_thumbnails (B, N, h, w, 3) uint8, or batch_captions (B, N) of samples that are no images,
         which have no cam_* either; batch_labels, batch_predictions (B, N)
     batch_attention (B, H, N, N) float16, rows attend; batch_gradient (B, N, N) float32, the mean

@@ -25,7 +25,7 @@ ADVICE = (
 
 
 class DivergedError(RuntimeError):
-    """A loss became NaN or infinite, or a score NaN; the last good checkpoint is kept."""
+    """A loss, weight or score became NaN or infinite; the last good checkpoint is kept."""
 
 
 class LossWindow:

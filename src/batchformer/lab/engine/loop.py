@@ -45,7 +45,8 @@ def training(
 
     Raises:
         Interrupted: a signal came; the state is saved.
-        DivergedError: a loss became NaN or infinite, or a score NaN; checkpoints are kept.
+        DivergedError: a loss or weight became NaN or infinite, or a score NaN; checkpoints are
+            kept.
     """
     run = _training(method, batches, evaluate, plan, request, draw_bar)
     with closing(run):
