@@ -71,7 +71,7 @@ def _write(tensor: Tensor, value: Tensor) -> None:
 
 
 def _same_values(now: Any, value: Tensor) -> bool:
-    """Whether nothing was written; of a tensor that cannot be compared, nobody knows."""
+    """Whether nothing was written; False for a tensor that cannot be compared."""
     if not isinstance(now, Tensor) or now.layout is not torch.strided or now.is_meta:
         return False
     return now.shape == value.shape and torch.equal(now, value)

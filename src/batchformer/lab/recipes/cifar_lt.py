@@ -214,8 +214,8 @@ def without_paco_loss(recipe: Recipe) -> Recipe:
     """Balanced Softmax on the centres' logits, seen through the query's view alone.
 
     BatchFormer then has the rate that the paper gives for Balanced Softmax, unless the base has
-    another rate than the recipes of PaCo. Batches are normalised whole: of a base that normalises
-    parts of them, set ``hyper.norm_parts`` to 1, so that nothing differs but the loss.
+    another rate than the recipes of PaCo. Batches are normalised whole. If the base
+    normalises parts of them, set its ``hyper.norm_parts`` to 1: then nothing differs but the loss.
     """
     changes: dict[str, Any] = {"method": "balanced_softmax"}
     if recipe.module.lr_factor == PACO_MODULE.lr_factor:
