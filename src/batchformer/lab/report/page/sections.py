@@ -31,15 +31,15 @@ def sections_of(group: RunGroup, prefix: str) -> list[Section]:
         try:
             found += _sections(name, group, prefix)
         except ValueError as error:
-            # One network whose outputs are NaN must not cost the page of all runs.
+            # One network whose outputs are NaN must not prevent the page of all runs.
             reason = f"Not shown: {error}. Do the arrays of one of these runs hold NaN?"
-            found.append(Section(name.capitalize(), "", reason))
+            found.append(Section(name.replace("_", " ").capitalize(), "", reason))
     speed = speed_section(group)
     return found if speed is None else [*found, speed]
 
 
 def _sections(name: str, group: RunGroup, prefix: str) -> list[Section]:
-    """One figure, or several by arm; none if no run has its numbers."""
+    """One figure, and after attention the explorer of batches; none if no run has the numbers."""
     if name in NETWORK_FIGURES:
         seen = network_sections(name, group, prefix)
         return [_naming_sub_runs(section, group) for section in seen]
@@ -74,7 +74,7 @@ def speed_section(group: RunGroup) -> Section | None:
 
 
 def sweep_section(found: SweepComparison, prefix: str) -> Section | None:
-    """A sweep's metric against its levels, where a run has finished."""
+    """A sweep's metric by level; None if no run has finished."""
     figure = sweep.make(found)
     return None if figure is None else section_of(figure, f"{prefix}-levels")
 
