@@ -50,7 +50,7 @@ from batchformer.plug.insertion import is_sharded
 class Evaluation:
     """What a task measures: scores by name, the headline first, and arrays for its figures.
 
-    At the end of a training it also has findings that are no scores, by the kind of their record,
+    At the end of a training it also has findings other than scores, by the kind of their record,
     and the training time in seconds, resumed parts included.
     """
 

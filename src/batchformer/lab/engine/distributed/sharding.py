@@ -58,7 +58,7 @@ def fsdp_runs_on_cpu() -> bool:
 
 
 def blocks(method: nn.Module, least: int) -> Iterator[nn.Module]:
-    """The outermost members of the network's sequences and lists that have `least` parameters."""
+    """Outermost members of the network's sequences and lists with at least `least` parameters."""
     network = getattr(method, "network", None)
     waiting = [network] if isinstance(network, nn.Module) else []
     containers = (nn.Sequential, nn.ModuleList)
