@@ -29,7 +29,7 @@ MIN_SECONDS_ON_GPU = 0.5
 
 @dataclass(frozen=True)
 class Case:
-    """A network of the library's, its batch, and where BatchFormer stands in it."""
+    """A network that the library builds, its batch, and where BatchFormer stands in it."""
 
     title: str
     name: str
@@ -39,7 +39,7 @@ class Case:
     places: tuple[str, ...] | None = None  # names of modules; None attaches before the classifier
 
     def build(self, attached: bool, device: torch.device) -> nn.Module:
-        """In training, on the device."""
+        """The model in training mode, on the device."""
         torch.manual_seed(0)
         model: nn.Module = build_model(self.name, self.classes).train()
         if attached:
@@ -95,7 +95,7 @@ def _measure_case(table: Table, settings: BenchSettings, case: Case, compiled: b
 def step(case: Case, attached: bool, device: torch.device, compiled: bool) -> Callable[[], None]:
     """One step of an ordinary loop, on the same random images each time."""
     model = case.build(attached, device)
-    # With torch's default, many small launches, compiled steps on a GPU would wait for the host.
+    # Torch's default makes many small launches: compiled steps on a GPU would wait for the host.
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, fused=True)
     shape = (case.batch, 3, case.side, case.side)
     x = torch.randn(shape, device=device).contiguous(memory_format=torch.channels_last)

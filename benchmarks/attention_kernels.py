@@ -104,8 +104,8 @@ def candidates(pair: LayerPair) -> dict[str, Work]:
 
 def _compiled(pair: LayerPair, kernels: bool) -> Work:
     def forward(x: Tensor) -> Tensor:
-        # The compiler asks for kernels only while it traces. It guards on what is read here, so
-        # that each answer has a graph of its own.
+        # The compiler asks for kernels only while it traces. It guards on `kernels`, which is read
+        # here, so that each value has a graph of its own.
         if kernels not in (True, False):
             raise AssertionError
         mixed: Tensor = pair.ours(x)

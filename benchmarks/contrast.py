@@ -46,7 +46,7 @@ from batchformer.nn.randomness import generator
 
 
 class GivenFeatures(nn.Module):
-    """A network without layers, with timm's contract: its images are features (N, C) already."""
+    """A network without layers, with timm's interface: its images are features (N, C) already."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -126,7 +126,7 @@ def cases(on_gpu: bool) -> list[Case]:
 
 
 def measure(settings: BenchSettings, chosen: Sequence[Case] | None = None) -> Table:
-    """Milliseconds and images a second, and what BatchFormer takes of a step."""
+    """Milliseconds and images a second, and BatchFormer's share of a step."""
     table = Table(
         "contrast",
         "A training step of MoCo-v3: two views, two encoders, backward, LARS, momentum",

@@ -1,8 +1,8 @@
-"""A small network on frozen features with few images a class: what of BatchFormer helps?
+"""A small network on frozen features with few images a class: which part of BatchFormer helps?
 
-It reads ``cub_gzsl.npz`` and ``caltech_features.npz`` (of ``image_features``) in the current
-folder. The hidden layer is trained, so that a second stream can change the features. Arms, seeds
-and tests are fixed in ``docs/preregistered.md``, row 9.
+It reads ``cub_gzsl.npz`` and ``caltech_features.npz``, which ``image_features`` writes, in the
+current folder. The hidden layer is trained, so that a second stream can change the features. Arms,
+seeds and tests are fixed in ``docs/preregistered.md``, row 9.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Source(NamedTuple):
 
 
 class Arm(NamedTuple):
-    """How one network is trained: with a second stream, or with one that differs."""
+    """How one network is trained: with a second stream, or with changes to its only stream."""
 
     second: Callable[[int], BatchFormer] | None = None
     dropout: float = 0.0  # of features, before they are normalised
@@ -61,7 +61,8 @@ ARMS = {
     "none; rows normalised, also at test": Arm(normalised=True),
     "none; labels smoothed by 0.1": Arm(smoothing=0.1),
 }
-#: Pairs of arms that are compared. The first is the primary test; Holm's correction takes the rest.
+#: Pairs of arms that are compared. The first is the primary test; Holm's correction is over the
+#: rest.
 CONTRASTS = (
     *((arm, "without") for arm in list(ARMS)[1:]),
     (BEST, 'attend="self"'),
@@ -137,7 +138,7 @@ def add_arms(
 
 
 def some_of_each(rows: Rows, count: int, seed: int) -> Rows:
-    """At most `count` rows of each class, drawn with this seed; those of fewer are among them."""
+    """At most `count` rows of each class, drawn with this seed; a larger `count` adds rows."""
     x, y = rows
     order = torch.randperm(len(y), generator=torch.Generator().manual_seed(seed))
     kept = torch.cat([order[y[order] == c][:count] for c in torch.unique(y)])
@@ -150,7 +151,7 @@ def percent(correct: Tensor) -> float:
 
 
 def right(train: Rows, test: Rows, arm: Arm, seed: int, rate: float, updates: int) -> Tensor:
-    """(M,) which test rows the network of one arm gets right, without its second stream."""
+    """Which test rows (M,) the network of one arm gets right, without its second stream."""
     x, y = train
     torch.manual_seed(seed)
     body = nn.Sequential(nn.Linear(x.shape[1], HIDDEN), nn.ReLU())

@@ -1,7 +1,7 @@
-"""A linear classifier on features that nothing trains: accuracy by the size of the features.
+"""A linear classifier on frozen features: accuracy by the size of the features.
 
-It reads ``cub_gzsl.npz`` in the current folder: real features of birds, of which the seen classes
-are trained and tested.
+It reads ``cub_gzsl.npz`` in the current folder: real features of birds. Training and test use the
+seen classes.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def read(data: Path) -> tuple[Rows, Rows]:
 
 
 def components(data: Path, channels: int) -> tuple[Rows, Rows]:
-    """The same for the first principal components, (M, channels)."""
+    """The same as :func:`read` for the first principal components, (M, channels)."""
     (x, y), (other, classes) = read(data)
     _, _, axes = torch.linalg.svd(x - x.mean(0), full_matrices=False)
     found, more = ((rows - x.mean(0)) @ axes[:channels].T for rows in (x, other))

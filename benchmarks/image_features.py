@@ -75,7 +75,7 @@ def read_images(root: Path) -> list[tuple[Iterable[Tensor], Tensor]]:
 
 @torch.inference_mode()
 def features(network: Any, images: Iterable[Tensor], size: int) -> Tensor:
-    """What the network's classifier would read, (M, C), for the centre of every image."""
+    """Features (M, C) of the centre of every image, as the network's classifier would read them."""
     network.eval()
     view = Compose((Resize(round(size * 8 / 7)), CentreCrop(size), IMAGENET))
     found, left = [], iter(images)

@@ -1,7 +1,7 @@
-"""A small network on frozen features of a long tail: what of BatchFormer helps?
+"""A small network on frozen features of a long tail: which part of BatchFormer helps?
 
-It reads ``caltech_features.npz`` and ``cifar_features.npz`` (of ``image_features``) in the current
-folder. Arms, seeds and tests are fixed in ``docs/preregistered.md``, row 10.
+It reads ``caltech_features.npz`` and ``cifar_features.npz`` in the current folder, which
+``image_features`` writes. Arms, seeds and tests are fixed in ``docs/preregistered.md``, row 10.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CROSS_ENTROPY = "none; cross-entropy"
 ARMS = {
     title: arm._replace(balanced=True) for title, arm in BALANCED_ARMS.items() if not arm.smoothing
 } | {CROSS_ENTROPY: Arm()}
-#: The first is the primary test; Holm's correction takes the rest.
+#: The first is the primary test; Holm's correction is over the rest.
 CONTRASTS = (
     *((arm, "without") for arm in list(ARMS)[1:]),
     (BEST, 'attend="self"'),
@@ -37,7 +37,7 @@ CONTRASTS = (
 
 
 def measure(settings: BenchSettings, sources: Sequence[Source] = SOURCES) -> Table:
-    """Accuracy in percent on all test rows and by shots, and differences of the first."""
+    """Accuracy in percent on all test rows and by shots, and differences on all test rows."""
     seeds = SEEDS[: settings.repeats]
     shots = ("many", "medium", "few")
     table = Table(

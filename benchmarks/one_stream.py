@@ -1,4 +1,4 @@
-"""Does dropout in the one stream that is there do what a second stream does?
+"""Does dropout in the only stream do what a second stream does?
 
 It reads the files of ``few_images`` and ``long_tail_features`` in the current folder. Arms, seeds
 and tests are fixed in ``docs/preregistered.md``, row 11.
@@ -25,7 +25,7 @@ ARMS = {
     "none; dropout 0.2 in the one stream": Arm(dropout=0.2),
     "none; dropout 0.5, rows normalised, also at test": Arm(dropout=0.5, normalised=True),
 }
-#: The first is the primary test; Holm's correction takes the rest.
+#: The first is the primary test; Holm's correction is over the rest.
 CONTRASTS = (
     (BEST, DROPOUT),
     *((arm, "without") for arm in list(ARMS)[1:]),

@@ -39,12 +39,13 @@ FAMILIES: tuple[tuple[str, str], ...] = (
     (r"memcpy|memset|copy|fill|catarray", "copies, casts and fills"),
 )
 REST = "the rest"
-#: What begins the backward pass, and what ends a step; in between, our convolution is a gradient.
+#: What begins the backward pass, and what ends a step. In between, our convolution computes a
+#: gradient.
 BACKWARD, LAST = re.compile(r"backward|gradient|wgrad|dgrad"), "optimizer"
 
 
 def measure(settings: BenchSettings) -> Table:
-    """Microseconds a step by family, with BatchFormer and without, and what the device idles."""
+    """Microseconds a step by family, with BatchFormer and without, and the device's idle time."""
     if not settings.on_gpu:
         raise RuntimeError(f"profile needs a CUDA device, and this is {settings.device}")
     table = Table(
@@ -74,7 +75,7 @@ def measure(settings: BenchSettings) -> Table:
 
 
 def profiled(runner: UpdateRunner, replays: int) -> list[Kernel]:
-    """The kernels of so many steps, their times divided by the number of steps."""
+    """The kernels of this many steps, their times divided by the number of steps."""
     from torch._C._autograd import DeviceType
     from torch.profiler import ProfilerActivity, profile
 
@@ -119,7 +120,7 @@ def family(name: str) -> str:
 
 
 def fill(table: Table, kernels: dict[str, dict[str, float]], steps: dict[str, float]) -> None:
-    """The rows: every family, what the device idles, and the step itself."""
+    """Add the rows: every family, the device's idle time, and the step itself."""
     kinds = [kind for _, kind in FAMILIES] + [REST]
     order = [*CONVOLUTION, *(kind for kind in kinds if kind not in CONVOLUTION)]
     parts = {

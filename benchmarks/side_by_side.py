@@ -1,4 +1,4 @@
-"""Several runs on one GPU, each on a stream of its own, against one after the other."""
+"""Several runs on one GPU, each on its own stream, compared with one after the other."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def compare(
     network: TimedNetwork = RESNET32,
     updates: int = UPDATES,
 ) -> Table:
-    """The same for any numbers of runs; on a CPU, where nothing is gained, updates are eager."""
+    """Time any numbers of runs; on a CPU, where nothing is gained, updates are eager."""
     train = TrainConfig(
         batch_size=size,
         updates=10**6,
@@ -98,7 +98,7 @@ def _advance(runs: Sequence[Training], updates: int, device: torch.device) -> No
 
 
 def _slice(run: Training, updates: int, request: StopRequest) -> Training:
-    """A slice of a run, which is trained as if it were the whole run."""
+    """Train a slice of a run as if it were the whole run."""
     for _ in range(updates):
         if request.signal_number:
             raise KeyboardInterrupt

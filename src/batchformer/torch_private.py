@@ -78,10 +78,10 @@ def constant_when_compiled(function: F) -> F:
 
 @constant_when_compiled
 def let_compiled_code_take(*kinds: type[Tensor]) -> None:
-    """While torch compiles a function, let its first call be with these kinds of tensors.
+    """Let ``torch.compile`` accept these kinds of tensors in the first call of a function.
 
-    Until torch 2.15 a check of that call refuses every subclass that it does not know, although
-    compiled code supports them (``_AnalyzeCustomOpInputOutputMode``).
+    Until torch 2.15, a check of that call (``_AnalyzeCustomOpInputOutputMode``) refuses every
+    subclass that it does not know, although compiled code supports them.
     """
     from torch._functorch._aot_autograd import runtime_wrappers  # late: it imports the compiler
 
@@ -94,8 +94,8 @@ def let_compiled_code_take(*kinds: type[Tensor]) -> None:
 def gradients_of(loss: Tensor, inputs: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
     """The gradients of a number with respect to these tensors; the graph is kept.
 
-    This is ``torch.autograd.grad``, which suspends a ``TorchFunctionMode``, except that the mode
-    stays active: a checkpoint runs a part of the model again inside this call, as it ran before.
+    ``torch.autograd.grad`` does the same, but suspends a ``TorchFunctionMode``. Here the mode stays
+    active, so a checkpoint that runs a part of the model again in this call runs it as before.
     """
     ones = torch.ones_like(loss)
     return graph._engine_run_backward(

@@ -165,7 +165,6 @@ def _simulated_relations(
         "attention": np.zeros((heads, size, size)),
         "attention_shots": np.zeros((heads, 3, 3)),
         "shot_pairs": np.zeros((3, 3)),
-        "gradient": np.zeros((size, size)),
     }
     made |= {f"attention_{name}": np.zeros((heads, 2)) for name in ("self", "same", "other")}
     totals = {name: np.zeros(classes) for name in ("abs", "l2")}
@@ -186,7 +185,6 @@ def _simulated_relations(
             member = np.eye(len(made[count]))[of]
             made[name] += member.T @ (weights * pairs) @ member
             made[count] += member.T @ pairs @ member
-        made["gradient"] += np.eye(size)[bins[y]].T @ moved @ np.eye(size)[bins[y]]
         for name, mask in (
             ("self", diagonal),
             ("same", same & ~diagonal),

@@ -33,7 +33,7 @@ OF_EVERY_RUN = {
 WITH_BATCHFORMER = {
     *("bin_of_class", "bin_pairs", "attention", "attention_self", "attention_same"),
     *("attention_other", "attention_shots", "shot_pairs", "gradient_abs", "gradient_l2"),
-    *("gradient_images_abs", "gradient_images_l2", "gradient_samples", "gradient"),
+    *("gradient_images_abs", "gradient_images_l2", "gradient_samples"),
     *("batch_thumbnails", "batch_labels", "batch_predictions", "batch_attention"),
     "batch_gradient",
 }

@@ -110,7 +110,7 @@ class BatchFormerCallback(Callback):  # type: ignore[misc]
             self._hooks.pop().remove()
 
     def _refuse_averages_before(self, trainer: Trainer) -> None:
-        """A copy of the plain network would pair its parameters with others, by position."""
+        """Refuse an earlier average: it pairs parameters with those of a plain copy by position."""
         for callback in trainer.callbacks[: trainer.callbacks.index(self)]:
             if AVERAGES & {kind.__name__ for kind in type(callback).__mro__}:
                 raise AttachError(

@@ -82,7 +82,7 @@ def parse_settings(kind: type[T], arguments: Sequence[str], command: str, recipe
     if asked:
         from batchformer.cli.help import short_help
 
-        with suppress(ValueError):  # settings that contradict one another: help for the recipe
+        with suppress(ValueError):  # contradictory settings: show the recipe's own help
             recipe = options.applied_to(recipe)  # type: ignore[attr-defined]
         print(short_help(options, recipe, command))
         raise SystemExit(0)

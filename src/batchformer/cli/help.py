@@ -18,7 +18,7 @@ from batchformer.lab.config.recipe import Recipe
 
 WIDTH = 100
 LEFT = 33  # columns of an option and its value; the words of a longer one begin on the next line
-CHOICES = 44  # characters of choices that stand before the words
+CHOICES = 44  # the longest list of choices, in characters, that stands before the words
 _SENTENCE_END = re.compile(r"(?<=[a-z)\]])\. ")
 
 
@@ -75,7 +75,7 @@ def _line(settings: Any, name: str, prefix: str, width: int) -> str:
         given = f"--{prefix}{option} {_shown(value)}"
         words = f"{choices}. {words}" if 0 < len(choices) <= CHOICES else words
     room = max(width - LEFT - 3, 20)
-    if len(words) > room:  # the first clause, if it is enough
+    if len(words) > room:  # the first clause alone may fit
         words = words.partition("; ")[0]
     words = textwrap.shorten(words, room, placeholder=" ...", break_on_hyphens=False)
     if len(given) <= LEFT:
@@ -85,7 +85,7 @@ def _line(settings: Any, name: str, prefix: str, width: int) -> str:
 
 
 def _of_one_method(words: str) -> str:
-    """Words without the methods that they begin with: help shows those of one method alone.
+    """Drop the names of methods that words begin with: help shows settings of one method alone.
 
     >>> _of_one_method("ldam, ride: margin of the rarest class"), _of_one_method("Off: baseline")
     ('Margin of the rarest class', 'Off: baseline')

@@ -82,13 +82,13 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _prepare_streams() -> None:
-    """Open what is closed, as for a service, and escape characters that cannot be encoded."""
+    """Open closed streams, as a service has them, and escape characters that cannot be encoded."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
             setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115
         elif isinstance(stream, io.TextIOWrapper):
-            with suppress(OSError):  # whatever started this process put a pipe in a file's place
+            with suppress(OSError):  # fails if the stream's file was replaced by a pipe
                 stream.reconfigure(errors="backslashreplace")
 
 
@@ -108,7 +108,7 @@ def _run(name: str, arguments: list[str]) -> None:
     except ModuleNotFoundError as error:
         _fail(f"This needs {error.name}: pip install 'batchformer[lab,report]'", 1)
     except BrokenPipeError:
-        # The reader of the pipe has closed it: write the rest, also what Python flushes, nowhere.
+        # The reader has closed the pipe: discard the rest, also what Python flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except Exception as error:
         if os.environ.get("BATCHFORMER_TRACEBACK") or (words := _in_words(error)) is None:

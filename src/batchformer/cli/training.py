@@ -53,7 +53,7 @@ NEXT = """
 Next, on your own images in photos/train/CLASS/*.jpg and photos/test/CLASS/*.jpg:
   batchformer compare my_folder --data.root photos --weights timm --optim.lr 0.005 --seeds 5
 or in your own training loop: README.md, "Use it"."""
-#: Said before them where a shell would not find the command, as after `make demo`.
+#: Printed before them if a shell would not find the command, as after `make demo`.
 ACTIVATE = """
 To call batchformer from your shell: source {activate}"""
 
@@ -63,7 +63,7 @@ def demo(arguments: list[str]) -> None:
     number = len(seeds_of(options.seeds))
     recipe = find_recipe("demo")
     settings = Settings.fields_of(recipe)
-    # Into a pipe goes one line for each finished run instead of its progress.
+    # In a pipe, each finished run prints one line instead of its progress.
     piped = not sys.stderr.isatty()
     quiet = options.quiet or piped
     given: dict[str, Any] = {"seeds": options.seeds, "runs": options.runs, "quiet": quiet}
@@ -156,7 +156,7 @@ def _device_here(options: ManyRuns) -> torch.device:
 def _say_others(folder: Path, shown: Iterable[Path], page: Path, against: str) -> None:
     """Print which other runs have finished in the folder of a recipe, and how to show all.
 
-    The page is of this command alone: p-values are corrected over what it asked for.
+    The page shows only runs of this command, as p-values are corrected over what it asked for.
     """
     others = {path.parent for path in folder.glob("*/seed*/result.json")} - set(shown)
     if not others or is_follower():
@@ -179,7 +179,7 @@ def _train_and_report(
     """Train runs in this process, or as jobs, and report them; diverged ones end with an error.
 
     Args:
-        trained: trains them in this process as it is iterated; the folder of each that finished.
+        trained: folders of the runs that finish; iterating it trains the runs in this process.
         report: takes the folders of all runs that have begun.
         ended: called with each folder of ``trained``.
     """
@@ -189,7 +189,7 @@ def _train_and_report(
     for folder in trained:
         ended(folder)
     report(_begun(runs))
-    # They are the unfinished ones: whatever else stops a run has ended the command by now.
+    # Unfinished runs have diverged: whatever else stops a run has ended the command by now.
     if diverged := [run.title for run in runs if not run.finished]:
         sys.stdout.flush()  # in a pipe, too, the tables come before the error
         raise UserError(_of_diverged(diverged, len(runs)))
@@ -275,7 +275,7 @@ def sweep(arguments: list[str]) -> None:
 
 
 def _refuse_varied(plan: Sweep, recipe: Recipe, base: Recipe) -> None:
-    """Refuse settings that a level sets itself: it would ignore them, or not be what it is called.
+    """Refuse settings that a level sets: it would ignore them, or no longer be what it is called.
 
     Args:
         recipe: the one that the sweep varies.

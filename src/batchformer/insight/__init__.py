@@ -1,4 +1,4 @@
-"""Who helps whom in a batch: measured on a trained network once, drawn later without it.
+"""Measure once who helps whom in a trained network's batches; draw it later without the network.
 
 For a model of your own, with BatchFormer attached, in three lines::
 

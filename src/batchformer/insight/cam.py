@@ -1,7 +1,8 @@
-"""Where a network looks for a class: Grad-CAM (Selvaraju et al., 2017) without BatchFormer.
+"""Grad-CAM (Selvaraju et al., 2017): which parts of an image speak for a class.
 
-The package `grad-cam` would bring OpenCV, scikit-learn and matplotlib for one weighted sum, and
-needs a module with one output where we have a function of images.
+The network is read without BatchFormer. The package `grad-cam` would bring OpenCV, scikit-learn and
+matplotlib for one weighted sum; it also needs a module with one output, where we have a function of
+images.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from torch import Tensor, nn
 from batchformer.plug.preserve import temporary_hooks
 
 Classify = Callable[[Tensor], Tensor]
-#: A name for the layer of the paper's code: the last stage of ResNet-32, but the third of four in
-#: the networks for ImageNet.
+#: ``released`` names the layer that the paper's code uses: the last stage of ResNet-32, but the
+#: third of four stages in the networks for ImageNet.
 RELEASED, RELEASED_LAYER = "released", "layer3"
 #: Names of the norm before attention in timm, torchvision and Hugging Face. After the last block
 #: only the class token is read, so other tokens have no gradient there.
@@ -28,7 +29,7 @@ MOST_PREFIX = 8  # class, distillation and register tokens that may stand before
 
 
 class NoMaps(ValueError):
-    """A network has no layer with maps, as one that begins by flattening its images."""
+    """The network has no layer with maps; for example, it begins by flattening its images."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,8 +46,8 @@ def grad_cam(
 ) -> Cam:
     """Heat maps for the given classes: ``relu(sum_k mean(dz / dA_k) A_k)`` over the channels k.
 
-    The network is in eval, so images do not change each other's logits. Maps of several layers, the
-    branches of experts, count as channels of one.
+    The network is in eval, so images do not change each other's logits. If several layers are read
+    (the branches of experts), their maps count as channels of one layer.
 
     Args:
         classify: images (M, ...) to logits (M, K), through the network.
@@ -81,7 +82,7 @@ def grad_cam(
 
 
 def normalised(weighed: Tensor) -> Tensor:
-    """Positive values of (M, a, b), divided by the largest of each image.
+    """Set negative values of (M, a, b) to 0, and divide by the largest value of each image.
 
     >>> normalised(torch.tensor([[[-1.0, 2.0], [4.0, 0.0]]]))
     tensor([[[0.0000, 0.5000],
@@ -129,7 +130,7 @@ def token_grid(length: int, size: Sequence[int]) -> tuple[int, tuple[int, int] |
         if not rows or patches % rows:
             continue
         columns = patches // rows
-        # Convolutions round sizes up, so their shapes agree only about. Patches are exact.
+        # Convolutions round sizes up, so their maps fit an image only roughly. Patches fit exactly.
         about = prefix == 0 and 0.8 < rows * width / (columns * height) < 1.25
         if about or (height % rows == 0 and height * columns == width * rows):
             return prefix, (rows, columns)
@@ -139,14 +140,14 @@ def token_grid(length: int, size: Sequence[int]) -> tuple[int, tuple[int, int] |
 def last_maps(network: nn.Module, run: Callable[[], Tensor], size: Sequence[int]) -> list[str]:
     """Names of the last layer with maps of more than one pixel, found in one plain pass.
 
-    Of a transformer of tokens it is the norm before its last attention. Several are named where
-    they are entries of one list and all read the same input: the branches of experts. ``run`` gives
-    the logits of some images, which are of this height and width.
+    In a transformer on tokens it is the norm before the last attention. Several layers are named
+    only if they are entries of one list and read the same input: the branches of experts. ``run``
+    computes the logits of some images, whose height and width are ``size``.
     """
     named = {name: module for name, module in network.named_modules() if name}
     with torch.no_grad(), _recorded_calls(named) as calls:
         rows = len(run())
-    # Some layers have parts of images along the axis of the samples.
+    # Leave out layers that have parts of images, not images, on their first axis.
     calls = [call for call in calls if call[-1].ndim > 2 and len(call[-1]) == rows]
     tokens: tuple[int, str] | None = None
     for place, (name, _, output) in enumerate(calls):
@@ -157,7 +158,7 @@ def last_maps(network: nn.Module, run: Callable[[], Tensor], size: Sequence[int]
     for place, (name, source, output) in reversed(list(enumerate(calls))):
         if tokens and place <= tokens[0]:
             break
-        # Queries, keys and values of several heads have four axes as well.
+        # Queries, keys and values of several heads have four axes too, but are no maps.
         inside = (block is not None and name.startswith(block)) or "attn" in name
         if not inside and output.ndim == 4 and math.prod(as_maps(output, size).shape[2:]) > 1:
             parent = _parent(name)

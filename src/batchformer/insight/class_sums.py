@@ -22,13 +22,13 @@ class AttentionSums:
     def __init__(self, classes: Classes, heads: int) -> None:
         self.classes, self.bin_of_class = classes, classes.bin_of_class
         self.sums: dict[str, Tensor] = {}
-        # A batch of no sample: zeros of every shape.
+        # An empty batch sets every sum to zeros of its shape.
         self.add(torch.zeros(heads, 0, 0), torch.zeros(0, dtype=torch.int64))
 
     def add(self, attention: Tensor, labels: Tensor, to_context: Tensor | None = None) -> None:
-        """Take in the weights (H, N, N) of a batch with labels (N,).
+        """Add the attention weights (H, N, N) of a batch with labels (N,).
 
-        ``to_context`` (H, N) is what its samples give to the rows of a context, if there is one.
+        ``to_context`` (H, N) is the attention that samples give to context rows, if there are any.
         """
         labels, samples = labels.cpu(), len(labels)
         bins, shots = self.bin_of_class[labels], self.classes.shot_of_class[labels]
@@ -51,32 +51,30 @@ class AttentionSums:
             self.sums[name] = self.sums[name] + value if name in self.sums else value
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """The sums by the names of the record."""
+        """The sums, under their names in :mod:`batchformer.insight.record`."""
         found = {name: total.numpy() for name, total in self.sums.items()}
         found["attention"] = found["attention"].astype(np.float32)
         return {"bin_of_class": self.bin_of_class.numpy(), **found}
 
 
 class InfluenceSums:
-    """Sums over batches of the gradients that losses of samples have on others of their batch.
+    """Sums over batches: gradients of samples' losses on the other samples of their batch.
 
     Args:
-        classes: K classes in P bins.
-        steps: for each sample, how many others are measured on their input images; 0: none.
+        classes: K, the number of classes.
+        steps: on how many other samples' input images each loss is measured; 0 for none.
     """
 
-    def __init__(self, classes: Classes, steps: int) -> None:
-        self.classes, self.bin_of_class, self.steps = classes, classes.bin_of_class, steps
-        self.bins = torch.zeros(classes.bins, classes.bins, dtype=torch.float64)
-        self.samples = torch.zeros(len(classes), dtype=torch.int64)
+    def __init__(self, classes: int, steps: int) -> None:
+        self.classes, self.steps = classes, steps
+        self.samples = torch.zeros(classes, dtype=torch.int64)
         names = ("abs", "l2", "images_abs", "images_l2")
-        self.sums = {name: torch.zeros(len(classes), dtype=torch.float64) for name in names}
+        self.sums = {name: torch.zeros(classes, dtype=torch.float64) for name in names}
 
     def add(self, seen: BatchInfluence, labels: Tensor, relations: Relations, x: Tensor) -> None:
-        """Take in a batch of N > 1 images (N, ...) with labels (N,)."""
+        """Add a batch of N > 1 images (N, ...) with labels (N,)."""
         labels, others = labels.cpu(), len(labels) - 1
-        self.bins += sums_between(seen.absolute, self.bin_of_class[labels], self.classes.bins)
-        self.samples += torch.bincount(labels, minlength=len(self.classes))
+        self.samples += torch.bincount(labels, minlength=self.classes)
         self._add("abs", without_self(seen.absolute).sum(1) / others, labels)
         self._add("l2", without_self(seen.length).sum(1) / others, labels)
         if self.steps:
@@ -86,20 +84,16 @@ class InfluenceSums:
 
     def _add(self, name: str, values: Tensor, labels: Tensor) -> None:
         values = values.detach().cpu().double()
-        self.sums[name] += torch.bincount(labels, values, minlength=len(self.classes))
+        self.sums[name] += torch.bincount(labels, values, minlength=self.classes)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Sums and means by the names of the record; NaN for a class that was not measured."""
+        """Means and sample counts, under their record names; NaN for a class not measured."""
         measured = {
             f"gradient_{name}": (total / self.samples).numpy()
             for name, total in self.sums.items()
             if self.steps or not name.startswith("images")
         }
-        return {
-            **measured,
-            "gradient_samples": self.samples.numpy(),
-            "gradient": self.bins.numpy().astype(np.float32),
-        }
+        return {**measured, "gradient_samples": self.samples.numpy()}
 
 
 def _with_count(sums: Tensor, count: int) -> Tensor:
@@ -134,7 +128,7 @@ def counts_between(group: Tensor, groups: int) -> Tensor:
 
 def without_self(values: Tensor) -> Tensor:
     """The values (..., N, N) as float64 on the CPU, with 0 on the diagonal."""
-    # On the CPU: exact sums, and no atomics that vary between runs.
+    # On the CPU sums are exact, and there are no atomics, whose results vary between runs.
     values = values.detach().cpu().double()
     return values * (1 - torch.eye(values.shape[-1], dtype=values.dtype))
 

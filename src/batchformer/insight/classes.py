@@ -47,7 +47,7 @@ class Classes:
 def bins_of(train_counts: Tensor, most: int = MOST_BINS) -> Tensor:
     """The bin of each class, (K,) int64: classes of similar training count, 0 the most frequent.
 
-    Bins differ by one class at most; classes of one count are ordered by label.
+    Bins differ by one class at most; classes of equal count are ordered by label.
 
     >>> bins_of(torch.tensor([5, 90, 20, 1]), most=2)
     tensor([1, 0, 0, 1])

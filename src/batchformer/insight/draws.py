@@ -8,12 +8,12 @@ from torch import Tensor
 from batchformer.insight.record import SHOTS
 from batchformer.nn.randomness import generator
 
-#: Each draw has its own generator, keyed by a negative number where training uses the step.
+#: Each draw has its own generator. Its key is negative, so it is never a step of training.
 MEASURED, PROJECTED, CAM, EXPLORED = -1, -2, -3, -4
 
 
 def balanced(labels: Tensor, most: int, draw: torch.Generator) -> Tensor:
-    """Rows (min(M, most),) in random order: one of each class, then another of each, ...
+    """Pick rows (min(M, most),): one of each class, then another of each, ... Shuffle them.
 
     ``labels`` is (M,).
     """
@@ -46,9 +46,10 @@ def like_training(
 ) -> Tensor:
     """Rows (B, N): batches whose classes are as frequent as among the training images.
 
-    An image is drawn in proportion to the training images of its class over its test images, and
-    not twice in a batch, so a class with few test images is rarer than in training. Classes
-    without a training image come last. If one batch holds all images, there is only that one.
+    The chance of an image is the number of training images of its class, divided by the number of
+    test images of its class. No image is drawn twice in a batch, so a class with few test images
+    is rarer than in training. Classes without a training image are drawn last. If one batch holds
+    all images, there is only that one.
     """
     labels, counts = labels.cpu(), train_counts.cpu().double()
     tested = torch.bincount(labels, minlength=len(counts)).double()

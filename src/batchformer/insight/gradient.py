@@ -30,8 +30,8 @@ class BatchInfluence:
     # (S, N, ...) for s = 1..S and each j, dL_i / df_j of the sample i that stands s places before
     # j in the batch, in cyclic order
     following: Tensor
-    # (H, N) share of its attention that i gives to the rows of a context; None where there is
-    # none. `attention` then covers only the samples, and its rows still sum to 1.
+    # (H, N) share of its attention that i gives to context rows; None without a context. With one,
+    # `attention` covers only the samples, and its rows still sum to 1.
     to_context: Tensor | None = None
 
 
@@ -97,7 +97,7 @@ def _numbers(relations: Relations, features: Tensor) -> int:
 
 
 def losses_of_rows(relations: Relations, logits: Tensor, labels: Tensor) -> Tensor:
-    """The loss of each row alone, (N,): a criterion may combine the rows of a batch."""
+    """Losses (N,), one row at a time: a criterion may combine the rows of a batch."""
     cuts = zip(torch.split(logits, 1), torch.split(labels, 1), strict=True)
     return torch.stack([relations.loss(row, label) for row, label in cuts])
 
@@ -105,10 +105,10 @@ def losses_of_rows(relations: Relations, logits: Tensor, labels: Tensor) -> Tens
 def on_images(
     relations: Relations, x: Tensor, following: Tensor, block: int = IMAGES
 ) -> tuple[Tensor, Tensor]:
-    """The same on input images: dL_i / dx_j = (df_j / dx_j)^T dL_i / df_j.
+    """Gradients of losses on input images: dL_i / dx_j = (df_j / dx_j)^T dL_i / df_j.
 
     In eval, images do not change each other's features. So one backward pass gives every image the
-    gradient of one other sample's loss, and S passes those of S.
+    gradient of one other sample's loss, and S passes give it those of S other samples.
 
     Args:
         x: (N, ...) images, of which ``block`` are taken at a time.

@@ -23,17 +23,17 @@ class LabelledImages(Protocol):
         """(M,) int64 on the CPU."""
 
     def batches(self, rows: Tensor, size: int) -> Iterator[Any]:
-        """What the network is called with, such as normalised images (N, channels, H, W), of these
-        rows on the device, N at a time."""
+        """Yield the network's inputs for these rows, on the device and ``size`` at a time, such as
+        normalised images (N, channels, H, W)."""
 
     def thumbnails(self, rows: Tensor, side: int) -> Tensor:
         """(n, h, w, 3) uint8 on the CPU, at most `side` high and wide."""
 
 
 def thumbnails(images: Tensor, side: int) -> Tensor:
-    """(n, h, w, 3) uint8 of images (n, 1 or 3, H, W) uint8, none enlarged.
+    """Thumbnails (n, h, w, 3) uint8 of images (n, 1 or 3, H, W) uint8.
 
-    Larger images are reduced by area interpolation.
+    Images larger than ``side`` are reduced by area interpolation; none is enlarged.
 
     >>> thumbnails(torch.zeros(2, 1, 100, 50, dtype=torch.uint8), side=10).shape
     torch.Size([2, 10, 5, 3])
@@ -47,9 +47,9 @@ def thumbnails(images: Tensor, side: int) -> Tensor:
 
 
 def stretched_thumbnails(images: Tensor, side: int) -> Tensor:
-    """The same of float images (n, channels, H, W), from their darkest to their brightest value.
+    """Thumbnails of float images (n, channels, H, W), stretched from darkest to brightest value.
 
-    Of two channels the first is shown, of more than three the first three.
+    With two channels only the first is shown, with more than three the first three.
 
     >>> stretched_thumbnails(torch.tensor([0.0, 2.0, 1.0, 4.0]).view(1, 4, 1, 1), side=9).tolist()
     [[[[0, 128, 64]]]]

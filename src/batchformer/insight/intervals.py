@@ -49,19 +49,19 @@ def summary(values: Sequence[float], within: tuple[float, float] | None = None) 
         return Summary(mean, sd, None, None, n, kept)
     half = float(statistics_library().t.ppf((1 + LEVEL) / 2, n - 1)) * sd / math.sqrt(n)
     least, most = within or (-math.inf, math.inf)
-    # Values beyond what should be possible still lie in their own interval.
+    # A mean outside these limits still lies in its own interval.
     low, high = min(max(mean - half, least), mean), max(min(mean + half, most), mean)
     return Summary(mean, sd, low, high, n, kept)
 
 
 def summary_of_known(values: Sequence[float], within: tuple[float, float]) -> Summary | None:
-    """The summary of the finite values; None where there is none."""
+    """The summary of the finite values; None if no value is finite."""
     known = [float(value) for value in values if math.isfinite(value)]
     return summary(known, within) if known else None
 
 
 def finite_values(values: Sequence[float], name: str) -> tuple[float, ...]:
-    """The values of seeds as a tuple."""
+    """The values of seeds as a tuple; ValueError if there are none, or one is not finite."""
     kept = tuple(map(float, values))
     if not kept:
         raise ValueError(f"{name} is empty: give one value per seed")
@@ -75,7 +75,7 @@ def finite_values(values: Sequence[float], name: str) -> tuple[float, ...]:
 
 
 def statistics_library() -> ModuleType:
-    """``scipy.stats``, or what to install."""
+    """Import ``scipy.stats``; if it is missing, the error says what to install."""
     with extra("lab"):
         from scipy import stats
     module: ModuleType = stats

@@ -20,7 +20,7 @@ from batchformer.insight.relations import Relations
 from batchformer.plug.preserve import preserve_state
 
 MEASURED, BATCH = 4096, 128  # images that are measured, at most, and samples of a batch
-#: Images of the projection, of Grad-CAM, and batches that can be explored, with their samples.
+#: Images in the projection, images for Grad-CAM, batches to explore, and samples in each of them.
 PROJECTED, CAM, EXPLORED, EXPLORED_SAMPLES = 2000, 48, 3, 64
 STEPS = 2  # other images of a batch on which the gradient of each loss is measured
 SIDE = 48  # pixels of a thumbnail, at most
@@ -52,14 +52,15 @@ def look(
 
     Args:
         network: the part that Grad-CAM looks into.
-        layer: for Grad-CAM, ``released`` for that of the paper's code; by default it is found. A
-            network without a layer with maps has no Grad-CAM.
-        measured: images, at most.
-        batch: samples of a batch, at most; batches are nearly equal.
-        steps: S, for each sample, how many others are measured on their input images; 0: none.
-        captions: a text for each sample that is no image: there are then no thumbnails and no
-            Grad-CAM.
-        tell: is called after each batch with the batches that are done and their total.
+        layer: the layer for Grad-CAM. ``released`` is that of the paper's code; by default it is
+            found. A network without a layer with maps has no Grad-CAM.
+        measured: the largest number of images to measure.
+        batch: the largest number of samples in a batch; batches are nearly equal in size.
+        steps: S, the number of other samples on whose input images each loss's gradient is
+            measured; 0 for none.
+        captions: a text for each sample, if samples are not images. There are then no thumbnails
+            and no Grad-CAM.
+        tell: is called after each batch with the number of batches done and their total.
 
     Returns:
         Arrays by the names of :mod:`batchformer.insight.record`.
@@ -88,7 +89,7 @@ def look(
 
 
 class CountedImages:
-    """The same images; ``tell`` is called after each of ``total`` batches was worked on."""
+    """Images that report progress: ``tell`` is called after work on each of ``total`` batches."""
 
     def __init__(self, images: LabelledImages, tell: Tell, total: int) -> None:
         self.classes, self.labels = images.classes, images.labels
@@ -130,7 +131,7 @@ def measure(
     features, confidence, predictions = [], [], []
     encoder = relations.encoder
     attention = AttentionSums(classes, encoder.heads) if encoder else None
-    gradients = InfluenceSums(classes, steps)
+    gradients = InfluenceSums(len(classes), steps)
     cuts = zip(torch.split(rows, size), torch.split(labels, size), strict=True)
     for x, (own, y) in zip(images.batches(rows, size), cuts, strict=True):
         plain = relations.features(x)
@@ -163,7 +164,7 @@ def measure(
 
 
 def _projection(features: Tensor, labels: Tensor, rows: Tensor) -> Arrays:
-    # In the order of the test set, which no seed changes.
+    # Restore the order of the test set: the seed must not change which images are chosen.
     order = rows.argsort()
     features, labels = features[order], labels[order]
     chosen = draws.balanced(labels, PROJECTED, draws.generator_of(draws.PROJECTED))
@@ -207,7 +208,7 @@ def _cam(
 def _explored(
     relations: Relations, images: LabelledImages, rows: Tensor, captions: Sequence[str] | None
 ) -> Arrays:
-    """All pairs of samples of the batches with these rows (B, N)."""
+    """Measure all pairs of samples in the batches with these rows (B, N)."""
     labels = images.labels[rows]
     seen: list[BatchInfluence] = []
     predictions: list[Tensor] = []
@@ -241,7 +242,7 @@ def batches_of(count: int, most: int) -> int:
 
 
 def nearly_equal(count: int, most: int) -> int:
-    """The size of batches, at most `most`, so that the last is not much smaller.
+    """A batch size, at most `most`, for which the last batch is not much smaller.
 
     Attention per pair depends on how many samples share it.
 

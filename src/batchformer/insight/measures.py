@@ -19,8 +19,9 @@ def reliability(
     Args:
         confidence: (M,) probability of the predicted class.
         correct: (M,) bool, whether it was the label.
-        shot: (M,) 0, 1 or 2, of the label.
-        bins: of equal width; a confidence on an edge is in the upper one, 1 in the last.
+        shot: (M,) the shot group of the label: 0, 1 or 2.
+        bins: their number. They have equal width; a confidence on an edge counts in the upper bin,
+            and 1 in the last.
 
     Returns:
         ``reliability_count``, ``reliability_confidence`` and ``reliability_correct``, (4, bins)
@@ -47,12 +48,12 @@ def reliability(
 def principal_axes(features: Tensor) -> tuple[Tensor, Tensor]:
     """Project features (S, C) on two principal axes: points (S, 2), shares of variance (2,).
 
-    The sign of an axis is that of its largest entry, so that the same features have one picture.
+    The largest entry of an axis is made positive, so that the same features give one picture.
     """
     centred = _as_float64(features)
     centred = centred - centred.mean(0)
     rows, channels = centred.shape
-    # The smaller of the two products of the features with themselves has the same spectrum.
+    # Both products of the features with themselves have the same spectrum; use the smaller one.
     if channels <= rows:
         variance, directions = torch.linalg.eigh(centred.T @ centred)
     else:
@@ -87,7 +88,7 @@ def separation_and_spread(
     means = sums / number[:, None]
     distance = (features - means[row]).norm(dim=1)
     width = torch.bincount(row, distance) / number
-    # Exact differences: near means would drown in the rounding of a product.
+    # Use exact differences: the rounding of a matrix product would hide small distances.
     between = torch.cdist(means, means, compute_mode="donot_use_mm_for_euclid_dist")
     nearest = between.fill_diagonal_(torch.inf).amin(1)
     counted = width > 0

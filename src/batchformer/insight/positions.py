@@ -24,7 +24,7 @@ from batchformer.plug.example import fit_batch
 from batchformer.plug.insertion import RECORD, Attachment, unwrap
 from batchformer.plug.preserve import preserve_state, temporary_hooks
 
-SHOWN, SIDE = 5, 96  # images in the figure, in each direction, and pixels of one
+SHOWN, SIDE = 5, 96  # most images down and across the figure, and most pixels of one
 ON_PAGE = 24  # images on a page
 
 
@@ -36,8 +36,8 @@ class PositionAttention:
         place: the module that BatchFormer stands before.
         weights: (heads, L, N, N), mean over layers: what image i, in the row, gives to image j at
             position l. Rows sum to one.
-        grid: (h, w) of the patches or pixels, in the order of rows; None if they form no such grid,
-            as the levels of a Deformable DETR.
+        grid: (h, w) of the patches or pixels, which come row by row; None if they form no such
+            grid, for example the several levels of a Deformable DETR.
         prefix: positions before the grid, such as the class token.
         images: (N, height, width, 3) uint8, small.
     """
@@ -51,8 +51,7 @@ class PositionAttention:
     def maps(self) -> Tensor:
         """What image i gives to image j at each patch, mean over heads: (N, N, h, w).
 
-        Over j they sum to one. A map is even if attention is the same everywhere; 1 / N at a patch
-        means that all images get the same there.
+        The values at a patch sum to one over j. Uniform attention gives 1 / N at every patch.
         """
         if self.grid is None:
             raise ValueError(
@@ -63,16 +62,16 @@ class PositionAttention:
         return patches.permute(1, 2, 0).reshape(*patches.shape[1:], *self.grid)
 
     def _darkest(self, shown: Tensor) -> float:
-        """The share that is drawn in full red: the largest of these, but at least four times 1 / N.
+        """The share that is drawn in full red: the largest shown, but at least four times 1 / N.
 
-        So an even attention leaves the images visible, and does not look like a strong one.
+        So uniform attention leaves the images visible and does not look strong.
         """
         return min(1.0, max(float(shown.max()), 4 / len(self.images)))
 
     def figure(self, path: str | Path) -> Path:
-        """Draw it: each row shows an image, then what it gives to the patches of each.
+        """Draw the maps: each row shows an image, then what it gives to the patches of each image.
 
-        The name of the file says the format, PNG if it has no suffix.
+        The suffix of the file sets the format; without a suffix it is PNG.
         """
         maps = self.maps()
         count = min(len(maps), SHOWN)
@@ -138,12 +137,12 @@ class PositionAttention:
 
 
 def look_at_positions(model: nn.Module, batch: Any) -> list[PositionAttention]:
-    """At each place, and at each position there, which images attend to which.
+    """Measure which images attend to which, at each place and at each position there.
 
     The model is left as it was. There is no dropout, and BatchNorm uses its running statistics.
 
     Args:
-        model: with BatchFormer attached, or called in its own code.
+        model: a model with BatchFormer attached, or one whose own code calls BatchFormer.
         batch: images ``(N, channels, H, W)``, or what the model is called with: a tuple of
             arguments, or a dict of keywords. Labels that the model does not take are left out.
 

@@ -7,8 +7,8 @@ images in shuffled batches, without dropout; in every batch a pair is two differ
 
 Of every run:
     classes (K,) names; train_counts (K,) training images; shot_of_class (K,) 0, 1 or 2
-    counts_of_loader () true if train_counts are not known, and are those of the measured samples;
-        otherwise missing
+    counts_of_loader () true if the training counts are unknown and train_counts counts the measured
+        samples instead; otherwise missing
     reliability_count, reliability_confidence, reliability_correct (4, 15): predictions by
         confidence, of all classes and of each shot group; sums, not means
     projection (S, 2) plain features on their two principal axes; projection_labels (S,);
@@ -23,23 +23,23 @@ Of every run:
 
 With BatchFormer also:
     bin_of_class (K,) from 0, the most frequent; bin_pairs (P, P) pairs counted
-    attention (H, P, P) sum over pairs of what a sample of the row gives to one of the column
+    attention (H, P, P) sum over pairs of the attention that a sample of the row's bin gives to one
+        of the column's bin
     attention_self (H, 2): sum of what samples give to themselves, and how many samples
     attention_same (H, 2), attention_other (H, 2): the same of pairs of one class, and of two
     attention_shots (H, 3, 3) sums, shot_pairs (3, 3) counts
     attention_context (H, 2): with class rows in the batch (module.context), sum of what samples
-        give to these rows, and how many samples; all other attention is what samples give to
-        samples, divided by its sum
+        give to these rows, and how many samples; all other attention arrays cover samples alone
+        and are scaled so that what a sample gives sums to 1
     gradient_abs (K,), gradient_l2 (K,): mean over a class's samples i, and over j != i, of the
         mean absolute value, or the length, of dL_i / df_j on pooled features
     gradient_images_abs (K,), gradient_images_l2 (K,): the same on input images; may be missing
     gradient_samples (K,) samples of each class that were measured
     gradient_untrained_abs (K,), gradient_untrained_l2 (K,): the same on pooled features before any
-        training, with random weights and the loss of the end; untrained_correct () of the measured
-        images that network has right; may be missing
-    gradient (P, P) sum over pairs of the mean absolute value of dL_i / df_j, i in the row
-    batch_thumbnails (B, N, h, w, 3) uint8, or batch_captions (B, N) of samples that are no images,
-        which have no cam_* either; batch_labels, batch_predictions (B, N)
+        training, with random weights and the loss of the last epoch; untrained_correct (), how many
+        of the measured images that network classifies correctly; may be missing
+    batch_thumbnails (B, N, h, w, 3) uint8, or batch_captions (B, N) if samples are not images, in
+        which case there is no cam_* either; batch_labels, batch_predictions (B, N)
     batch_attention (B, H, N, N) float16, rows attend; batch_gradient (B, N, N) float32, the mean
         absolute value of dL_i / df_j, i in the row, 0 on the diagonal
 """

@@ -1,4 +1,4 @@
-"""What a trained method lets one look at: features, the encoder over samples, the classifier."""
+"""The parts of a trained method to look at: features, encoder over samples, classifier."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class Relations:
     # N samples, such as images (N, ...), to pooled features (N, C), or (N, E, C) of E experts
     features: Callable[[Any], Tensor]
     classify: Callable[[Tensor], Tensor]  # features to logits (N, K)
-    # Of logits (N, K) and labels (N,), a scalar: the mean over rows
+    # Logits (N, K) and labels (N,) to a scalar, the mean over rows
     loss: Callable[[Tensor, Tensor], Tensor]
     encoder: BatchFormer | None = None  # None for a baseline
     mixed_only: bool = False  # whether the classifier was trained on mixed features alone
-    # (S, ...) further rows that samples attend to in every batch, such as means of classes; None:
-    # the samples are all there is
+    # (S, ...) further rows that samples attend to in every batch, such as means of classes; None if
+    # samples attend only to samples
     context: Tensor | None = None
 
     def mix(self, features: Tensor) -> tuple[Tensor, Tensor]:
@@ -80,7 +80,7 @@ class Relations:
         return logits if self.mixed_only else (logits + self.classify(plain)) / 2
 
     def _with_context(self, x: Tensor, axis: int) -> Tensor:
-        """The rows of the context after the samples, which are on this axis."""
+        """Append the context rows to the samples, along this axis."""
         if self.context is None:
             return x
         rows = self.context.to(x.dtype).expand(*x.shape[:axis], *self.context.shape)
@@ -95,7 +95,7 @@ class Relations:
         """The axis of the channels in features (N, ...), whatever axis the encoder has N on."""
         encoder = self._encoder()
         given = encoder.channel_axis
-        # By default as for the encoder itself: the last, but the second of images.
+        # The encoder's own default: the last axis, but the second for images.
         given = (1 if axes > 3 else -1) if given is None else given
         order = list(range(axes))
         order.insert(0, order.pop(encoder.batch_axis))
@@ -105,7 +105,7 @@ class Relations:
 def one_row(x: Tensor, rows: Tensor, w: EncoderWeights, *, heads: int, attend: Attend) -> Tensor:
     """Row ``rows[p]`` of the output of a layer for batch p, without dropout.
 
-    It is the last layer, and one row of it is used: the other samples are keys and values only.
+    Only one row of the last layer is used, so the other samples are keys and values only.
     ``x`` is (P, N, C), ``rows`` (P,), and the result (P, C).
     """
     batches, samples, channels = x.shape

@@ -45,7 +45,7 @@ class Samples:
 def call(model: nn.Module, inputs: Inputs, keyword: str | None = None) -> Any:
     """The model's outputs; inputs by name are keyword arguments.
 
-    They are copies, so that a model that normalises its input in place changes no sample.
+    Inputs are copied, so that a model that normalises its input in place changes no sample.
     """
     if isinstance(inputs, dict):
         return model(**{name: part.clone() for name, part in inputs.items()})
@@ -102,7 +102,7 @@ def collect(
 
 
 def _numbers_of_classes(labels: Any) -> Tensor:
-    """As int64; refuse targets of a regression, which a cast would make classes."""
+    """Labels as int64. Refuse regression targets, which a cast would turn into classes."""
     try:
         given = torch.as_tensor(labels).detach().cpu()
     except (TypeError, ValueError):  # names of classes
@@ -158,7 +158,7 @@ def _joined(parts: Sequence[Inputs], most: int) -> Inputs:
 
 
 def _cat(parts: Sequence[Tensor], padded: bool) -> Tensor:
-    """All rows; where a mask says which positions count, shorter batches are filled up with 0."""
+    """Concatenate all rows; with an attention mask, pad shorter batches with 0."""
     if len({part.shape[1:] for part in parts}) > 1:
         if not padded or any(part.ndim != 2 for part in parts):
             raise ValueError(
@@ -171,7 +171,7 @@ def _cat(parts: Sequence[Tensor], padded: bool) -> Tensor:
 
 
 def _described(inputs: Inputs, count: int, columns: Sequence[str] | None) -> list[str]:
-    """Words for samples without captions: values of a table, token ids, or their numbers."""
+    """Captions for samples without any: values of a table's row, token ids, or sample numbers."""
     if isinstance(inputs, dict):
         inputs = inputs.get("input_ids", next(iter(inputs.values())))
     if inputs.ndim != 2:
@@ -182,7 +182,7 @@ def _described(inputs: Inputs, count: int, columns: Sequence[str] | None) -> lis
 
 
 def table_captions(values: Tensor, columns: Sequence[str] | None = None) -> list[str]:
-    """For each row (M, F) of a table its values that are farthest from the mean of their column.
+    """For each row of a table (M, F), the values that are farthest from their column's mean.
 
     Distances are in standard deviations of the column; the farthest value comes first.
 

@@ -1,4 +1,4 @@
-"""look_at: what any classifier of a user does with its batch, for figures and a page."""
+"""look_at: measure how a user's model relates the samples of a batch, for figures and a page."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def look_at(
     Other samples are shown by their captions.
 
     Args:
-        model: a classifier; BatchFormer, if attached, stands before it.
+        model: a classifier. If BatchFormer is attached, it stands before the classification layer.
         loader: test samples, shuffled or not: (images, labels), (features, labels), or dicts of
             tensors with ``labels``, as Hugging Face gives them.
         classes: K names, or the names by number, as in Hugging Face's ``id2label``; by default
@@ -90,11 +90,11 @@ def look_at(
         columns: names of a table's columns, for these captions.
         train_counts: (K,) training samples of each class; by default the samples of the loader
             stand for them, and the page says so.
-        loss: of logits (N, K) and labels (N,), a scalar.
+        loss: a function of logits (N, K) and labels (N,) that returns a scalar.
         most: the largest number of samples to take from the loader.
         layer: the layer for Grad-CAM on images. ``released`` is that of the paper's code; by
             default it is the last layer with feature maps. If none is found, there is no Grad-CAM.
-        seed: of the order of samples in batches.
+        seed: the seed for the order of samples in batches.
     """
     a_model("look_at()", model)
     inner = unwrap(model)
@@ -150,12 +150,12 @@ def relations_of(
 ) -> Relations:
     """Find features, classifier and encoder of a model with one batch that it accepts.
 
-    A tensor is passed by the ``keyword``, if there is one.
+    If there is a ``keyword``, a tensor is passed as that argument.
 
     Raises:
         ValueError: it has no single classifier, BatchFormer stands elsewhere, or outputs are NaN.
     """
-    holder, record = find_record(model)  # which is inside, if the model was wrapped since
+    holder, record = find_record(model)  # a module inside, if the model was wrapped later
     named = dict(holder.named_modules())
     if record is None:
         batch = find_batch(model, example if keyword is None else {keyword: example})

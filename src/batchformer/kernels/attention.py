@@ -194,8 +194,9 @@ def softmax_dropout_backward_(
 
     Args:
         scores: ``(heads, rows, columns)`` of all rows. With ``weights_kept`` these are the weights
-            before dropout, which stay. Otherwise scores, overwritten by the weights after dropout.
-        gradient: of the weights after dropout, in the same layout; overwritten by
+            before dropout, left as they are. Otherwise they are scores, overwritten by the weights
+            after dropout.
+        gradient: gradient of the weights after dropout, in the same layout; overwritten by
             ``temperature`` times the gradient of the scores.
         log_sum: ``(heads, rows)`` of :func:`softmax_dropout_`.
         delta: ``(heads, rows)`` of :func:`output_times_gradient`.
@@ -241,7 +242,7 @@ ALIGNMENT = 8
 
 
 class SampleAttention(torch.autograd.Function):
-    """Queries, keys and values of all heads side by side, ``(N, 3 C)``, to ``(N, C)``."""
+    """Map queries, keys and values of all heads side by side, ``(N, 3 C)``, to ``(N, C)``."""
 
     @staticmethod
     def forward(ctx: Any, qkv: Tensor, heads: int, dropout: float, seeds: Tensor) -> Tensor:
@@ -261,7 +262,7 @@ class SampleAttention(torch.autograd.Function):
 def attend(qkv: Tensor, heads: int, dropout: float, seeds: Tensor) -> tuple[Tensor, ...]:
     """The forward pass: mixed values ``(N, C)`` and log2 of the sums of exp ``(heads, N)``.
 
-    If they are kept, also the weights before dropout ``(heads, N, N)``, and those after it.
+    Weights that are kept follow: ``(heads, N, N)`` before dropout and, if there is any, after it.
     """
     q, k, v = _split(qkv, heads)
     n, width = q.shape[1:]
@@ -365,6 +366,6 @@ def _scores(a: Tensor, b: Tensor, factor: float) -> Tensor:
 
 
 def empty_scores(heads: int, rows: int, n: int, like: Tensor) -> Tensor:
-    """Room for scores ``(heads, rows, n)`` of this type and on this device."""
+    """Uninitialised scores ``(heads, rows, n)`` with the type and on the device of ``like``."""
     aligned = -(-n // ALIGNMENT) * ALIGNMENT
     return like.new_empty(heads, rows, aligned)[..., :n]

@@ -1,7 +1,7 @@
 """Whether the Triton kernels can replace operations of torch.
 
-The answer is the first reason why not, in words, or None if there is none. In that case the caller
-runs the kernels; otherwise it runs the operations of torch.
+The answer is the first reason why they cannot, in words, or None if there is none. With None the
+caller runs the kernels; otherwise it runs the operations of torch.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Dropout as a function of (seed, row, column): the backward pass can draw the same mask again.
 
 One call of Philox gives 128 bits, sixteen for each of eight elements of a tile. A probability is
-therefore rounded to a multiple of 1/65536, and kept elements are scaled by exactly the inverse of
-what that leaves, so the expectation is unchanged.
+therefore rounded to a multiple of 1/65536, and kept elements are divided by exactly the rounded
+probability of being kept, so the expectation is unchanged.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def keep_tile(seed, group, column, threshold):
 
 
 def draw_seeds(count: int, device: torch.device) -> Tensor:
-    """Seeds from torch's generator of the device; a captured CUDA graph draws new ones."""
+    """Seeds from torch's generator of the device; replays of a CUDA graph draw new ones."""
     return torch.randint(2**62, (count,), device=device)
 
 

@@ -76,7 +76,7 @@ def _(gradient: Tensor, qkv: Tensor, *_: Any) -> Tensor:
 def _save(ctx: Any, inputs: tuple[Any, ...], output: Results) -> None:
     qkv, seeds, ctx.heads, ctx.dropout = inputs
     out, log_sum, scores, weights = output
-    ctx.set_materialize_grads(False)  # of the weights, which would be as large as they are
+    ctx.set_materialize_grads(False)  # zero gradients of the weights would be as large as these
     ctx.save_for_backward(qkv, out, log_sum, seeds, scores, weights)
 
 

@@ -1,4 +1,4 @@
-"""Refuse arguments that make no sense, each with what to use instead.
+"""Refuse arguments that make no sense; each error says what to use instead.
 
 Arguments are given by their names: ``whole_numbers("BatchFormer", 1, heads=heads)``.
 """
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 
 def whole_numbers(where: str, least: int | None, /, **given: Any) -> None:
-    """Refuse what is no whole number, or below the least; True and False count as none."""
+    """Refuse anything but whole numbers of at least ``least``; True and False are refused too."""
     wanted = "a whole number" + ("" if least is None else f" of at least {least}")
     for name, value in given.items():
         whole = isinstance(value, Integral) and not isinstance(value, bool)
@@ -22,7 +22,7 @@ def whole_numbers(where: str, least: int | None, /, **given: Any) -> None:
 
 
 def real_numbers(where: str, /, **given: Any) -> None:
-    """Refuse what is no finite number of at least 0; a tensor of one number is accepted."""
+    """Refuse anything but finite numbers of at least 0; a tensor of one number is accepted."""
     for name, value in given.items():
         number = isinstance(value, Real) and not isinstance(value, bool)
         number |= isinstance(value, Tensor) and value.numel() == 1
@@ -31,28 +31,28 @@ def real_numbers(where: str, /, **given: Any) -> None:
 
 
 def switches(where: str, /, **given: Any) -> None:
-    """Refuse what is neither true nor false: the text "no" would count as true."""
+    """Refuse values that equal neither True nor False: the text "no" would count as true."""
     for name, value in given.items():
         if value not in (True, False):
             raise ValueError(f"{where}: {name}={value!r}; use True or False.")
 
 
 def choices(where: str, allowed: tuple[str, ...], /, **given: Any) -> None:
-    """Refuse what is not one of the allowed words."""
+    """Refuse anything but the allowed words."""
     for name, value in given.items():
         if value not in allowed:
             raise ValueError(f"{where}: {name}={value!r}; use {' or '.join(map(repr, allowed))}.")
 
 
 def a_model(where: str, model: Any) -> None:
-    """Refuse what is no model: its class, its parameters, None."""
+    """Refuse what is not an ``nn.Module``, such as a model's class, its parameters or None."""
     if not isinstance(model, nn.Module):
         what = f"the class {model.__name__}" if isinstance(model, type) else type(model).__name__
         raise TypeError(f"{where}: the model must be an nn.Module, such as MyNet(), not {what}.")
 
 
 def an_optimizer(where: str, optimizer: Any) -> None:
-    """Refuse what is neither None nor has parameter groups."""
+    """Refuse anything but None and objects with parameter groups."""
     if optimizer is not None and not hasattr(optimizer, "param_groups"):
         raise ValueError(
             f"{where}: optimizer= must be a torch optimizer, such as torch.optim.SGD(...), not "

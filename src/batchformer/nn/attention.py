@@ -22,14 +22,14 @@ Attend = Literal["batch", "self"]
 Path = Literal["explicit", "fused", "blockwise", "triton"]
 
 
-#: Dropout of attention weights ``(L, heads, rows, N)``, whose first row is ``first_row=``.
+#: Drops attention weights ``(L, heads, rows, N)``; their first row has the number ``first_row=``.
 Drop = Callable[..., Tensor]
 
-#: The most bytes of attention weights (all heads and positions, float32) of the explicit path.
+#: The most bytes of attention weights (all heads and positions, float32) on the explicit path.
 EXPLICIT_BUDGET = 256 * 2**20
 #: The same on a GPU, where other paths are faster beyond it: in float32 and in half precision.
 EXPLICIT_BUDGET_CUDA, EXPLICIT_BUDGET_HALF = 32 * 2**20, 8 * 2**20
-#: With fewer samples the number of launches decides in half precision: the fused path has fewer.
+#: With fewer samples in half precision, the number of launches decides; the fused path has fewer.
 EXPLICIT_SAMPLES_HALF = 64
 #: Bytes of one block of weights on the blockwise path.
 BLOCK_BUDGET = 64 * 2**20
@@ -126,7 +126,7 @@ def attention(
     if path == "triton":
         return _triton(qkv.view(length, n, -1), heads, dropout).view(shape)
     if path == "explicit" and length == 1 and visible is None:
-        # Three axes: a product of four costs the host three times as much.
+        # Three axes, because a product over four costs the host three times as much.
         q, k, v = qkv.view(n, 3, heads, width).permute(1, 2, 0, 3).unbind()
         mixed, _ = inspectable_attention(q, k, v, dropout=dropout, attend=attend)
         return mixed.transpose(0, 1).reshape(shape)
@@ -207,7 +207,7 @@ def blockwise_attention(
 
 
 def _kernels_work(x: Tensor) -> bool:
-    """Whether the kernels of attention can run on x, or stand as an operator in compiled code."""
+    """Whether the attention kernels can run on x, or be used as an operator in compiled code."""
     if not torch.compiler.is_compiling():
         return unsupported_reason(x) is None
     return operators_work(x.device)

@@ -146,10 +146,10 @@ def encoder_layer(
 
     Args:
         x: ``(L, N, C)``: the N samples attend to one another, separately at each of L positions.
-            ``(N, C)`` is a single position, without ``return_weights``, ``rows`` and ``visible``.
+            ``(N, C)`` is a single position; not with ``return_weights``, ``rows`` or ``visible``.
         w: the weights, or the steps themselves.
         rows: if given, attend to the M samples of all ranks, with dropout keyed by ``rows.seed``.
-        number: of this layer, a key of that dropout.
+        number: the number of this layer, one of the keys of that dropout.
         visible: ``(N,)`` or ``(L, N)`` bool, the samples that others may attend to, as in
             :func:`~batchformer.nn.attention.attention`; not with ``rows``.
 
@@ -157,7 +157,7 @@ def encoder_layer(
         The shape of x, and the attention weights ``(L, heads, N, N or M)`` or None.
     """
     step = LayerSteps.of(w) if isinstance(w, EncoderWeights) else w
-    # A product of (L N, C) costs the host half of what one of (L, N, C) does.
+    # A matrix product of (L N, C) costs the host half as much as one of (L, N, C).
     flat = x.flatten(0, 1) if x.ndim == 3 and rows is None else x
     qkv = step.in_proj(flat)
     qkv = qkv if flat is x else qkv.reshape(*x.shape[:2], -1)
@@ -301,7 +301,7 @@ def encode(
     channels: the samples that others may attend to, at each position. At a position where no sample
     is visible, all are.
     """
-    # Views of (N, C) cost the host as much as operations.
+    # For (N, C), views cost the host as much as operations, so none are made.
     plain = rows is None and visible is None and not return_weights
     single = x.ndim == 2 and axes in ((0, -1), (0, 1)) and plain
     moved = x if single else x.movedim(axes, (-2, -1))
@@ -353,7 +353,7 @@ def layout(x: Tensor, width: int, batch_axis: int, channel_axis: int | None) -> 
     """The axes of the samples and of the channels of x.
 
     Raises:
-        ValueError: x does not have them, or not so many channels.
+        ValueError: x lacks one of these axes, or does not have ``width`` channels.
     """
     if not isinstance(x, Tensor):
         raise TypeError(

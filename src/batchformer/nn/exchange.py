@@ -24,7 +24,7 @@ from batchformer.torch_private import uncompiled
 
 
 def all_gather(x: Tensor, ranks: int, group: Any = None) -> list[Tensor]:
-    """The tensor of each of ``ranks`` ranks, in their order."""
+    """The tensors x of all ``ranks`` ranks, in the order of the ranks."""
     found = [torch.empty_like(x) for _ in range(ranks)]
     dist.all_gather(found, x, group=group)
     return found
@@ -48,7 +48,7 @@ def all_reduce_max_(x: Tensor, group: Any = None) -> None:
 
 
 def broadcast_(x: Tensor, group: Any = None) -> None:
-    """Replace x by that of rank 0."""
+    """Replace x by the tensor of rank 0."""
     dist.broadcast(x, src=0, group=group)
 
 
@@ -214,7 +214,7 @@ def _has_reduce_scatter(x: Tensor, group: Any = None) -> bool:
 
 
 def _summed_own_rows(x: Tensor, counts: Sequence[int], group: Any = None) -> Tensor:
-    """The sum over ranks of (M, ...), of which each rank keeps its own rows (N, ...)."""
+    """Sum (M, ...) over ranks and return this rank's own rows of the sum, (N, ...)."""
     if not _has_reduce_scatter(x, group):
         return summed(x, group)[rows_of_rank(counts, group)]
     parts = [_filled(part, max(counts)) for part in torch.split(x, list(counts))]
@@ -229,7 +229,7 @@ class AllRows(NamedTuple):
 
     counts: list[int]  # the number of rows on each rank
     own: slice  # this rank's rows among them
-    seed: Tensor  # of the step's dropout, the same on every rank: int64, 0-d, on the device
+    seed: Tensor  # seed of the step's dropout, equal on all ranks: int64, 0-d, on the device
     group: Any = None  # the process group of these ranks; None for all ranks
 
     @property
@@ -248,8 +248,8 @@ def agree_on_rows(
     The seed of rank 0 is used: a single process with that generator would draw the same one.
 
     Args:
-        rows: of this rank; may be 0.
-        positions: of each row; the same on every rank.
+        rows: the number of rows on this rank; may be 0.
+        positions: the number of positions in each row; the same on every rank.
         draw: whether a seed is needed. If not, the generator does not advance.
 
     Raises:
@@ -276,7 +276,7 @@ def agree_on_rows(
 #
 # A row's mask depends on its number among the rows of all ranks, not on the rank that computes it.
 # The bits come from a counter-based generator: the finaliser of SplitMix64 (Steele et al., 2014),
-# applied once for each coordinate. All is in operations of torch.
+# applied once for each coordinate. Only operations of torch are used.
 
 #: Where dropout acts in a layer.
 ON_WEIGHTS, AFTER_ATTENTION, IN_FEED_FORWARD, AFTER_FEED_FORWARD = range(4)
@@ -292,7 +292,7 @@ class KeyedDropout:
     """Dropout of one layer, for a block of the rows of all ranks."""
 
     probability: float  # of dropping an element; the others are scaled up, so the mean stays
-    seed: Tensor  # of the step, int64, 0-d
+    seed: Tensor  # seed of the step: int64, 0-d
     layer: int = 0  # number of the layer
     first_row: int = 0  # number of the first row among the rows of all ranks
 
@@ -303,7 +303,7 @@ class KeyedDropout:
 
         Args:
             place: one of the four above.
-            first_row: of x within the block.
+            first_row: number of the first row of x within the block.
             first_column: number of the first column of x.
         """
         if not self.probability:
@@ -343,7 +343,8 @@ def random_bits(
 
 def _next(state: Tensor, number: Tensor) -> Tensor:
     """The state after one more coordinate. Products wrap around, as intended."""
-    # ~number is -1 - number. Inductor computes (number + 1) * WEYL exactly, where it does not fit.
+    # ~number is -1 - number, so this adds (number + 1) * WEYL. Written in that form, Inductor would
+    # compute the product exactly, and that does not fit into 64 bits.
     x = state + ~number * -WEYL
     x = torch.bitwise_xor(x, _shifted(x, 30)) * FIRST
     x = torch.bitwise_xor(x, _shifted(x, 27)) * SECOND

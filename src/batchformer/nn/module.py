@@ -86,8 +86,8 @@ class BatchFormer(nn.Module):
         copy_layers: start all layers from the weights of the first, as ``nn.TransformerEncoder``
             and thereby the paper's released code do. They are trained separately.
         scale: the root mean square of mixed rows at the start: the initial weight of the last
-            normalisation. For fixed features that are much smaller than 1: one classifier cannot
-            fit rows of two sizes.
+            normalisation. Set it if the features are fixed and much smaller than 1, because one
+            classifier cannot fit rows of two sizes.
 
     >>> encoder = BatchFormer(8)
     >>> x = torch.randn(5, 8)
@@ -207,7 +207,7 @@ class BatchFormer(nn.Module):
         return_weights: bool = False,
         visible: Tensor | None = None,
     ) -> tuple[Tensor, list[Tensor]]:
-        # The forward of a stock layer, put in place of ours, takes other arguments.
+        # A user may put a stock layer in place of ours; its forward takes other arguments.
         stock = nn.TransformerEncoderLayer
         layers: list[Any] = [EncoderWeights.of(m) if type(m) is stock else m for m in self.layers]
         axes = self._axes(x)
@@ -285,7 +285,7 @@ def mix_second_half(x: Tensor, module: BatchFormer, visible: Tensor | None = Non
 
 
 def call_encoder(module: BatchFormer, x: Tensor, visible: Tensor | None) -> Tensor:
-    """The module on ``x``; a module of the user's own in place of ours takes ``x`` alone."""
+    """Call the module, with ``visible`` only if it is given: a user's own may take ``x`` alone."""
     mixed: Tensor = module(x) if visible is None else module(x, visible=visible)
     return mixed
 

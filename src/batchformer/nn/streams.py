@@ -167,7 +167,7 @@ def stream_loss(
             f"F.cross_entropy or nn.CrossEntropyLoss(), which {criterion!r} cannot be."
         )
     choices("stream_loss()", get_args(LossScale), loss_scale=loss_scale)
-    if not isinstance(mixed_weight, Tensor):  # whose value would have to be read from its device
+    if not isinstance(mixed_weight, Tensor):  # a tensor's value would be read from its device
         real_numbers("stream_loss()", mixed_weight=mixed_weight)
     group = None if isinstance(exchange, bool) else group_of(exchange)
     doubled = is_doubled(outputs, targets)
@@ -259,7 +259,7 @@ def map_leaves(
 
 
 def _parts(tree: Any) -> list[tuple[str, Any]] | None:
-    """What a container holds, with what is added to the path; None for a leaf."""
+    """The parts of a container, each with its suffix of the path; None for a leaf."""
     if isinstance(tree, Mapping):
         return [(f"[{key!r}]", tree[key]) for key in tree]
     if isinstance(tree, (tuple, list)):
@@ -278,7 +278,7 @@ def _repeated(rows: Any) -> Any:
 
 
 def _joined(outputs: Any) -> str | None:
-    """Advice if a part of the outputs knows that its rows are no two halves; else None."""
+    """Advice if rows of the outputs are known not to be two halves; else None."""
     if torch.compiler.is_compiling():  # there, outputs are ordinary tensors
         return None
     known = (getattr(part, "not_halves", None) for _, part in leaves(outputs))

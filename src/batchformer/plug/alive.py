@@ -89,7 +89,7 @@ def influence_as_it_is(model: nn.Module, batch: Batch, encoders: list[BatchForme
 def influence_of(seen: Pass, samples: int) -> float | None:
     """:func:`influence` in an observed pass; None if its outputs have no rows.
 
-    Of several outputs, the first in which samples have an influence on one another.
+    Of several outputs, the first in which samples influence one another counts.
     """
     axis = seen.calls[0][0].batch_axis
     outputs = [_joint(t, samples, axis) for t in seen.outputs if t.requires_grad]
@@ -146,7 +146,7 @@ def _loss(logits: Tensor) -> Tensor:
 
 
 def _change(logits: Tensor) -> Tensor:
-    """For one number per sample, or several that move together: the change of the output itself."""
+    """The output itself as the loss: for one number per sample, or several that move together."""
     return _wide(logits).mean()
 
 
@@ -196,7 +196,7 @@ def about_life(seen: Evidence, explained: bool) -> Finding | None:
         return Finding(ALIVE, seen.decayed is None, text, seen.decayed or "")
     if explained and seen.decayed is None:
         return Finding(ALIVE, None, f"{text}, as something failed before")
-    # No pass tells samples apart, though the features are not zero, as if everything was dropped.
+    # No pass tells samples apart, though the features are not zero, as they would be if dropped.
     alike = seen.depends is not None or (seen.alike and bool(seen.base.calls[0][1].any()))
     if alike and seen.decayed is None:
         return Finding(ALIVE, None, f"{text}, as all samples have the same features")

@@ -98,8 +98,8 @@ def attach(
     Args:
         model: any model; not yet wrapped in DDP, FSDP or ``torch.compile``.
         at: the submodule that BatchFormer is put before, or its name; by default the
-            classifier, which is found. A list inserts several: rows double at the first, and the
-            later ones act on the mixed half.
+            classifier, which ``attach`` finds. A list inserts several: rows double at the first,
+            and the later ones act on the mixed half.
         heads, layers, dropout, attend: passed on to :class:`BatchFormer`.
         dim: channels of the encoder, for features with very many: the ``bottleneck`` of
             :class:`BatchFormer`. By default those of the features, as in the paper.
@@ -114,7 +114,7 @@ def attach(
         share: use one module for all places of a list.
         scale: passed on to :class:`BatchFormer`; the root mean square of your features, if they are
             fixed and ``check`` finds them too small.
-        mask: the argument of the module at ``at`` that says where images are padded: no sample
+        mask: the argument of the module at ``at`` that says where images are padded; then no sample
             attends to the padding of another. ``"attention_mask"`` for DETR models of Hugging Face;
             in a name with "padding", True means padding. By default padding counts as features.
         batch_axis, channel_axis: the axes of the input of the place; found by default.
@@ -244,8 +244,8 @@ def param_groups(
     Args:
         lr: learning rate of the model.
         lr_factor: BatchFormer's learning rate as a multiple of ``lr``; the paper uses 0.1.
-        weight_decay: of both groups; the optimizer's default if None.
-        module_weight_decay: of BatchFormer's group, if it should differ.
+        weight_decay: that of both groups; the optimizer's default if None.
+        module_weight_decay: that of BatchFormer's group, if it should differ.
 
     Raises:
         AttachError: the layer that BatchFormer stands before was replaced after ``attach``.
@@ -294,7 +294,7 @@ def _add_to_optimizer(
         group = {"params": params, "lr": rate, "initial_lr": rate, "name": MODULE}
         optimizer.add_param_group(group)
         return
-    # Usually no optimizer was built yet, and to look through all objects takes a tenth of a second.
+    # Usually no optimizer was built yet, and looking through all objects takes a tenth of a second.
     built = {kind for kind in _subclasses(Optimizer) if hasattr(kind.step, BUILT_STEP)}
     if not built:
         return
@@ -386,7 +386,7 @@ def _refuse_inference_tensors(tensors: Iterable[tuple[str, Tensor]]) -> None:
 
 
 def _refuse_optimizer(optimizer: Optimizer | None) -> None:
-    """Refuse what is no optimizer, one without a rate, and one with a scheduler.
+    """Refuse what is not an optimizer, and one without a learning rate or with a scheduler.
 
     A scheduler would fail on a new group.
     """
@@ -437,10 +437,11 @@ def _build_encoders(
 
 @contextmanager
 def _seeded_from_rng_state(device: torch.device, number: int) -> Iterator[None]:
-    """Draw initial weights from a seed that is a hash of torch's random state, and restore it.
+    """Within the block, seed torch by a hash of its random state; restore that state at the end.
 
-    After the same ``torch.manual_seed``, a baseline and a model with BatchFormer then see the same
-    order and augmentation, and that seed still decides the encoder's weights.
+    Initial weights are drawn in it. After the same ``torch.manual_seed``, a baseline and a model
+    with BatchFormer then see the same order and augmentation, and that seed still decides the
+    encoder's weights.
     """
     state = bytes([*torch.get_rng_state().tolist(), *str(number).encode()])
     seed = int.from_bytes(hashlib.sha256(state).digest()[:8], "big") >> 1
@@ -449,7 +450,7 @@ def _seeded_from_rng_state(device: torch.device, number: int) -> Iterator[None]:
         yield
 
 
-#: An encoder with this many parameters, and half as many as the network, causes a warning.
+#: An encoder of this many parameters causes a warning if it is over half as large as the network.
 HEAVY = 50_000_000
 
 

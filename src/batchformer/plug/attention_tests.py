@@ -28,7 +28,7 @@ from batchformer.torch_private import gradients_of
 
 
 def observe_shifts(seen: Evidence) -> None:
-    """Which rows depend on the first sample: those that move when it is replaced.
+    """Find which rows depend on the first sample: those that move when it is replaced.
 
     If the model draws random numbers, several seeds are tried. If passes cannot be compared, or
     samples look alike, gradients are followed.
@@ -117,7 +117,7 @@ def dependence(experiment: Experiment, pick: Picker) -> Tensor | None:
             size = slope.detach().movedim(batch.axis, 0).flatten(1).abs().amax(1).double().cpu()
             reach |= size > FAINT * size.max()
         found.append(reach)
-    if sum(bool(reach.any()) for reach in found) < batch.rows:  # each sample has a row at least
+    if sum(bool(reach.any()) for reach in found) < batch.rows:  # each sample has at least one row
         return None
     return torch.stack(found)
 
@@ -156,7 +156,7 @@ def add_effect(seen: Evidence, before: Pass, after: Pass, sample: int = 0) -> No
 
 
 def look_elsewhere(seen: Evidence) -> None:
-    """Which mixed rows depend on another sample, by all other experiments."""
+    """Find by all other experiments which mixed rows depend on another sample."""
     if seen.comparable:
         seen.attending = seen.attending | _attending_otherwise(seen)
     if seen.depends is not None:
@@ -190,12 +190,12 @@ def _attending_otherwise(seen: Evidence) -> Tensor:
 
 
 def _reads_samples(seen: Evidence) -> bool:
-    """Whether the first encoder's batch axis is that of the samples: only the first differs."""
+    """Whether the first encoder's batch axis has the samples: only the replaced one differs."""
     if not seen.base.calls or not seen.after.calls:
         return False
     (encoder, x, _), (_, now, _) = seen.base.calls[0], seen.after.calls[0]
     if not (x - x.select(encoder.batch_axis, 0).unsqueeze(encoder.batch_axis)).any():
-        return False  # nothing of the samples arrives
+        return False  # all samples arrive with the same features
     if x.shape[encoder.batch_axis] != seen.samples or x.shape != now.shape:
         return False
     return not moved([flat(encoder, x)], [flat(encoder, now)])[1:].any()
@@ -203,7 +203,7 @@ def _reads_samples(seen: Evidence) -> bool:
 
 # ---- Does attention reach the whole batch? A batch larger than small groups of samples.
 
-#: Samples of the larger batch: the first size that takes next to no time.
+#: Samples of the larger batch: the first of ``MANY`` that takes next to no time, else ``LARGER``.
 MANY, LARGER = (64, 32), 8
 
 
@@ -293,7 +293,7 @@ def look_later(seen: Evidence) -> None:
 
 
 def look_at_places(seen: Evidence, places: dict[str, nn.Module]) -> None:
-    """If there are several places, whether the mixed rows change without each of them."""
+    """If there are several places, find one without which the mixed rows hardly change."""
     before = [t.detach().double() for t in seen.mixed_rows(seen.base)]
     for name, module in places.items() if len(places) > 1 else ():
         with left_out(module):
@@ -302,7 +302,7 @@ def look_at_places(seen: Evidence, places: dict[str, nn.Module]) -> None:
         size = max(
             float((a - b).norm() / (a - a.mean(0)).norm().clamp(min=1e-12)) for a, b in pairs
         )
-        if 0 < size < NEGLIGIBLE:  # at zero it belongs to another output, or has no gradient
+        if 0 < size < NEGLIGIBLE:  # at zero, it acts on another output or gets no gradient
             seen.idle = f"without {name} the mixed rows change by {size:.1g} of their spread"
 
 
@@ -363,7 +363,7 @@ def _do_samples_attend(seen: Evidence) -> tuple[bool | None, str, str]:
     if seen.negligible and seen.decayed is None:
         text = f"a sample moves other mixed rows by {seen.effect:.1g} of what it moves its own"
         if any(isinstance(module, WithBatchFormer) for module in seen.experiment.model.modules()):
-            # No constant then: the network itself gives little weight to what passes the place.
+            # attach adds no constant: the network itself gives the place little weight.
             return None, f"{text}: paths around the place outweigh it in this network", ""
         remedy = (
             "mixed rows are hardly mixed: leave out the small constant that the encoder's rows are "

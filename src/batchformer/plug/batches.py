@@ -60,14 +60,14 @@ def few_samples(model: nn.Module, example: Any, axis: int) -> Batch:
             f"taken apart. Check the part that computes the logits, with that part's inputs: "
             f"check(model.head, features)."
         ) from error
-    # If the first argument alone is accepted, and is a tuple or dict, paths are others.
+    # If only the first argument was kept, and it is a tuple or dict, its parts have other paths.
     if few.kwargs or any(part is few.args[0] for part in fitted.args[:1]):
         fitted = fitted._replace(samples=few.samples)
     return _half_resolution(model, fitted)
 
 
 def _without_tables(model: nn.Module, batch: Batch) -> Batch:
-    """The batch, knowing which of its tensors only happen to have as many rows as it has samples.
+    """The batch, with tables told apart: tensors that only happen to have as many rows as samples.
 
     The model accepts such a table (prototypes, an adjacency matrix) whole beside fewer samples, and
     its last rows act on the outputs. Those of an attention mask do not: models of Hugging Face read
@@ -89,7 +89,7 @@ def _without_tables(model: nn.Module, batch: Batch) -> Batch:
                 model.train(mode)
                 outputs = run_without_values(model, few, lambda few: few.run(model))
                 if any(batch.has_samples(path, part) for path, part in leaves(outputs)):
-                    return False  # what was left whole has outputs of its own
+                    return False  # what was left whole has rows in the outputs
         except Exception:
             return False
         return not _same_outputs(model, few, batch.head(rows))
@@ -209,7 +209,7 @@ def same_samples(batch: Batch) -> Tensor:
 
 
 def source_of(sample: int, samples: int) -> int:
-    """The sample two before: equal rows then reveal a reversed or shifted order.
+    """The sample to copy, two before: equal rows then reveal a reversed or shifted order.
 
     >>> source_of(0, 4), source_of(3, 4), source_of(0, 2)
     (2, 1, 1)

@@ -1,7 +1,7 @@
 """``check``: does BatchFormer act? Experiments on a model's outputs, in training and in eval.
 
 This file says which experiments run, and in which order. Each is in the file of its question, with
-the sentence that it leads to: ``attention_tests`` (do samples attend to each other?), with
+the sentence that reports it: ``attention_tests`` (do samples attend to each other?), with
 ``place_tests`` for each place of several; ``stream_tests`` (two streams, in order?);
 ``weight_tests`` (one shared classifier, and does every weight learn?); ``eval_tests`` (is eval the
 plain model?); ``alive`` (is the encoder still alive?).
@@ -268,10 +268,10 @@ def _guess(model: nn.Module, axis: int) -> Batch:
 def _with_gates_open(
     seen: Evidence, in_eval: place_tests.AttentionRecord, optimizer: Optimizer | None
 ) -> Evidence:
-    """The evidence once gates that start at zero are open, with a note on each, if it shows more.
+    """Open gates that start at zero, gather the evidence again, and return it if it shows more.
 
-    A gate must be a weight that training opens: it is not frozen, it is in the optimizer if there
-    is one, and it has a gradient while it is closed.
+    It then names each gate. A gate must be a weight that training opens: it is not frozen, it is in
+    the optimizer if there is one, and it has a gradient while it is closed.
     """
     if not seen.judged or (seen.attends and all(seen.receives_gradient)):
         return seen
@@ -385,7 +385,7 @@ def _membership(seen: Evidence, optimizer: Optimizer) -> Finding:
     total, inside = len(seen.own_weights), [p for _, p in seen.own_weights if id(p) in groups]
     text = f"{len(inside)} of {total} parameters"
     after = "build the optimizer after attach, e.g. from param_groups(model, lr)"
-    # None, of an optimizer that sets its rates by itself, is no rate of zero.
+    # A rate of None, in an optimizer that sets its rates by itself, is not zero.
     still = [groups[id(p)] for p in inside if groups[id(p)].get("lr") == 0]
     if len(inside) < total or not still:
         return Finding(MEMBER, len(inside) == total, text, f"{after}, or pass optimizer=")

@@ -122,7 +122,7 @@ class Trace:
 
 
 def output_tensors(outputs: Any) -> list[Tensor]:
-    """The tensors that a loss would use: those named ``logits``, else all of floats."""
+    """The tensors that a loss would use: the one named ``logits``, else all floating-point ones."""
     logits = outputs if isinstance(outputs, Tensor) else _parts_by_name(outputs).get("logits")
     parts = [logits] if isinstance(logits, Tensor) else [leaf for _, leaf in leaves(outputs)]
     return [t for t in parts if isinstance(t, Tensor) and t.ndim and t.is_floating_point()]
@@ -138,7 +138,7 @@ def without_auxiliary(outputs: Any) -> Any:
 
 
 def _parts_by_name(outputs: Any) -> dict[str, Any]:
-    """What a mapping, a named tuple or a dataclass holds; nothing of any other outputs."""
+    """The parts of a mapping, a named tuple or a dataclass; none for any other outputs."""
     if isinstance(outputs, Mapping):
         return {str(key): part for key, part in outputs.items()}
     names = getattr(outputs, "_fields", ())
@@ -181,7 +181,7 @@ def _traced_and_trained(model: nn.Module, batch: Batch) -> Trace:
 
 @contextmanager
 def with_graph(model: nn.Module) -> Iterator[None]:
-    """Eval, with gradients for all parameters: a frozen model would have no graph to follow."""
+    """Within the block, eval with gradients for all parameters: a frozen model has no graph."""
     with preserve_state(model), torch.enable_grad():
         model.eval()
         for parameter in model.parameters():
@@ -238,7 +238,7 @@ def _has_weight(module: nn.Module) -> bool:
 
 
 def _nearest(node: Any, produced: dict[Any, str]) -> tuple[list[str], list[Tensor]]:
-    """The nearest layers before ``node`` in the graph, and weights on the way that are in none."""
+    """The nearest layers before ``node`` in the graph, and weights on the way in no layer."""
     nearest: dict[str, None] = {}
     weights: list[Tensor] = []
     seen, waiting = set(), [node]
@@ -384,9 +384,9 @@ def resolve(model: nn.Module, at: At | None, record: Trace) -> list[str]:
 
 
 def _first_layer(name: str, modules: dict[str, nn.Module]) -> str:
-    """The first layer of a Sequential, which has its input; any other module's own name.
+    """The name of a Sequential's first layer, which has its input; any other module's own name.
 
-    A child of the Sequential would run as its last layer.
+    A Sequential would run a BatchFormer among its children as its last layer.
     """
     while isinstance(modules[name], nn.Sequential) and len(modules[name]):  # type: ignore[arg-type]
         name = f"{name}.{next(iter(getattr(modules[name], CHILDREN)))}"
@@ -455,7 +455,7 @@ def axes_of(call: Call, rows: int | None, width: int | None, record: Trace) -> t
     assert call.source is not None
     shape, samples = tuple(call.source.shape), record.rows
     if rows is None:
-        channels = channel_axis(call, record)  # as many of these as samples are no samples
+        channels = channel_axis(call, record)  # not taken for the samples, even if as many
         axes = (axis for axis in (0, 1) if width is not None or (axis - channels) % len(shape))
         rows = next((axis for axis in axes if shape[axis : axis + 1] == (samples,)), None)
     known = rows is not None and len(shape) >= 2 and -len(shape) <= rows < len(shape)

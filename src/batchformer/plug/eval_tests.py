@@ -36,14 +36,14 @@ class EvalPass(NamedTuple):
 
     finding: Finding  # whether eval is the plain model
     layout: Layout  # where the outputs have their rows
-    shapes: dict[str, InEval]  # of the outputs, by name
+    shapes: dict[str, InEval]  # the shapes of the outputs, by name
     attention: AttentionRecord  # what attends in eval
-    # Those of the batch, if norms had the statistics of the training passes
+    # The outputs for the batch, if norms had the statistics of the training passes
     outputs: list[Tensor] | None = None
 
 
 def run_in_eval(model: nn.Module, batch: Batch, encoders: list[BatchFormer]) -> EvalPass:
-    """Passes in eval of a model that mixes samples in its own code."""
+    """Run passes in eval of a model that mixes samples in its own code."""
     n, inside = batch.rows, parameter_ids(encoders)
     _require_gradients(model, inside)
     names: list[str] = []
@@ -60,12 +60,14 @@ def run_in_eval(model: nn.Module, batch: Batch, encoders: list[BatchFormer]) -> 
         now = as_rows(other, n, layout)
         return moved([rows[i] for i in judged], [now[i] for i in judged])
 
-    with in_eval(model), record_attention(model) as attention, torch.enable_grad():
+    with in_eval(model), torch.enable_grad():
         try:
             few = run(batch.head(1))
         except Exception:  # the model may squeeze the axis of one sample
             few = []
-        many, after = run(batch), run(replace_sample(batch, 0))
+        with record_attention(model) as attention:  # of one pass, to compare with one in training
+            many = run(batch)
+        after = run(replace_sample(batch, 0))
         layout = find_layout(few, many, (1, n))
         rows = as_rows(many, n, layout)
         judged = [i for i, t in enumerate(rows) if len(t) == n] or [0]
@@ -102,14 +104,10 @@ def _shapes(names: list[str], outputs: list[Tensor], layout: Layout) -> dict[str
 
 
 def run_attached_in_eval(model: nn.Module, batch: Batch) -> EvalPass:
-    """Passes in eval of an attached model, whose changed modules are compared with plain ones."""
-    with (
-        in_eval(model),
-        torch.no_grad(),
-        record_attention(model) as attention,
-        _own_forwards_compared(model) as differ,
-    ):
-        named = named_outputs(batch.run(model))
+    """Run passes in eval of an attached model, and compare its changed modules with plain ones."""
+    with in_eval(model), torch.no_grad(), _own_forwards_compared(model) as differ:
+        with record_attention(model) as attention:
+            named = named_outputs(batch.run(model))
         few = [tensor for _, tensor in named_outputs(batch.head(1).run(model))]
     names, many = [name for name, _ in named], [tensor for _, tensor in named]
     text = f"outputs of {', '.join(differ)} differ" if differ else "equal to the bit"
@@ -156,7 +154,7 @@ def _own_forwards_compared(model: nn.Module) -> Iterator[list[str]]:
 
 
 def about_eval(seen: Evidence, plain: EvalPass) -> Finding:
-    """The finding of the passes in eval, or what a comparison with training shows beyond it."""
+    """The finding of the passes in eval, or a failure that a comparison with training shows."""
     found = plain.finding
     if found.passed:
         found = _other_layers_in_eval(seen, plain) or found
@@ -174,7 +172,7 @@ def _depends_on_weights(seen: Evidence) -> Finding | None:
         outputs = output_tensors(batch.run(model))
         used = inside.keys() & reachable(outputs).keys()
         if not any(gradients(outputs, [p for _, p in seen.own_weights if id(p) in used])):
-            return None  # mixed rows may be computed and cut off
+            return None  # eval may compute mixed rows and drop them
     if used == inside.keys():
         return DEPENDS_ON_ENCODER
     name = next(name for key, name in inside.items() if key in used)

@@ -1,4 +1,4 @@
-"""What the training passes of ``check`` showed, as the tests of its questions share it."""
+"""What the training passes of ``check`` showed; the tests of its questions share it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from batchformer.nn.module import BatchFormer
 from batchformer.plug.batches import replaced_index
 from batchformer.plug.observe import Experiment, Pass, moved
 
-#: An effect below this is none. In new encoders it is 0.03 to 1.
+#: A smaller effect counts as none. In new encoders the effect is 0.03 to 1.
 NEGLIGIBLE = 1e-3
 
 
@@ -189,7 +189,7 @@ class Evidence:
 
     @property
     def noisy(self) -> bool:
-        """Passes draw random numbers."""
+        """Whether passes draw random numbers."""
         return self.base.noisy or self.after.noisy
 
     @property
@@ -205,11 +205,11 @@ class Evidence:
 
     @property
     def negligible(self) -> bool:
-        """Mixed rows depend on other samples by next to nothing."""
+        """Whether mixed rows depend on other samples by next to nothing."""
         return self.effect is not None and self.effect < NEGLIGIBLE and not self.control
 
     @property
     def attends(self) -> bool:
-        """All mixed rows depend on other samples, in every output; or it is the control."""
+        """Whether all mixed rows in every output depend on other samples, or it is the control."""
         apart = self.unreached or self.negligible or self.idle or "attend" in self.faults
         return self.control or (bool(self.attending[1:].all()) and not apart)

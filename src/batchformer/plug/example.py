@@ -38,8 +38,8 @@ class Batch(NamedTuple):
     kwargs: dict[str, Any]
     rows: int
     axis: int = 0
-    # The paths of the tensors that have samples, if known; then the lists of samples, and no other
-    # lists, are a SampleList
+    # The paths of the tensors that have samples, if known. If so, the lists of samples, and no
+    # other lists, are a SampleList
     samples: frozenset[str] | None = None
 
     def run(self, model: nn.Module) -> Any:

@@ -108,7 +108,7 @@ def export(model: nn.Module | Mapping[str, Any], example: Any = None) -> Any:
 
 
 def _without_graphs(model: nn.Module) -> dict[int, Any]:
-    """Copies for ``copy.deepcopy`` of tensors that modules keep from the last pass, by their id.
+    """A memo for ``copy.deepcopy``: copies of tensors that modules keep from the last pass, by id.
 
     Tensors with a graph, such as features that a model stores, cannot be copied by torch.
     """
@@ -117,7 +117,7 @@ def _without_graphs(model: nn.Module) -> dict[int, Any]:
     return {id(part): copy.deepcopy(part.detach()) for part in with_graph}
 
 
-#: The key of a weight that every encoder has; the group ends where the encoder's keys begin.
+#: The key of a weight that every encoder has; group 1 is the prefix of the encoder's keys.
 _IN_ENCODER = re.compile(rf"((?:.*\.)?{CHILD}\.)({COMPILED_MODULE}\.)?layers\.0\.self_attn\.")
 
 

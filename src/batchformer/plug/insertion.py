@@ -90,7 +90,7 @@ def _blank(mixins: tuple[Any, ...], own: Any) -> Any:
 
 
 def add_mixin(module: nn.Module, mixin: Any, **attributes: Any) -> None:
-    """Put ``mixin`` in front of the module's class, and give the module what it reads."""
+    """Put ``mixin`` in front of the module's class, and set the attributes that it reads."""
     module.__dict__.update(attributes)
     own: Any = type(module)
     if is_parametrized(module):
@@ -124,7 +124,7 @@ def _without(cls: Any, mixin: Any) -> Any:
 
 
 def _names(cls: Any) -> set[str]:
-    """What a generated class defines, without what Python adds to a class in use."""
+    """The names that a generated class defines, without what Python adds to a class in use."""
     return {name for name in cls.__dict__ if not name.startswith("__")} - {"_origin"}
 
 
@@ -153,7 +153,7 @@ class Place:
         owner: the module whose child ``batchformer`` acts here, in a tuple so that it is not
             registered a second time. The child is looked up in every pass, so a module that
             replaces it acts from then on.
-        marks: outputs are logits, marked as two streams
+        marks: whether outputs are logits, to be marked as two streams
             (:mod:`~batchformer.plug.two_stream_tensor`).
         stream: if several heads read the same tensor, their common stream; only ``double`` uses it.
         mask: which argument of the module says where there is only padding.
@@ -170,7 +170,7 @@ class Place:
         return encoder_of(self.owner[0])
 
     def __call__(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        """The features that the module reads instead of ``x``, beside these other arguments."""
+        """The features that the module reads instead of ``x``; other arguments may have a mask."""
         module = self.encoder
         if not module.training or self.role == "pass":
             return x
@@ -202,8 +202,9 @@ def encoder_of(owner: nn.Module) -> BatchFormer:
 class SharedStream:
     """The doubled features of a forward pass, kept until the last head has read them.
 
-    A pass may call some heads only, and the next one may read the same tensor of stored features.
-    So they are dropped once a gradient has gone through, or gradients are switched on or off.
+    A pass may call only some heads, and the next pass may read the same tensor of stored features.
+    So doubled features are dropped once a gradient has gone through them, and are computed anew
+    once gradients are switched on or off.
     """
 
     readers: int
@@ -344,7 +345,7 @@ def remove(model: nn.Module) -> None:
 def insert_all(
     calls: list[Call], modules: list[BatchFormer], streams: str, mask: str | None = None
 ) -> None:
-    """Put each encoder before the module of its call; the same input and encoder share a stream."""
+    """Put each encoder before its call's module; calls of one input and encoder share a stream."""
     masks = [None if mask is None else padding_mask(call, mask) for call in calls]
     pairs = [(id(call.source), id(module)) for call, module in zip(calls, modules, strict=True)]
     shared = {pair: SharedStream(pairs.count(pair)) for pair in pairs if pairs.count(pair) > 1}
@@ -352,7 +353,7 @@ def insert_all(
     role: Role = "double" if streams == "shared" else "mix_all"
     for call, module, pair, beside in zip(calls, modules, pairs, masks, strict=True):
         owner = owners.setdefault(id(module), call.module)
-        doubles = role == "double"  # other rows are no two streams
+        doubles = role == "double"  # rows that are only mixed are not two streams
         place = Place(role, (owner,), marks=doubles, stream=shared.get(pair), mask=beside)
         insert(call.module, place, module if owner is call.module else None)
 
@@ -403,10 +404,10 @@ class TrainingPass:
 def dry_run(
     model: nn.Module, batch: Batch, calls: list[Call], streams: str, record: Trace, strict: bool
 ) -> TrainingPass:
-    """Run one training pass: decide each place's role, count the rows, find the norms after.
+    """Run one training pass: decide each place's role, count rows, find the norms after places.
 
-    Where the user named the places, modules may need their side inputs doubled: if a place reads
-    any, or if a pass without it fails.
+    If the user named the places, side inputs of modules are doubled too, where a place reads any
+    or where a pass without doubling them fails.
 
     Args:
         strict: every output must double; otherwise one is enough (auxiliary outputs may stay).
@@ -444,7 +445,7 @@ def dry_run(
             f"training (a train() of its own keeps a frozen part so), and BatchFormer acts in "
             f"training alone. Choose places outside that part. {record.candidates(tried)}"
         )
-    for place in seen.later:  # a pass without values restores attributes, roles among them
+    for place in seen.later:  # set again: a pass without values restores attributes
         place.role = "mix_second_half"
     _split_streams(seen.inputs)
     if len(seen.encoded) > len(seen.inputs):
@@ -489,7 +490,7 @@ def _fails_alone(model: nn.Module, batch: Batch) -> bool:
 
 
 def _has_more_rows(shape: torch.Size, in_eval: torch.Size, samples: int, expected: int) -> bool:
-    """Whether an output's shape is that of eval except for one axis, that of the samples."""
+    """Whether an output has its shape of eval, but ``expected`` rows on the axis of samples."""
     return any(
         size == samples and (*in_eval[:axis], expected, *in_eval[axis + 1 :]) == tuple(shape)
         for axis, size in enumerate(in_eval)
@@ -589,7 +590,7 @@ class Attachment:
 
 
 def find_record(model: nn.Module) -> tuple[nn.Module, Attachment | None]:
-    """The module that ``attach`` was called on, and its record; the model and None if it was not.
+    """The module that was given to ``attach`` and its record; without these, the model and None.
 
     If the model was wrapped after ``attach`` (PEFT), it is a module inside.
     """

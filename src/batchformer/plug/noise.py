@@ -1,4 +1,4 @@
-"""Fix everything but attention that could move rows: dropout, batch statistics, random numbers."""
+"""Fix all that could move rows, except attention: dropout, batch statistics, random numbers."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def zero_matrices(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
     """Matrices that are all zeros, with their names, to be filled by :func:`gates_open`.
 
     A classifier that starts at zero gives the same outputs for all inputs. Encoders are left as
-    they are: zeros in them are no initialisation but the end of training.
+    they are: zeros in them are a result of training, not an initialisation.
     """
     inside = _inside_encoders(model)
     return [
@@ -205,7 +205,7 @@ def zero_matrices(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
     ]
 
 
-#: A weight that is nowhere larger is a gate that training opens: LayerScale starts at 1e-6 to 1e-3.
+#: A weight with no larger entry is a gate that training opens: LayerScale starts at 1e-6 to 1e-3.
 CLOSED = 1e-2
 
 

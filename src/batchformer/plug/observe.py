@@ -116,7 +116,7 @@ class Experiment:
             return self.run(batch, grad=grad, later=later)
 
     def run_recorded(self, index: list[int] | None = None) -> Pass:
-        """Run the batch, then these samples of it, and keep what the backbone computes."""
+        """Run the batch or, in a later pass, these samples; keep what the backbone computes."""
         if index is None:
             self.replay = Replay(self.model, self.batch.rows)
         with self.replay.recording() if self.replay is not None else nullcontext():
@@ -147,8 +147,8 @@ class Experiment:
             self.find_rows(base, self.batch.rows)
 
 
-#: The input of the encoders: the model's own features, features at unit scale, or these with the
-#: first sample's replaced by noise of the same scale or of ten times that.
+#: The input of the encoders: the model's own features; features at unit scale; or the latter with
+#: those of the first sample replaced by noise of the same scale or of ten times that.
 Features = Literal["own", "unit", "unit_and_noise", "unit_and_loud_noise"]
 LOUD = 10.0
 

@@ -40,7 +40,7 @@ class RowAxis(NamedTuple):
     streams: int | None = None  # the axis of the two streams, in outputs like (2, N, K)
 
 
-#: Of each output; None if its rows are not those of samples.
+#: The row axis of each output; None if its rows are not those of samples.
 Layout = list[RowAxis | None]
 
 
@@ -94,9 +94,9 @@ def training_layout(
     """The rows of outputs in training; empty if no output has any.
 
     Args:
-        names: of the outputs.
+        names: the names of the outputs.
         few, many: the outputs for both batch sizes.
-        in_eval: the outputs in eval for the first of them, by name.
+        in_eval: the shapes of the outputs in eval for the first of these sizes, by name.
     """
     if len(few) != len(many):
         return []

@@ -41,7 +41,7 @@ class AttentionCall(NamedTuple):
 
     @property
     def length(self) -> int:
-        """How much it reads: grows with the batch, unless samples are split into groups."""
+        """How many rows it reads; grows with the batch, unless samples are split into groups."""
         x = self.read
         if x is None or x.ndim < 2 or not x.numel():
             return 0
@@ -54,7 +54,7 @@ class AttentionCall(NamedTuple):
 class AttentionRecord:
     """What attends in a pass."""
 
-    # Of the modules of :data:`KINDS` that are not inside another one
+    # Calls of modules of :data:`KINDS`, except those inside another such module
     calls: list[AttentionCall] = field(default_factory=list)
     alone: int = 0  # softmaxes over an axis of length one
 
@@ -68,17 +68,18 @@ class _CountAlone(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func in (F.softmax, torch.softmax, Tensor.softmax) and args:
-            dim = args[1] if len(args) > 1 else kwargs.get("dim")
-            self.found.alone += isinstance(dim, int) and args[0].ndim and args[0].shape[dim] == 1
-        elif func is F.scaled_dot_product_attention and len(args) > 1:
-            self.found.alone += args[1].shape[-2] == 1
+        first, second, *_ = (*args, None, None)
+        if func in (F.softmax, torch.softmax, Tensor.softmax):
+            x, dim = kwargs.get("input", first), kwargs.get("dim", second)
+            self.found.alone += isinstance(dim, int) and x.ndim and x.shape[dim] == 1
+        elif func is F.scaled_dot_product_attention:
+            self.found.alone += kwargs.get("key", second).shape[-2] == 1
         return func(*args, **kwargs)
 
 
 @contextmanager
 def record_attention(model: nn.Module) -> Iterator[AttentionRecord]:
-    """Record what attends in the passes within it."""
+    """Within the block, record what attends in the passes."""
     found = AttentionRecord()
     every = [(name, m) for name, m in model.named_modules() if isinstance(m, KINDS)]
     inside = {id(part) for _, m in every for part in m.modules() if part is not m}
@@ -111,10 +112,10 @@ def places_of(now: AttentionRecord, in_eval: AttentionRecord) -> dict[str, nn.Mo
 
 @contextmanager
 def left_out(module: nn.Module) -> Iterator[None]:
-    """Within the block, a module returns what it reads."""
+    """Within the block, a module returns what it reads or, if that cannot be its output, zeros."""
 
     def skip(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
-        if isinstance(output, tuple):  # attention alone has the first tensor for its output
+        if isinstance(output, tuple):  # attention alone: its output is the first tensor
             return torch.zeros_like(output[0]), *output[1:]
         return args[0] if args and args[0].shape == output.shape else torch.zeros_like(output)
 
@@ -140,7 +141,7 @@ def place_in_groups(
     in_eval: AttentionRecord,
     samples: tuple[int, int],
 ) -> str | None:
-    """Which module attends over no more samples if the batch has more; None if there is none."""
+    """Which module attends over only a part of a larger batch, in words; None if none does."""
     places = places_of(now, in_eval)
     for call in now.calls:
         if call.name not in places:
@@ -155,7 +156,7 @@ def place_in_groups(
 
 
 def _mixes(call: AttentionCall) -> bool | None:
-    """Whether one position can change another, of features at unit scale; None if not known."""
+    """Whether one position can change another, with features at unit scale; None if not known."""
     x = call.read
     if x is None or x.ndim < 2:
         return None
@@ -176,7 +177,7 @@ def _moves_others(
     """Whether noise at one position moves the outputs at others.
 
     Args:
-        axis: that of the positions; None if every vector of the last axis is one.
+        axis: the axis of the positions; None if every vector on the last axis is a position.
     """
 
     def positions(x: Tensor) -> Tensor:

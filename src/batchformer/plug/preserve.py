@@ -71,7 +71,7 @@ def _write(tensor: Tensor, value: Tensor) -> None:
 
 
 def _same_values(now: Any, value: Tensor) -> bool:
-    """Whether nothing was written; of a tensor that cannot be compared, nobody knows."""
+    """Whether nothing was written; False for a tensor that cannot be compared."""
     if not isinstance(now, Tensor) or now.layout is not torch.strided or now.is_meta:
         return False
     return now.shape == value.shape and torch.equal(now, value)
@@ -81,9 +81,9 @@ class ModelState:
     """The buffers and attributes that a model has now, to be restored.
 
     Covers buffers, attributes, and what is inside an attribute that is a container or a tensor, but
-    no deeper change (a list in a dict). A new attribute stays if other objects may rely on it by
-    then: unless the class has a default for it. Modules of torch have no such attributes, and those
-    of wrappers such as FSDP initialise themselves in the first pass.
+    no deeper change (a list in a dict). A new attribute stays, because other objects may rely on it
+    by then, unless the class has a default for it. Modules of torch are left out: they have no such
+    attributes, except wrappers such as FSDP, which set theirs in the first pass.
 
     Args:
         objects: cover the plain objects among the modules' attributes as well.
@@ -109,7 +109,7 @@ class ModelState:
         """Restore all before a pass.
 
         A tensor that a pass has changed is replaced by a new one, because graphs of earlier passes
-        still use the old one. New numbers are counters and go, too.
+        still use the old one. New attributes that are numbers are counters, and are removed.
         """
         fresh: dict[int, Tensor] = {}
 
@@ -134,7 +134,7 @@ class ModelState:
     def _restore(
         self, tensor: Callable[[Any, Tensor, Tensor], Tensor], goes: Callable[[Any], bool]
     ) -> None:
-        """Args: the tensor to put in the place of another, and whether a new attribute goes."""
+        """Restore all: ``tensor`` gives a tensor to put back, ``goes`` says if a new value goes."""
         for module, name, key in self.places:
             buffers = getattr(module, BUFFERS)
             # A module may have replaced the buffer rather than written into it.
@@ -178,7 +178,7 @@ def _skip(now: dict[str, Any], before: dict[str, Any], steps: int) -> None:
 
 
 def _state_of(part: Any) -> dict[str, Any]:
-    """Its attributes, without a forward of its own, such as :mod:`~batchformer.plug.replay`'s."""
+    """A part's attributes, without a forward set on it, as :mod:`~batchformer.plug.replay` does."""
     left_out = {*_OF_EVERY_MODULE, "forward"}
     return {name: value for name, value in vars(part).items() if name not in left_out}
 
@@ -254,8 +254,8 @@ LARGE = 2**22
 def may_drop_values(model: nn.Module) -> bool:
     """Whether :func:`shapes_only` is worth trying: for a large model on the CPU.
 
-    Without values torch needs the compiler, whose import takes a second, unless torchvision, timm
-    or transformers have imported it.
+    Without values torch needs the compiler, whose import takes a second. So it must be loaded
+    already, as it is by torchvision, timm or transformers.
     """
     tensors = [*model.parameters(), *model.buffers()]
     ordinary = {type(tensor) for tensor in tensors} <= {Tensor, nn.Parameter}
@@ -366,7 +366,7 @@ def seed_device(device: torch.device, number: int) -> None:
     if device.type in ("cpu", "meta"):
         return
     module: Any = torch.get_device_module(device)
-    # manual_seed is for the current device of several. MPS has only one.
+    # manual_seed seeds the current one of several devices. MPS has only one.
     with module.device(device) if hasattr(module, "device") else nullcontext():
         module.manual_seed(number)
 

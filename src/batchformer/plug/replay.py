@@ -1,4 +1,4 @@
-"""Passes that reuse what the backbone has computed, so that more of them take no time.
+"""Passes that reuse what the backbone has computed, so that further ones take no time.
 
 ``check`` runs a batch, and the same with one sample replaced. Modules whose rows depend on nothing
 but their own samples are known from these two passes. In later passes over the same samples, in
@@ -49,7 +49,7 @@ def _versions(arguments: list[Any], output: Any) -> list[object]:
 
 
 def _tensors(output: Any) -> list[Tensor] | None:
-    """The tensors of an output that is one, or a tuple or list of them; else None."""
+    """The tensors of an output that is a tensor, or a tuple or list of tensors; else None."""
     parts = list(output) if type(output) in (tuple, list) else [output]
     found = [part for part in parts if part is not None]
     return found if found and all(isinstance(part, Tensor) for part in found) else None
@@ -97,7 +97,7 @@ class Replay:
 
             return hook
 
-        # Next to the module's own forward: after the user's hooks for inputs, before the others.
+        # Next to the module's own forward: after the user's pre-hooks and before the other hooks.
         handles = []
         for name, module in self.modules.items():
             handles.append(module.register_forward_pre_hook(begin(name), with_kwargs=True))
@@ -138,7 +138,7 @@ class Replay:
     def replaying(self, index: Sequence[int]) -> Iterator[None]:
         """Within the block, known modules return what they computed for these samples.
 
-        They have another forward, so their hooks act as before.
+        Only their forward is replaced, so their hooks act as before.
         """
         order = torch.tensor(index, device="cpu")
 

@@ -1,4 +1,4 @@
-"""Side inputs: what a module reads beside the features, and needs 2N rows once these have 2N.
+"""Side inputs: what a module reads beside the features; it needs 2N rows once these have 2N.
 
 Attention masks, positional encodings, reference points, object queries and skip features have a row
 for each sample. After a place they meet features of two streams. A training pass shows which
@@ -87,7 +87,7 @@ def row_axes(model: nn.Module, batch: Batch) -> RowAxes:
         lambda part: torch.cat((part, part.narrow(batch.axis, 0, 1)), dim=batch.axis),
         lambda part: [*part, part[0]],
     )
-    with with_graph(model):  # without one, torch's encoder layers read nested tensors in eval
+    with with_graph(model):  # else torch's encoder layers read nested tensors in eval
         few, many = (
             run_without_values(model, part, lambda part: _shapes_read(model, part))
             for part in (batch, more)
@@ -127,8 +127,8 @@ def find_side_inputs(
     """The side inputs of one call in a training pass, or None if no argument has to be doubled.
 
     Args:
-        axes: those of the module.
-        doubles: the module is a place that will double its features.
+        axes: the row axes of the module's arguments.
+        doubles: whether the module is a place that will double its features.
     """
     rows = {
         path: (tensor.shape[axis], axis)
@@ -149,7 +149,7 @@ def find_side_inputs(
 
 @dataclass
 class PaddingMask:
-    """An argument of the module at a place."""
+    """The argument by which the module at a place learns where there is only padding."""
 
     # If the name contains "padding", True means padding, as in torch; otherwise True or 1 means a
     # real position, as in Hugging Face.
@@ -162,7 +162,7 @@ class PaddingMask:
         """Where each sample has more than padding, (N, L) or (L, N) bool; None without a mask.
 
         The mask is ``(N, L)``, or that of attention, ``(N, 1, L, L)``, which is the same for all
-        queries. Numbers that are added to scores are below zero at padding.
+        queries. A mask of numbers that are added to scores is below zero at padding.
         """
         given = kwargs.get(self.name)
         if given is None and self.index is not None and self.index < len(args):
@@ -183,7 +183,7 @@ class PaddingMask:
 
 
 def padding_mask(call: Call, name: str) -> PaddingMask:
-    """The argument of this name."""
+    """The padding mask that the module takes as the argument of this name."""
     own = getattr(call.module, "_own_class", type(call.module))
     parameters = inspect.signature(own.forward).parameters
     names = [p.name for p in parameters.values() if p.kind is not p.VAR_KEYWORD][2:]

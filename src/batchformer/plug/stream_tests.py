@@ -1,6 +1,6 @@
-"""Are there two streams, each with its samples in order? Which rows of the outputs they are.
+"""Which rows of the outputs are the two streams, and does each have its samples in order?
 
-A fault of one output of several is given as the question of ``check`` that it answers with no, and
+A fault of one output of several is a pair: the question of ``check`` that it answers with no, and
 a description.
 """
 
@@ -27,7 +27,7 @@ from batchformer.plug.observe import (
 
 Question = Literal["attend", "stay", "first", "equal"]
 
-#: Mixed rows over fixed features. `docs/faq.md` says what this costs.
+#: Mixed rows this many times as large as fixed features fail; `docs/faq.md` says what they cost.
 TOO_LARGE = 8.0
 
 # ---- Which outputs are the streams, and in which order are their rows?
@@ -36,7 +36,7 @@ TOO_LARGE = 8.0
 def find_views(seen: Evidence) -> Picker | None:
     """All outputs of 2N rows, or pairs of outputs of N rows, or all outputs of N rows.
 
-    An output on which no weight acts, such as doubled targets, is left out if others have one.
+    An output on which no weight acts, such as doubled targets, is left out if others have weights.
     """
     n, rows = seen.samples, seen.base.rows
     single = [i for i, part in enumerate(rows) if len(part) == n]
@@ -51,7 +51,7 @@ def find_views(seen: Evidence) -> Picker | None:
 
 
 def _pairs(seen: Evidence, single: list[int]) -> list[tuple[int, ...]]:
-    """Pairs (plain, mixed) of outputs of one shape: one stays, and one mixes the samples."""
+    """Pairs (plain, mixed) of outputs of one shape, of which only the second mixes samples."""
     rows = seen.base.rows
     mixed = [i for i in single if mixes_samples(seen, i)] if len(single) > 1 else []
     left = [i for i in single if i not in mixed]
@@ -135,7 +135,7 @@ def compare_equal_samples(seen: Evidence) -> None:
             ]
             alike.append(all(equal for equal, _ in looks))
             seen.misplaced |= any(misplaced for _, misplaced in looks)
-    # Only the plain row of the replaced sample moves. At another place, the order is wrong.
+    # Only the plain row of the replaced sample moves. If it is not the first, the order is wrong.
     if seen.doubled and int(seen.plain_moved.sum()) == 1 and not seen.plain_moved[0]:
         seen.misplaced = True
     if all(alike):
@@ -150,7 +150,7 @@ def compare_equal_samples(seen: Evidence) -> None:
 
 
 def find_same_mixed(seen: Evidence) -> None:
-    """Whether the mixed rows of different samples are all equal: pooled over the batch."""
+    """Find whether the mixed rows of different samples are all equal: pooled over the batch."""
     # Norms over two or three channels can make the encoder's own rows equal.
     narrow = any(_all_the_same([flat(e, out)], []) for e, _, out in seen.base.calls)
     if not seen.noisy and not narrow:
@@ -223,7 +223,7 @@ def _fault_of_output(
     """What is wrong with the rows of one output of two streams, (2N, features); None if nothing.
 
     Args:
-        rows: of the batch, with the first sample replaced, and with the second replaced.
+        rows: its rows for the batch, with the first sample replaced, and with the second.
         shifts: which rows depend on the first sample, (2N,).
         sames: which samples of each batch are copies of one another.
     """
@@ -253,7 +253,7 @@ def _fault_of_output(
 
 
 def judge_further(seen: Evidence) -> None:
-    """Outputs of N rows beside the streams may mix samples only by the encoder."""
+    """Find faults of outputs of N rows beside the streams: only the encoder may mix samples."""
     weights = [p for _, p in seen.own_weights]
     for number in seen.pick.further:
         shifts = moved([seen.base.rows[number]], [seen.after.rows[number]])
@@ -281,12 +281,12 @@ def about_streams(seen: Evidence, mixed_only: bool) -> Finding:
 
 
 def about_rows(seen: Evidence) -> Iterator[Finding]:
-    """Whether plain rows stay, come first, and mixed rows are those of their samples."""
+    """Whether plain rows stay and come first, and mixed rows are those of their samples."""
     if not seen.judged or not seen.doubled:
         return
     yield _do_plain_rows_stay(seen)
     yield _are_plain_rows_first(seen)
-    if seen.same_mixed and seen.attending.any():  # pooled; without attention, that was reported
+    if seen.same_mixed and seen.attending.any():  # pooled; if nothing attends, that was reported
         remedy = (
             "the mixed row of a sample must depend on its own features: do not pool the encoder's "
             "rows over the batch"

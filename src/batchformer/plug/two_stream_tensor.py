@@ -99,8 +99,8 @@ class TwoStreamTensor(Tensor):
                     raise
                 kind = ValueError if isinstance(error, ValueError) else RuntimeError
                 raise kind(f"{error}\n{_remedy(rows)}") from error
-            # Compilers read attributes, and as_subclass returns an ordinary tensor. Old loops read
-            # out.data for a metric.
+            # Attributes stay unmarked, because compilers read them. So does what as_subclass
+            # returns. But out.data is marked: old loops read it for a metric.
             if name == "as_subclass" or (name == "__get__" and func != DATA):
                 return result
             if name in RESHAPES:
@@ -144,7 +144,7 @@ class _RowsSecond(TwoStreamTensor):
 
 
 class _Flattened(TwoStreamTensor):
-    """The same with positions in one axis with the rows, ``(2N L, ...)``: still two halves."""
+    """The same with positions flattened into the rows, ``(2N L, ...)``: still two halves."""
 
 
 class _AllPairs(TwoStreamTensor):
@@ -152,7 +152,7 @@ class _AllPairs(TwoStreamTensor):
 
 
 class _Joined(TwoStreamTensor):
-    """The rows of several outputs, as ``torch.cat`` joins them: they are no two halves."""
+    """The rows of several outputs, as ``torch.cat`` joins them: they are not two halves."""
 
     #: Read by ``match`` and ``split``, which would pair rows with targets of other samples.
     not_halves = JOINED
@@ -295,7 +295,7 @@ def _silently_paired(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
         paired = len(lengths) > 1 and lengths[0] and lengths[0] == lengths[1]
         if not paired or 2 * lengths[0] != marked.shape[0]:
             return 0
-        # boxes[samples, queries] of a matcher: as many pairs as samples are no sign of a mistake.
+        # boxes[samples, queries] of a matcher may by chance have as many pairs as samples.
         return 0 if marked.ndim > 2 and _selects_mixed_rows(args[1][0], lengths[0]) else lengths[0]
     if name in INDEXED:
         # log_p.gather(1, y[:, None]) and zeros_like(out).scatter_(1, y[:, None], 1): an index may
@@ -307,7 +307,7 @@ def _silently_paired(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
             return 0
         samples = int(index.shape[0])
         if along_rows and name == "gather":
-            # DeBERTa's own loss selects labelled samples so: all of them are the plain rows.
+            # DeBERTa's own loss selects labelled samples so. Selecting the plain half is wrong.
             in_order = torch.arange(samples, device=index.device)
             return samples if torch.equal(index.flatten(1)[:, 0], in_order) else 0
         return 0 if along_rows else samples
@@ -343,8 +343,8 @@ def _check_reshape(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], ou
     """Refuse a reshape of ``(2N, ...)`` to ``(N, ...)``, which joins neighbouring rows.
 
     With an even N, ``(N, 2, ...)`` also fits two views of each sample, so this only warns, as it
-    does of three parts. A first size of -1 names no N and is accepted. So is what undoes a
-    flattening.
+    does of three parts. A first size of -1 does not name N and is accepted. So is a reshape that
+    undoes a flattening.
     """
     marked, *sizes = args
     if isinstance(marked, _Flattened):
@@ -381,7 +381,7 @@ def _check_parts(name: str, marked: Any, parts: Sequence[Tensor]) -> None:
 
 
 def _warn_of_thirds(name: str, rows: int, parts: Any) -> None:
-    """Only a warning: a loss in parts is right if it cuts doubled targets alike."""
+    """Warn, but do not refuse: a loss in parts is right if it cuts the doubled targets alike."""
     half = rows // 2
     if parts == 3 and half % 3 == 0:
         warnings.warn(PARTS.format(name=name, rows=rows, half=half), stacklevel=4)
@@ -412,7 +412,7 @@ def _watched(outputs: Tensor, rows: Iterator[Tensor]) -> Iterator[Tensor]:
 
 
 def _selects_mixed_rows(index: Any, samples: int) -> bool:
-    """Whether an index has rows of the mixed half; not known, and assumed, on another device."""
+    """Whether an index has rows of the mixed half; assumed if it is not on the CPU."""
     rows = torch.as_tensor(index)
     return rows.device.type != "cpu" or bool((rows >= samples).any())
 

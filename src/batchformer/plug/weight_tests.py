@@ -29,7 +29,7 @@ TRIED = 8
 
 
 def follow_gradients(seen: Evidence, leaves: dict[int, tuple[Tensor, int]]) -> None:
-    """Which weights act on which stream: the encoder's, the classifier's, the backbone's."""
+    """Find which weights of encoder, classifier and backbone act on which stream."""
     model, names = seen.experiment.model, parameter_names(seen.experiment.model)
     seen.own_weights = [
         (names.get(id(p), n), p) for e in seen.used for n, p in e.named_parameters()
@@ -47,7 +47,7 @@ def follow_gradients(seen: Evidence, leaves: dict[int, tuple[Tensor, int]]) -> N
     outside = reachable(seen.base.outputs, around=[out for _, _, out in seen.base.calls])
     if before and not before.keys() & outside.keys():
         seen.plain_untrained = "the backbone"
-    # A weight that two modules share, such as that of words, may act before and after the encoder.
+    # A weight that modules share, such as a word embedding, may act before and after the encoder.
     around = [tensor for _, x, out in seen.base.calls for tensor in (x, out)]
     tied = _tied_parameters(model) & reachable(seen.base.outputs, around).keys()
     others = [
@@ -116,7 +116,7 @@ def _follows(seen: Evidence, half: list[int], weight: Tensor) -> bool:
 
 
 def _cut_off(seen: Evidence, trained: set[int]) -> str | None:
-    """The first weight without a gradient with which the mixed rows move and the plain do not."""
+    """The first weight without a gradient that moves the mixed rows but not the plain ones."""
     weights = seen.experiment.model.named_parameters()
     rest = [(name, p) for name, p in weights if id(p) not in trained and p.ndim >= 2]
     for name, weight in rest[:TRIED]:
@@ -141,7 +141,7 @@ def _stock_parameters(model: nn.Module) -> set[int]:
 def is_followed(seen: Evidence) -> bool:
     """Whether a layer with weights follows a stock encoder.
 
-    Mixed rows then train a weight matrix although the outputs of the encoders are detached.
+    If so, mixed rows train a weight matrix even if the outputs of the encoders are detached.
     """
     model, called = seen.experiment.model, list[nn.Module]()
     stock = [module for module in model.modules() if isinstance(module, STOCK)]
@@ -164,7 +164,7 @@ def find_stream_specific(seen: Evidence) -> str | None:
 
     It acts on one stream only and is not before the classifier, or some of its entries act on one
     stream and others on the other. Norms may do that: streams may have their own statistics. None
-    for handwritten attention, of which the end cannot be told from the classifier.
+    for handwritten attention, whose end cannot be told from the classifier.
     """
     model, base = seen.experiment.model, seen.base
     allowed = parameter_ids(seen.used) or _stock_parameters(model)

@@ -406,6 +406,20 @@ def test_a_loss_that_is_no_number_is_never_saved(
     assert mended.metrics["all"] == pytest.approx(by_hand(6)[0][-1])
 
 
+@pytest.mark.parametrize("updates", [4, 6])  # with a checkpoint after the update, and as the last
+def test_a_weight_that_no_loss_showed_to_be_broken_is_never_saved(
+    tmp_path: Path, updates: int
+) -> None:
+    class Breaks(Point):
+        def after_update(self) -> None:
+            if len(self.batches) == updates:
+                self.w.data.fill_(math.nan)
+
+    with pytest.raises(DivergedError, match=rf"weight became NaN or infinite at .* {updates - 1}"):
+        to_the_end(new_state(tmp_path, Breaks(), checkpoint_every=2))
+    assert saved(tmp_path / "checkpoints")[-1] == updates - 2
+
+
 @pytest.mark.parametrize(("scores", "best"), [((1.0, 3.0, 2.0), 4), ((2.0, 1.0, 3.0), 6)])
 def test_the_best_on_validation_is_kept_and_reported(
     tmp_path: Path, scores: tuple[float, ...], best: int

@@ -605,7 +605,14 @@ wrong(
                 TwoPlaces,
                 place=lambda m: nn.Linear(C, 3 * C),
                 mix=lambda m, f: f + over_length_one(m.second(f)),
-            )
+            ),
+            "second place over length one by hand, and the backbone's softmax too": made(
+                TwoPlaces,
+                place=lambda m: nn.Linear(C, 3 * C),
+                mix=lambda m, f: f + over_length_one(m.second(f)),
+                rows=lambda m, f: TwoPlaces.rows(m, f * torch.softmax(input=f[:, :1], dim=-1)),
+                at_test=lambda m, f: TwoPlaces.at_test(m, f * f[:, :1].softmax(-1)),
+            ),
         },
         (ATTEND, "second attends over 8 of 64 samples"): {
             "second place in groups": made(

@@ -94,7 +94,7 @@ class Attention:
     batch: float  # samples of a batch, the mean over batches
     by_arm: dict[str, AttentionOfArm]
     main: str  # the arm whose maps are drawn
-    # Of the classes, where every bin is one and few enough are named along an axis
+    # Names of the classes, if each is a bin and few enough to be named along an axis; else empty
     names: tuple[str, ...] = ()
     images: str = "test samples"  # test images that were seen, in words
 
@@ -112,7 +112,7 @@ def make(data: Attention) -> CaptionedFigure:
 
 
 def gather(group: NetworkGroup, arm: str | None = None) -> Attention | None:
-    """Maps are drawn of ``arm``, by default of batchformer, else of the first that has them."""
+    """Collect attention by arm. Maps are of ``arm``: by default batchformer, else the first."""
     found = arrays_by_arm(group, *NAMES)
     if not found or (arm is not None and arm not in found):
         return None
@@ -292,7 +292,7 @@ def reach_of(ratio: NDArray[Any], pairs: NDArray[Any]) -> float:
 
 
 def in_colours(ratio: NDArray[Any], reach: float) -> NDArray[Any]:
-    """log2 of ratios, clipped to ±``reach``, which is -``reach`` for a ratio of 0; NaN stays."""
+    """log2 of ratios, clipped to ±``reach``; a ratio of 0 becomes -``reach``, NaN stays NaN."""
     with np.errstate(divide="ignore"):
         powers: NDArray[Any] = np.clip(np.log2(ratio), -reach, reach)
     return powers
@@ -305,7 +305,7 @@ def beyond(ratio: NDArray[Any], reach: float) -> tuple[bool, bool]:
     (True, False)
     """
     powers = in_colours(ratio, np.inf)
-    # The cell at the end itself is within, whatever rounding does.
+    # The cell that set the reach is not beyond it, despite rounding.
     limit = reach * (1 + 1e-9)
     return bool((powers < -limit).any()), bool((powers > limit).any())
 

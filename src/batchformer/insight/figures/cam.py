@@ -85,10 +85,12 @@ def gather(
     """What the figure shows, or None where no run kept its heat maps.
 
     Args:
-        rule: the first images of each shot group, or those whose confidence changes most.
-        shots: this group alone.
-        images: of each group, 8 at most; of one alone 24.
-        arm: below the reference; by default batchformer, else the first other that has heat maps.
+        rule: ``seed`` takes the first images of each shot group, ``change`` those whose confidence
+            changes most between the arms.
+        shots: show this group alone.
+        images: the number of images from each group, at most 8; at most 24 from one group alone.
+        arm: the arm below the reference; by default batchformer, else the first other with heat
+            maps.
         cam_layer: makes the heat maps of a network at another layer than the one kept.
     """
     most = MOST if shots else MOST // len(SHOTS)
@@ -151,7 +153,7 @@ def _picture(runs: dict[str, InsightArrays], m: int) -> Picture:
 
 
 def draw(data: Cams) -> Figure:
-    """Draw the images of every shot group, then a row for each arm; one group has no name."""
+    """Draw each shot group: its name if there are several, its images, then a row for each arm."""
     blocks = [
         (name, pictures[i : i + A_ROW])
         for name, pictures in data.by_shots.items()

@@ -1,8 +1,8 @@
-"""Figures that read on a light and on a dark page, from a phone's width up.
+"""Figures that are legible on a light and on a dark page, from a phone's width up.
 
-A figure is 4.5 inches wide: 324 units, one phone. Ink is one grey that the page replaces by its own
-text colour. Text on a coloured cell is black or white, whichever is legible there. Nothing here
-touches pyplot.
+A figure is 4.5 inches wide: 324 units, a phone's width. Ink is one grey that the page replaces by
+its own text colour. Text on a coloured cell is black or white, whichever is legible there.
+Nothing here touches pyplot.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ CLASS_COLOURS = (
     *("#0096f0", "#a55a4b", "#e10078", "#0f8700", "#960fff"),
     *("#96964b", "#0f9696", "#964bb4", "#ff001e", "#ff2de1"),
 )
-"""Colours of ten classes: at least 3:1 on both pages, and distinct for three kinds of colour
-vision."""
+"""Colours of ten classes: their contrast is at least 3:1 on both pages, and they are distinct for
+three kinds of colour vision."""
 CLASS_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "*")
 
-DIVERGING, SEQUENTIAL = "RdBu_r", "Blues"  # colour maps that need no difference of red and green
+DIVERGING, SEQUENTIAL = "RdBu_r", "Blues"  # colour maps that do not rely on red against green
 
 
 LONGEST_NAME = 16
-TITLE_LETTERS, HALF_LETTERS = 62, 26  # that fit above a panel, and above one of two side by side
+TITLE_LETTERS, HALF_LETTERS = 62, 26  # letters above a panel, and above one of two side by side
 LEGEND_LETTERS, MARK_LETTERS = 52, 5
 """Letters of a legend's line, and those that a mark and the space around it take."""
 LEGEND_LINE = 0.2  # inches
@@ -66,7 +66,8 @@ class Mark:
 SHOT_MARKS = [
     Mark(*look) for look in zip(SHOTS, ("#3d82c4", "#b07d00", "#cc4f6d"), "os^", strict=True)
 ]
-"""Blue, yellow and red stay apart for every kind of colour vision; at least 3:1 on both pages."""
+"""Blue, yellow and red differ for every kind of colour vision; their contrast is at least 3:1 on
+both pages."""
 
 
 def new_figure(heights: Sequence[float]) -> tuple[Figure, list[Axes]]:
@@ -123,7 +124,7 @@ def title(axes: Axes, text: str) -> None:
 
 
 def with_unit(text: str, unit: str, letters: int) -> str:
-    """The words of a title with their unit, where both fit into so many letters.
+    """A title with its unit if both fit into so many letters, else the title, shortened.
 
     >>> with_unit("Accuracy", "%", 11), with_unit("Accuracy", "percent", 11), with_unit("ab", "", 1)
     ('Accuracy, %', 'Accuracy', '…')
@@ -133,7 +134,7 @@ def with_unit(text: str, unit: str, letters: int) -> str:
 
 
 def log_scale(axes: Axes, text: Callable[[float], str]) -> None:
-    """A logarithmic y axis. Ticks are text: exponents of mathematics are too small on a phone."""
+    """Make the y axis logarithmic. Ticks are text: mathtext exponents are too small on a phone."""
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter(lambda value, _: text(value))
     axes.yaxis.set_minor_formatter(lambda value, _: "")
@@ -147,14 +148,14 @@ def write(axes: Axes, x: float, y: float, text: str, **style: Any) -> None:
 
 
 def legend(figure: Figure, axes: Axes) -> None:
-    """The arms, above the panels."""
+    """Draw the legend of the arms above the panels."""
     handles, labels = axes.get_legend_handles_labels()
     columns = 1 if max(map(len, labels), default=0) > 24 else min(len(labels), 2)
     _legend(figure, handles, labels, columns, handlelength=2.4)
 
 
 def mark_legend(figure: Figure, marks: Sequence[Mark]) -> None:
-    """What marks stand for, above the panels."""
+    """Draw the legend of the marks above the panels."""
     with extra("report"):
         from matplotlib.lines import Line2D
 
@@ -167,7 +168,7 @@ def mark_legend(figure: Figure, marks: Sequence[Mark]) -> None:
 def _legend(
     figure: Figure, handles: Sequence[Any], names: Sequence[str], columns: int, **spaces: float
 ) -> None:
-    # Panels keep their heights, however many arms there are: all lines but one are added.
+    # The figure grows by all lines but one, so that panels keep their heights with many arms.
     lines = -(-len(names) // max(columns, 1))
     figure.set_figheight(figure.get_figheight() + max(lines - 1, 0) * LEGEND_LINE)
     style: Any = {"frameon": False, "fontsize": TEXT, "labelcolor": INK, "borderaxespad": 0}
@@ -186,7 +187,7 @@ def inline_svg(figure: Figure, description: str, prefix: str) -> str:
 
     buffer = io.StringIO()
     with matplotlib.rc_context({"svg.fonttype": "none"}), warnings.catch_warnings():
-        # The fonts of the page write the text, also letters that matplotlib's do not have.
+        # The page's fonts show the text, so letters that matplotlib's fonts lack do not matter.
         warnings.filterwarnings("ignore", "Glyph .* missing")
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
     root = ElementTree.fromstring(re.sub(r"<!DOCTYPE[^>]*>", "", buffer.getvalue()))

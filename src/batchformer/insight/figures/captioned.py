@@ -1,4 +1,4 @@
-"""A figure with its caption and its tables, and such a table for a page."""
+"""A figure with its caption and its tables, and the HTML of such a table."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class FigureTable:
 
 @dataclass(frozen=True)
 class Caption:
-    """The text below a figure, and the one in place of it for readers who cannot see it."""
+    """The text below a figure, and the text that readers who cannot see it get instead."""
 
     note: str  # what is plotted and what to see, in at most four lines of a page
     alternative: str  # for readers who cannot see the figure
@@ -32,7 +32,7 @@ class Caption:
 
     @classmethod
     def of(cls, kind: str, note: str, details: str = "", said: str = "") -> Caption:
-        """A caption whose alternative names the kind of plot and adds what only eyes would see."""
+        """A caption; its alternative adds the kind of plot and ``said``: what only eyes see."""
         parts = (kind, note, details, said)
         return cls(note, " ".join(part for part in parts if part), details)
 
@@ -95,7 +95,7 @@ def scrolling_table(caption: str, columns: Sequence[str], rows: Sequence[str]) -
 def without_empty(
     columns: tuple[str, ...], rows: list[tuple[str, ...]]
 ) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Leave out columns with nothing in them: no paper, or too few seeds for an interval."""
+    """Leave out empty columns: there is no paper, or there are too few seeds for an interval."""
     kept = [i for i in range(len(columns)) if any(row[i] for row in rows)]
     return tuple(columns[i] for i in kept), [tuple(row[i] for i in kept) for row in rows]
 

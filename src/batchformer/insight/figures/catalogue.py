@@ -1,7 +1,7 @@
 """The figures of networks that were looked at, by name.
 
-A further figure is a file beside this one, a line in :data:`NETWORK_FIGURES`, and its test: it is
-then part of every page and of ``batchformer show``. A figure's file is imported when it is drawn.
+To add a figure, write its file beside this one, a line in :data:`NETWORK_FIGURES`, and its test. It
+is then part of every page and of ``batchformer show``. Its file is imported when it is drawn.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Entry:
 
     @property
     def options(self) -> Mapping[str, Parameter]:
-        """What it takes beside the group."""
+        """The parameters of ``gather`` besides the group."""
         _, *own = signature(import_module(self.module).gather).parameters.values()
         return {parameter.name: parameter for parameter in own}
 

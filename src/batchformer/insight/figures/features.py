@@ -66,7 +66,7 @@ class FeatureSpace:
 
     @property
     def alone(self) -> bool:
-        """Whether this is one network, of which no seed need be named."""
+        """Whether there is only one network, whose seed need not be named."""
         return sum(found.seeds for found in self.by_arm.values()) == 1
 
     @property
@@ -89,7 +89,7 @@ class FeatureSpace:
         return [Mark(*look) for look in looks]
 
     def mark_of(self, labels: NDArray[Any]) -> NDArray[Any]:
-        """Places in ``marks`` of labels (S,)."""
+        """The place in ``marks`` of each label (S,)."""
         return labels if self.by_class else self.shot_of_class[labels]
 
 
@@ -159,7 +159,7 @@ def _scatter(axes: Axes, found: FeaturesOfArm, data: FeatureSpace) -> None:
     crowded = len(classes) > 100
     for i, mark in enumerate(data.marks):
         own, of_class = data.mark_of(found.labels) == i, data.mark_of(classes) == i
-        # Pixels: thousands of marks as outlines would be most of a page.
+        # Draw pixels: the outlines of thousands of marks would be most of a page's bytes.
         common: Any = {"marker": mark.shape, "color": mark.colour, "rasterized": True}
         size, (x, y) = 7 if data.by_class else 5, found.points[own].T
         axes.scatter(x, y, s=size, alpha=0.35, linewidths=0, **common)
@@ -198,7 +198,7 @@ def caption(data: FeatureSpace) -> Caption:
 
 
 def _columns(data: FeatureSpace) -> dict[int, str]:
-    """The shot groups that have numbers, by their place in ``SHOTS``; one alone is all classes."""
+    """Column names of groups with numbers, by place in ``SHOTS``; one alone is 'all classes'."""
     groups = data.groups
     return {groups[0]: "all classes"} if len(groups) == 1 else dict(enumerate(SHOTS))
 

@@ -46,9 +46,9 @@ On = Literal["features", "images"]
 
 MOST_RATIO = 30  # the largest over the smallest value; beyond it the scale is logarithmic
 MOST_TICKS = 7  # up to this many classes, each has its training images on the axis
-MOST_SHAPES = 200  # more dots are drawn as pixels: as shapes they would be most of a page
+MOST_SHAPES = 200  # more dots are drawn as pixels: shapes would be most of a page's bytes
 MOST_OF_IT = 0.5
-"""Where accuracy held fixed leaves less than this part of a correlation, most of it is gone."""
+"""If less than this part of a correlation is left at fixed accuracy, most of it is gone."""
 BEFORE = "The same before training, a control"
 HELD = {True: "holds", None: "is not settled", False: "does not hold"}
 EXACT = 1 - 1e-9  # rank correlations above this mean the same order
@@ -186,14 +186,14 @@ def change_of_a_loss(group: NetworkGroup, arm: str) -> float | None:
 
 
 def accuracies(group: NetworkGroup, arm: str) -> dict[int, NDArray[Any]]:
-    """Percent by class, (K,), by seed, of the networks that were looked at."""
+    """Accuracy by class in percent, (K,), for each seed whose network was looked at."""
     found = {}
     for run in group.of(arm):
         right, counts = (run.insight_figures.get(name) for name in ("per_class", "train_counts"))
         looked = run.insight.get("train_counts")
         if right is None or counts is None or looked is None or right.shape != counts.shape:
             continue
-        # Other counts would be those of other classes, or of another training.
+        # If counts differ, they belong to other classes or to another training.
         if np.array_equal(counts, looked):
             found[run.seed] = right.astype(np.float64)
     return found
@@ -219,7 +219,7 @@ def window_of(classes: int) -> int:
 
 
 def running_mean(values: NDArray[Any], window: int) -> NDArray[Any]:
-    """Mean over ``window`` neighbours around each of (K,), fewer at the ends; NaN do not count."""
+    """Running mean of (K,) values over ``window`` of them, fewer at the ends; NaN is ignored."""
     known, half = np.isfinite(values), window // 2
     sums, sizes = (
         np.concatenate([[0.0], np.cumsum(part)]) for part in (np.where(known, values, 0.0), known)
@@ -230,7 +230,7 @@ def running_mean(values: NDArray[Any], window: int) -> NDArray[Any]:
 
 
 def cumulative_mean(values: NDArray[Any]) -> NDArray[Any]:
-    """Mean over all classes up to each of (K,), as the released code draws it; NaN do not count."""
+    """For each of (K,) values the mean of all up to it, as in the released code; NaN is ignored."""
     known = np.isfinite(values)
     return safe_divide(np.cumsum(np.where(known, values, 0.0)), np.cumsum(known))
 
@@ -371,7 +371,7 @@ def _before(found: InfluenceOfArm) -> str:
 
 
 def size_words(found: InfluenceOfArm, counts: NDArray[Any]) -> list[str]:
-    """How large gradients are, and how much larger those of rare classes: ranks do not say it.
+    """How large gradients are, and how much larger for rare classes, which ranks do not say.
 
     Empty where all gradients are 0.
     """
@@ -450,7 +450,7 @@ def span(found: Sequence[float] | None) -> str:
 
 
 def tables(data: InfluenceByClass) -> list[FigureTable]:
-    """The correlations arm by arm, those that are known, and then the gradient of every class."""
+    """The known correlations arm by arm, and then the gradient of every class."""
     arms = data.by_arm
     controlled = {arm: found.controlled for arm, found in arms.items() if found.controlled}
     claim = "holds", "opposite"

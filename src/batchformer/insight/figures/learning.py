@@ -22,7 +22,7 @@ class Learning:
     """Accuracy of one arm on the measured test images, in percent."""
 
     accuracy: Summary  # over seeds
-    chance: float  # the highest accuracy of one and the same answer to every image
+    chance: float  # accuracy if every answer were the most frequent class; highest over seeds
     untrained: float | None  # mean over seeds before training; None where that was not measured
     # Whether every seed is better than chance and than its untrained network, and the interval
     # over seeds, where there is one, lies above chance
@@ -76,7 +76,7 @@ def _more_than_before(right: int, before: int, images: int) -> bool:
 
 
 def _binomial_tail(least: int, trials: int, chance: float) -> float:
-    """Probability of ``least`` or more successes, by torch, so that one network needs no scipy.
+    """Probability of ``least`` or more successes; torch computes it, so scipy is not needed.
 
     >>> round(_binomial_tail(2, 3, 0.5), 6), _binomial_tail(0, 3, 0.5), _binomial_tail(3, 3, 1.0)
     (0.5, 1.0, 1.0)

@@ -1,7 +1,7 @@
-"""Networks that were looked at, by arm and seed, as figures take them, and their arrays.
+"""How figures read networks that were looked at: by arm and seed, with their arrays.
 
-A group is what several trainings of one configuration have left, or one network of a user. The
-laboratory's groups of runs fit :class:`NetworkGroup` as they are.
+A group holds the networks from several trainings of one configuration, or one network of a user.
+The laboratory's groups of runs satisfy :class:`NetworkGroup` without an adapter.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ ArraysByArm = dict[str, dict[int, InsightArrays]]
 
 
 def arrays_by_arm(group: NetworkGroup, *names: str) -> ArraysByArm:
-    """The named arrays of every run that has them all, each of the shape of the first run's.
+    """The named arrays of every run that has them all, in the shapes of the first such run.
 
     Runs of one configuration have the same classes, so arrays of another shape are left out.
     Arms without such a run are left out.
@@ -124,7 +124,7 @@ def main_arm(arms: Collection[str]) -> str | None:
 
 
 def class_names(group: NetworkGroup, arm: str, classes: int) -> tuple[str, ...]:
-    """The names of K classes as a run of this arm has them; empty where none has."""
+    """The names of K classes from a run of this arm; empty if no run has them."""
     for run in group.of(arm):
         names = run.insight.get("classes")
         if names is not None and names.shape == (classes,):
@@ -144,7 +144,7 @@ def safe_divide(sums: NDArray[Any], counts: NDArray[Any]) -> NDArray[Any]:
     return result
 
 
-# How many test images a figure is of: networks are looked at on a part of them.
+# How many test images a figure shows: networks are looked at on a part of them.
 
 
 class ImageCount(NamedTuple):
@@ -155,7 +155,7 @@ class ImageCount(NamedTuple):
 
 
 def image_count(group: NetworkGroup, images: int) -> ImageCount:
-    """``images`` of how many: a run that was looked at has kept an answer for each test image."""
+    """Say ``images`` of how many: a run's array ``correct`` has an entry for each test image."""
     for run in group.runs:
         answers = run.insight_figures.get("correct") if run.insight else None
         if answers is not None and answers.ndim == 1:

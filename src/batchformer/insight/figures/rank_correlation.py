@@ -29,14 +29,14 @@ FEWEST_OF_PARTIAL = 10
 -1 or 1: the interval then misses the truth, and at times its own estimate."""
 
 LEAST_LEFT = 1e-12
-"""Least part of a ranking's variance left by the one held fixed; less is rounding."""
+"""The least part of a ranking's variance that the one held fixed leaves; less is rounding."""
 
 
 @dataclass(frozen=True)
 class Correlation:
     """Spearman's rank correlation of a value of classes with another; what is not known is None."""
 
-    # Mean over seeds; of training counts negative where rarer classes have larger values
+    # Mean over seeds; with training counts it is negative if rarer classes have larger values
     rho: float | None
     by_seed: tuple[float, ...]
     over_seeds: Interval | None  # 95% t interval, within -1 and 1

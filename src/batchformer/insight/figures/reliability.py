@@ -55,7 +55,7 @@ class ReliabilityOfArm:
 
 @dataclass(frozen=True)
 class Reliability:
-    """Every arm, whether each shot group has a panel of its own, and which images these are."""
+    """Every arm, whether each shot group has a panel of its own, and how many images were seen."""
 
     by_arm: dict[str, ReliabilityOfArm]
     by_shots: bool
@@ -76,7 +76,7 @@ class Reliability:
 
     @property
     def groups(self) -> list[int]:
-        """Places in ``GROUPS`` of what is drawn."""
+        """Places in ``GROUPS`` of the groups that are drawn."""
         return self.shots or [0] if self.by_shots else [0]
 
 

@@ -1,4 +1,4 @@
-"""Numbers as they are read: signs, two decimals, powers of ten, intervals in brackets."""
+"""Write numbers for readers: signs, two decimals, powers of ten, intervals in brackets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NO_BREAK = "\N{NO-BREAK SPACE}"
 
 
 def number(value: float, decimals: int = 2) -> str:
-    """Fixed decimals; what rounds to zero has no sign, and NaN is nothing.
+    """Write a number with fixed decimals; a rounded zero has no sign, and NaN becomes "".
 
     >>> number(-0.004), number(71.256), number(math.nan)
     ('0.00', '71.26', '')
@@ -26,7 +26,7 @@ def number(value: float, decimals: int = 2) -> str:
 
 
 def signed(value: float, decimals: int = 2) -> str:
-    """With a sign, as differences are written.
+    """Write a number with its sign, as for differences.
 
     >>> signed(0.5), signed(-1.25), signed(-0.001)
     ('+0.50', '-1.25', '0.00')
@@ -38,7 +38,7 @@ def signed(value: float, decimals: int = 2) -> str:
 def interval(
     low: float | None, high: float | None, *, sign: bool = False, decimals: int = 2
 ) -> str:
-    """``[low, high]``, or nothing where there is none."""
+    """``[low, high]``; "" if an end is None."""
     if low is None or high is None:
         return ""
     write = signed if sign else number
@@ -54,7 +54,7 @@ def mean_with_interval(found: Summary | None, decimals: int = 2) -> str:
 
 
 def value_range(values: Sequence[float], write: Callable[[float], str]) -> str:
-    """The lowest to the highest value, as they are written; one where they read the same.
+    """The lowest to the highest value as text, or only one if both read the same.
 
     >>> value_range([3, 1200], "{:,}".format), value_range([2.0, 2.0], number)
     ('3 to 1,200', '2.00')
@@ -64,7 +64,7 @@ def value_range(values: Sequence[float], write: Callable[[float], str]) -> str:
 
 
 def seeds(n: int) -> str:
-    """How many, in words.
+    """The number of seeds in words.
 
     >>> seeds(1), seeds(3)
     ('1 seed', '3 seeds')
@@ -73,7 +73,7 @@ def seeds(n: int) -> str:
 
 
 def over_seeds(counts: Mapping[str, int]) -> str:
-    """Over how many seeds means are, by arm where arms differ.
+    """The number of seeds behind a mean, listed by arm if arms differ.
 
     >>> over_seeds({"a": 5, "b": 5}), over_seeds({"a": 4, "b": 3})
     ('5 seeds', 'seeds (a 4, b 3)')
@@ -93,7 +93,7 @@ def power_of_ten(value: float) -> str:
 
 
 def in_powers(value: float) -> str:
-    """A number with two digits and a power of ten, in one piece.
+    """A number with two digits and a power of ten, without line breaks.
 
     >>> in_powers(3.54e-7).replace(NO_BREAK, " ")
     '3.5 × 10⁻⁷'

@@ -23,8 +23,8 @@ from batchformer.insight.record import SHOTS, InsightArrays
 
 COLUMNS = 8  # images side by side in the picture of a batch
 MOST_BYTES = 1_500_000
-"""The most bytes of images and weights in one explorer. Of larger records, only the first batches
-are shown."""
+"""The most bytes of images and weights in one explorer. If records are larger, only their first
+batches are shown."""
 QUALITY = 88
 """Quality of WebP: a fifth of the bytes of PNG on small photographs, with no visible difference."""
 
@@ -41,12 +41,12 @@ EXPLORER_DETAILS = (
 class Explorer:
     """What one explorer holds."""
 
-    # For each its name, seed, heads, classes and batches, as plain values for the script
+    # For each arm its name, seed, heads, classes and batches, as plain values for the script
     arms: list[dict[str, Any]]
     # One picture of each batch as a data URI; arms that saw the same images share it
     sprites: list[str]
     batches: int  # how many batches the runs have kept; those of `arms` may be fewer
-    grouped: bool  # whether classes are of several shot groups, which are then named
+    grouped: bool  # whether classes belong to several shot groups, which are then named
 
 
 def explorer_section(group: NetworkGroup, prefix: str) -> Section | None:
@@ -67,7 +67,7 @@ def explorer_section(group: NetworkGroup, prefix: str) -> Section | None:
         script=page_file("explorer.js"),
     )
     shown = max(len(arm["batches"]) for arm in found.arms)
-    # Of one network alone there is no arm or seed to name.
+    # With a single network there is no arm or seed to name.
     which = [f"{arm['name']} seed {arm['seed']}" for arm in found.arms if len(group.runs) > 1]
     which += [f"the first {shown} of {found.batches}"] if shown < found.batches else []
     named = f" ({', '.join(which)})" if which else ""
@@ -104,9 +104,10 @@ def explorer_of(group: NetworkGroup) -> Explorer | None:
 
 
 def script_policy(sections: Iterable[Section]) -> str:
-    """What a page with these sections allows besides its styles and images.
+    """The part of a page's security policy that allows scripts.
 
-    It is the explorer's script by its hash, or nothing: no other script may run.
+    It allows the explorer's script, by its hash, if one of these sections has it; no other script
+    may run.
     """
     if not any("<script" in section.html for section in sections):
         return ""
@@ -114,7 +115,7 @@ def script_policy(sections: Iterable[Section]) -> str:
 
 
 def policy_of(script: str) -> str:
-    """What allows this script to run on a page, by its hash."""
+    """The part of a page's security policy that allows this script, by its hash."""
     digest = hashlib.sha256(script.encode()).digest()
     return f"; script-src 'sha256-{b64encode(digest).decode()}'"
 
@@ -122,7 +123,7 @@ def policy_of(script: str) -> str:
 def packed(array: NDArray[Any], kind: str) -> str:
     """The numbers in base64, row by row, little-endian; ``kind`` is ``f2`` or ``f4``.
 
-    Half precision is what attention is kept in, so nothing is lost: the page ranks samples as the
+    Attention is kept in half precision, so ``f2`` loses nothing: the page ranks samples as the
     arrays do.
 
     >>> packed(np.ones(3), "f2")
@@ -180,7 +181,7 @@ def _record(run: TrainedNetwork) -> InsightArrays | None:
 
 
 def _arm(run: TrainedNetwork, record: InsightArrays) -> dict[str, Any]:
-    """An arm without its batches; of the classes those that occur."""
+    """An arm's data without batches, with only the classes that occur."""
     occurring = np.union1d(record["batch_labels"], record["batch_predictions"])
     classes = {
         int(k): [
@@ -195,7 +196,7 @@ def _arm(run: TrainedNetwork, record: InsightArrays) -> dict[str, Any]:
 
 
 def _batch(record: InsightArrays, b: int, sprites: dict[str, int]) -> dict[str, Any] | None:
-    """One batch, its picture added to ``sprites``; None where the run kept fewer."""
+    """Batch ``b``; its picture is added to ``sprites``. None if the run kept fewer batches."""
     if b >= len(record["batch_labels"]):
         return None
     if "batch_captions" in record:

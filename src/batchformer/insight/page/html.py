@@ -31,7 +31,7 @@ class Section:
     note: str  # the caption
     details: str = ""  # further text, which is folded away
     tables: str = ""  # trusted markup, which is folded away with it
-    wide: bool = False  # it stands below the others, as wide as the page
+    wide: bool = False  # it has a row of its own, as wide as the page
 
 
 def section_of(figure: CaptionedFigure, ident: str) -> Section:
@@ -42,10 +42,10 @@ def section_of(figure: CaptionedFigure, ident: str) -> Section:
 
 
 def in_blocks(sections: Sequence[Section]) -> list[list[Section]]:
-    """The sections that share two columns, and those that have a row of their own.
+    """Group sections into those that share two columns and those with a row of their own.
 
     A wide section has its own row: above the columns if it comes first, else below them. So does
-    the last of the others if columns would not end together, as with three figures of one size.
+    the last other section if columns would not end together, as with three figures of one size.
     """
     narrow = [section for section in sections if not section.wide]
     columns, gap = in_two_columns(narrow)
@@ -83,14 +83,14 @@ def in_two_columns(sections: Sequence[Section]) -> tuple[list[Section], float]:
 
 
 def _height(section: Section) -> float:
-    """About how many pixels a section is high in a column."""
+    """The approximate height of a section in a column, in pixels."""
     box = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', section.html)
     drawn = COLUMN * float(box[2]) / float(box[1]) if box else COLUMN / 2
     return drawn + 130 + 22 * (len(section.note) // 65 + 1)
 
 
 def environment(*packages: str) -> Environment:
-    """Templates in the folder ``page`` of these packages, then of this one, and the filter typeset.
+    """Templates from the folder ``page`` of these packages, then of this one, with shared filters.
 
     ``base.html.jinja`` is a page without content: its head, its policy and the style of all pages.
     """
@@ -110,7 +110,7 @@ def environment(*packages: str) -> Environment:
 
 
 def rendered(template: str, **values: Any) -> str:
-    """A template of this folder with these values."""
+    """Render a template of this folder with these values."""
     return environment().get_template(template).render(**values)
 
 
@@ -124,7 +124,7 @@ def path_of_page(path: str | Path) -> Path:
 
 
 def typeset(text: str) -> str:
-    """Hyphens that stand for a minus become one, and an interval stays on one line.
+    """Replace hyphens that mean minus by minus signs, and keep an interval on one line.
 
     >>> typeset("batchformer_self - baseline: -0.5 [-1.0, +0.1]").replace("\N{NO-BREAK SPACE}", "_")
     'batchformer_self − baseline: −0.5 [−1.0,_+0.1]'

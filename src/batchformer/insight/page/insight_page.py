@@ -1,4 +1,4 @@
-"""One self-contained page of what was seen of a single network, such as a user's model."""
+"""One self-contained page with the figures of a single network, such as a user's model."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ def insight_page(insight: InsightArrays, title: str = TITLE) -> str:
 
 
 def network_sections(name: str, group: NetworkGroup, prefix: str) -> Iterator[Section]:
-    """The section of a figure of :data:`NETWORK_FIGURES`, where a network has its arrays.
+    """Yield the section of one of :data:`NETWORK_FIGURES`, if a network has its arrays.
 
-    The explorer of batches follows the attention. ``prefix`` keeps ids unique on the page.
+    The explorer of batches follows the attention figure. ``prefix`` keeps ids unique on the page.
     """
     figure = NETWORK_FIGURES[name].of(group)
     if figure is not None:

@@ -30,7 +30,7 @@ MB = 1e6
 
 @dataclass(frozen=True)
 class Case:
-    """What is measured."""
+    """What is measured: a number of ranks, rows of each rank, and channels."""
 
     ranks: int
     rows: int
@@ -124,7 +124,7 @@ def traffic(
 
 
 def time_ranks(case: Case, rounds: int, on_gpu: bool = False) -> dict[str, list[float]]:
-    """Seconds of a step by round, of the slowest rank, without and with exchange."""
+    """Seconds of a step of the slowest rank, round by round, without and with exchange."""
     with tempfile.TemporaryDirectory() as folder:
         work = {**asdict(case), "rounds": rounds, "on_gpu": on_gpu, "folder": folder}
         logs = [Path(folder) / f"{rank}.log" for rank in range(case.ranks)]
@@ -150,9 +150,9 @@ def time_ranks(case: Case, rounds: int, on_gpu: bool = False) -> dict[str, list[
 
 
 def _wait(ranks: Sequence[subprocess.Popen[bytes]]) -> int | None:
-    """Wait for all ranks, or for the first that fails, whose number is returned.
+    """Wait until all ranks have ended, or one has failed; returns the failed rank, or None.
 
-    The others would wait for that one without end.
+    The others would wait for a failed rank without end.
     """
     end = time.monotonic() + TIMEOUT_S
     while time.monotonic() < end:
@@ -195,7 +195,7 @@ def as_rank(
         (Path(folder) / "seconds.json").write_text(json.dumps(seconds))
     dist.barrier()
     sys.stderr.flush()
-    os._exit(0)  # gloo's threads may abort an interpreter that ends beside them
+    os._exit(0)  # gloo's threads may abort an interpreter that ends while they run
 
 
 def _seconds(step: Callable[[], None], on_gpu: bool) -> float:

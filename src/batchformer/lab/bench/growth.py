@@ -20,7 +20,7 @@ BUDGET = 0.8  # seconds for the rounds of one N
 def measure(
     settings: BenchSettings, sizes: Sequence[int] | None = None, channels: int = CHANNELS
 ) -> Table:
-    """By N: time and memory of torch's layer and of ours; then the exponents of their growth."""
+    """Time and memory of torch's layer and of ours by N; then the exponents of their growth."""
     if sizes is None:
         largest = LARGEST_IN_FULL if settings.full else LARGEST
         largest = LARGEST_ON_GPU if settings.on_gpu else largest
@@ -37,7 +37,7 @@ def measure(
     for n in sizes:
         with table.attempt(f"N {n}"):
             pair = LayerPair((n, channels), settings.device, settings.half)
-            # Eager calls on a GPU take the time of their launches, whatever N is.
+            # An eager call on a GPU takes as long as its kernel launches, whatever N is.
             watch = GraphStopwatch if settings.on_gpu else Stopwatch
             table.add(n, *pair.time_and_memory(settings, watch, usual=ROUNDS, budget=BUDGET))
         release_memory(settings.device)

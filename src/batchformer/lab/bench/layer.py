@@ -27,13 +27,13 @@ GPU_SIZES: tuple[Size, ...] = (
     *((256, 512), (256, 2048), (256, 384)),
     *((1024, 2048), (4096, 512), (4096, 2048), (512, 64), (16384, 2048)),
 )
-#: With ``full``.
+#: Further sizes, measured with ``full``.
 MORE_GPU_SIZES: tuple[Size, ...] = (
     *((256, 768), (1024, 512), (32, 64), (4096, 64), (32, 2048), (16384, 512)),
 )
 CPU_SIZES: tuple[Size, ...] = ((64, 512), (64, 2048), (256, 512), (256, 2048), (32, 64), (512, 64))
 MORE_CPU_SIZES: tuple[Size, ...] = ((2048, 64), (1024, 512), (32, 2048))
-#: By name, the type of autocast; None is float32 throughout.
+#: The type of autocast by name; None means float32 throughout.
 TYPES: dict[str, torch.dtype | None] = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": None}
 ROUNDS, BUDGET = 20, 1.0
 STOCK, OURS = "torch's", "ours"
@@ -92,7 +92,7 @@ class LayerPair:
 
     Args:
         shape: (N, C), or (N, L, C) for a layer over the samples at each of L tokens.
-        autocast: to this type, if given.
+        autocast: type of autocast; None means float32 throughout.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class LayerPair:
         self.x, self.autocast = x.requires_grad_(), autocast
 
     def works(self, compiled: bool = False) -> dict[str, Work]:
-        """Forward and backward of each, by name."""
+        """Forward and backward of torch's layer and of ours, by name."""
         forwards: dict[str, Callable[[Tensor], Tensor]] = {
             STOCK: self.forward_stock,
             OURS: self.ours,
@@ -124,7 +124,7 @@ class LayerPair:
         }
 
     def forward_stock(self, x: Tensor) -> Tensor:
-        """As the paper's code calls it: the batch is the sequence, ``(N, L, C)``."""
+        """Torch's layer as the paper's code calls it: the batch is the sequence, ``(N, L, C)``."""
         mixed: Tensor = self.stock(x.unsqueeze(1) if x.ndim == 2 else x)
         return mixed.view_as(x)
 

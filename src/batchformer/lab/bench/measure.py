@@ -114,8 +114,8 @@ def time_interleaved(
         repeats: rounds; None: the usual number, as far as the budget allows.
         usual: rounds if `repeats` is None.
         budget: seconds after which no further round begins if `repeats` is None.
-        failed: called for a candidate that raises in its warm-up, which is then left out. The
-            first candidate raises, because there are no ratios without it.
+        failed: called for a candidate that raises in its warm-up, which is then left out. An error
+            of the first candidate is not caught, because there are no ratios without it.
     """
     ready: dict[str, Timer] = {}
     for name, timer in timers.items():
@@ -148,7 +148,7 @@ class Stopwatch:
     of calls in a row.
 
     Args:
-        calls: in a row; None finds the number.
+        calls: number of calls in a row; None: the first call finds it.
     """
 
     def __init__(
@@ -234,7 +234,7 @@ def time_works(
     watch: type[Stopwatch] = Stopwatch,
     failed: Callable[[str, Exception], None] | None = None,
 ) -> dict[str, Timing]:
-    """:func:`time_interleaved` of work, each timed by a stopwatch of its own."""
+    """:func:`time_interleaved` with a stopwatch for each work."""
     timers = {name: watch(work, settings.device) for name, work in works.items()}
     return time_interleaved(timers, settings.repeats, usual=usual, budget=budget, failed=failed)
 

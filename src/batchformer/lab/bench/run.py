@@ -115,5 +115,5 @@ def read_earlier(path: Path) -> list[Table]:
 
 
 def _environment(table: Table) -> dict[str, str]:
-    """All but the dtype, which is the part's own choice."""
+    """The environment without the dtype, which each part chooses itself."""
     return {key: value for key, value in table.environment.items() if key != "dtype"}

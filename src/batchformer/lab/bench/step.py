@@ -42,7 +42,7 @@ CPU_BUDGET, GPU_BUDGET = 8.0, 6.0  # seconds for the rounds of one network and b
 
 @dataclass(frozen=True)
 class TimedNetwork:
-    """What is trained, and on which images."""
+    """A network to train, and the images that it is trained on."""
 
     title: str
     name: str
@@ -103,7 +103,7 @@ Case = tuple[TimedNetwork, int, tuple[Mode, ...]]
 
 
 def cases(on_gpu: bool, full: bool) -> list[Case]:
-    """Network, batch size and modes, the reference first."""
+    """Network, batch size and modes, the reference mode first."""
     if not on_gpu:
         return [(RESNET32, 32, (EAGER,))]
     small = (EAGER, HALF, CAPTURED, WITHOUT_KERNELS)
@@ -242,7 +242,7 @@ class UpdateRunner:
 
 
 class UpdateStopwatch(Stopwatch):
-    """Times updates of a runner that is built in the warm-up, where its errors are its own."""
+    """Times updates of a runner. It is built in the warm-up, so that its errors stop it alone."""
 
     def __init__(self, build: Callable[[], UpdateRunner], device: torch.device) -> None:
         super().__init__(lambda: None, device, MIN_SECONDS_ON_GPU if device.type == "cuda" else 0)

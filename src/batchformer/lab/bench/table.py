@@ -42,12 +42,12 @@ class Spread:
 
     @classmethod
     def ms(cls, seconds: Sequence[float]) -> Spread:
-        """Of seconds, in milliseconds."""
+        """The spread of seconds, in milliseconds."""
         return cls.of([1000 * s for s in seconds])
 
     @classmethod
     def ratio(cls, above: Sequence[float], below: Sequence[float]) -> Spread:
-        """Of `above` over `below`, round by round."""
+        """The spread of `above` over `below`, round by round."""
         return cls.of([a / b for a, b in zip(above, below, strict=True)])
 
     def map(self, change: Callable[[float], float]) -> Spread:
@@ -70,7 +70,7 @@ class Table:
     rows: list[tuple[Cell, ...]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)  # sentences under the table
     failed: bool = False  # whether the part measured nothing
-    values: dict[str, list[float]] = field(default_factory=dict)  # behind the rows, not printed
+    values: dict[str, list[float]] = field(default_factory=dict)  # raw values, saved, not printed
 
     def add(self, *cells: Cell) -> None:
         if len(cells) != len(self.columns):

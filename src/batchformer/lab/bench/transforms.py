@@ -37,7 +37,7 @@ BLUR, KERNEL = (0.1, 2.0), 13
 
 @dataclass(frozen=True)
 class Pair:
-    """Two ways to the same images."""
+    """Two ways to compute the same images."""
 
     name: str  # as ours is called
     ours: Transform  # for a whole batch
@@ -97,7 +97,7 @@ def _measure_pair(table: Table, settings: BenchSettings, pair: Pair, batch: int)
 
 
 def _measure_feed(table: Table, settings: BenchSettings, batch: int) -> None:
-    """The feed of a run: order, and augmentation of several steps at once on its own stream."""
+    """Time a run's feed: order, and augmentation of several steps at once on its own stream."""
     x = random_images(IMAGES, (3, 32, 32), settings.device)
     split = ImageSplit(x, torch.randint(0, 100, (IMAGES,)))
     order = Steps(Shuffle(IMAGES, seed=0), batch, drop_last=True)
@@ -119,12 +119,12 @@ def random_images(count: int, shape: tuple[int, int, int], device: torch.device)
 
 
 def whole_batch(transform: Transform, x: Tensor) -> Tensor:
-    """Ours, including the draw of its random numbers."""
+    """Call our transform on a batch, and draw its random numbers."""
     return transform(x, torch.rand(len(x), transform.draws, dtype=torch.float64))
 
 
 def one_by_one(transform: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """Torchvision's, called as a data set calls it, and the images stacked to a batch."""
+    """Call torchvision's transform on each image, as a data set does, and stack the images."""
     return torch.stack([transform(image) for image in x])
 
 
@@ -144,7 +144,7 @@ def pairs() -> list[Pair]:
     imagenet, cifar = _normalise(ours.IMAGENET), _normalise(ours.cifar_test())
     moco = [v2.RandomApply([jitter(0.4, 0.4, 0.4, 0.1)], 0.8), grey(0.2), v2.RandomApply([blur])]
     byol = [v2.RandomApply([jitter(0.4, 0.4, 0.2, 0.1)], 0.8), grey(0.2), blur]
-    # Another size than that of the images: torchvision returns those as they are.
+    # Not the images' own size: torchvision returns images of the wanted size as they are.
     smaller = SIDE * 7 // 8
     made: dict[str, tuple[Transform, Any]] = {
         "RandomCrop": (ours.RandomCrop(4), crop),

@@ -38,7 +38,7 @@ def _baseline_with_loss(factor: float) -> Change:
 
 
 def _twice_the_batch(recipe: Recipe) -> Recipe:
-    """The baseline with twice the images in each of as many updates."""
+    """The baseline with twice the batch size and the same number of updates."""
     _require_one_loss(recipe, "baseline_batch2x")
     train = recipe.train
     require(
@@ -46,7 +46,7 @@ def _twice_the_batch(recipe: Recipe) -> Recipe:
         "baseline_batch2x doubles a number of images, and here a batch or an epoch is counted by "
         "domains; leave this arm out, or set train.batch-size, and data.epoch 0",
     )
-    # An epoch has half the updates then, so what is counted in epochs takes twice as many.
+    # An epoch then has half the updates, so settings that count epochs are doubled.
     longer = _doubled(train, "batch_size", *(_EPOCHS if train.epochs else ()))
     by_epoch = recipe.schedule.per == "epoch"
     schedule = _stretched(recipe.schedule) if by_epoch else recipe.schedule
@@ -54,7 +54,7 @@ def _twice_the_batch(recipe: Recipe) -> Recipe:
 
 
 def _twice_the_updates(recipe: Recipe) -> Recipe:
-    """The baseline trained twice as long, by a schedule of the same shape, scored as often."""
+    """The baseline trained twice as long, with as many evaluations and the schedule stretched."""
     _require_one_loss(recipe, "baseline_updates2x")
     length = _EPOCHS if recipe.train.epochs else ("updates",)
     longer = _doubled(recipe.train, *length, "eval_every", "checkpoint_every")
@@ -62,7 +62,7 @@ def _twice_the_updates(recipe: Recipe) -> Recipe:
 
 
 def _over_twice_the_epochs(recipe: Recipe, train: TrainConfig, schedule: ScheduleConfig) -> Recipe:
-    """The baseline with these settings; what its method counts in epochs takes twice as many."""
+    """The baseline with these settings; settings of its method that count epochs are doubled."""
     own = (f for kind in find_method(recipe.method).settings for f in dataclasses.fields(kind))
     hyper = _doubled(recipe.hyper, *(f.name for f in own if f.metadata.get("epochs")))
     return _baseline(recipe).changed(hyper=hyper, train=train, schedule=schedule)
@@ -78,7 +78,7 @@ def _require_one_loss(recipe: Recipe, arm: str) -> None:
 
 
 def _stretched(schedule: ScheduleConfig) -> ScheduleConfig:
-    """The same shape over twice the units of time."""
+    """A schedule of the same shape over twice the time."""
     milestones = tuple(2 * unit for unit in schedule.milestones)
     longer = _doubled(schedule, "warmup", "warmup_overshoot", "ahead")
     rate = schedule.rate / 2 if schedule.kind == "power" else schedule.rate
@@ -114,9 +114,9 @@ class Arm:
     change: Change  # makes the recipe that this arm trains
     purpose: str  # what it is for, in a line
     colour: str  # in figures and pages; at least 3:1 against the light and against the dark page
-    # Whether it means something for a method
+    # Whether the arm makes sense for a method
     fits: Callable[[MethodEntry], bool] = lambda entry: True
-    why_not: str = ""  # why it means nothing for others; ``{method}`` stands for their name
+    why_not: str = ""  # why it makes no sense for others; ``{method}`` stands for their name
 
 
 def _reads(settings: type[Any], why_not: str) -> dict[str, Any]:
@@ -304,13 +304,13 @@ def with_arm(recipe: Recipe, arm: str) -> Recipe:
 
 
 def arms_start_equal(recipe: Recipe) -> bool:
-    """Whether all arms would train the same: from the same weights, without BatchFormer."""
+    """Whether all arms would be the same training: BatchFormer is absent, weights are the same."""
     named = "/" in recipe.start  # RECIPE/ARM: every arm starts from this one run
     return without_batchformer(recipe.method) and (not recipe.start or named)
 
 
 def usual_arms(recipe: Recipe) -> tuple[str, ...]:
-    """The arms of a comparison that names none; the last is what a single training takes.
+    """The arms of a comparison that names none; a single training takes the last of them.
 
     >>> from batchformer.lab.recipes import find_recipe
     >>> usual_arms(find_recipe("voc_moco_v3")), usual_arms(find_recipe("my_voc"))
@@ -322,7 +322,7 @@ def usual_arms(recipe: Recipe) -> tuple[str, ...]:
 
 
 def _require_fitting(recipe: Recipe, arm: str) -> None:
-    """Refuse an arm that means nothing for the method."""
+    """Refuse an arm that makes no sense for the method."""
     fitting = methods_that(ARMS[arm].fits)
     require(
         recipe.method in fitting,

@@ -1,7 +1,7 @@
 """Settings that contradict one another are refused when a recipe is made, before any work starts.
 
-What depends on the method is asked of its declaration in ``config/methods.py``. Nothing here needs
-torch.
+Rules that depend on the method follow from its declaration in ``config/methods.py``. Nothing here
+needs torch.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def require_consistent(recipe: Recipe) -> None:
-    """Raise ValueError, which says what to set, where settings do not go together."""
+    """Raise a ValueError that says what to set if settings do not go together."""
     named = [("name", recipe.name)] if recipe.name else []
     for setting, path in (*named, *recipe.sources()):
         _require_inside(setting, path)
@@ -63,7 +63,7 @@ def require_consistent(recipe: Recipe) -> None:
 
 
 def source_names(value: str) -> tuple[str, ...]:
-    """The names of runs in a setting, which commas separate.
+    """The names of runs in a setting, which are separated by commas.
 
     >>> source_names("many/baseline, few/baseline"), source_names("")
     (('many/baseline', 'few/baseline'), ())
@@ -102,7 +102,8 @@ def _require_read(recipe: Recipe) -> None:
         f"{recipe.method} learns from trained experts; name the run of each, those of the largest "
         "classes first, by --teacher RECIPE/ARM,RECIPE/ARM,RECIPE/ARM",
     )
-    own = () if recipe.task == "contrastive" else dataclasses.fields(data)  # its views are its own
+    # The contrastive task reads data.views itself, so its methods need not declare that setting.
+    own = () if recipe.task == "contrastive" else dataclasses.fields(data)
     for field in own:
         setting, value = f"data.{field.name}", getattr(data, field.name)
         readers, option = _reader(setting), field.name.replace("_", "-")
@@ -229,7 +230,7 @@ def require_sense(method: str, module: ModuleConfig) -> None:
 
 
 def _require_sample_loss(method: str, module: ModuleConfig) -> None:
-    """Refuse settings that need a loss over samples in methods without one, or exclude others."""
+    """Refuse settings that need a loss over samples if there is none, or that conflict."""
     needing = {
         "module.context classes": module.context == "classes",
         f"module.encoder {module.encoder}": module.encoder in ("dropout", "norm"),
@@ -272,7 +273,7 @@ def _require_sample_loss(method: str, module: ModuleConfig) -> None:
 
 
 def _require_place(method: str, module: ModuleConfig) -> None:
-    """Refuse places inside the network where they, or other settings beside them, make no sense."""
+    """Refuse a place that the method does not allow, and settings that do not go with the place."""
     entry = find_method(method)
     if not module.at:
         require(

@@ -13,14 +13,14 @@ from batchformer.lab.config.methods import COMMON, METHODS, MethodEntry, find_me
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.config.settings import LatePenalty, MethodConfig, Network, ValleyAverage
 
-#: Settings of the optimizer that only these read.
+#: Settings of the optimizer that only these optimizers read.
 _OPTIMIZERS = {
     "momentum": ("sgd", "lars"),
     "nesterov": ("sgd",),
     "betas": ("adam", "adamw"),
     "trust": ("lars",),
 }
-#: Settings of the schedule that only these shapes read.
+#: Settings of the schedule that only these shapes of it read.
 _SHAPES = {
     "floor": ("cosine",),
     "milestones": ("multistep",),
@@ -48,9 +48,9 @@ def hidden_settings(recipe: Recipe) -> set[str]:
 
 
 def unread_settings(recipe: Recipe) -> set[str]:
-    """Settings of data, method, optimizer and schedule that are set, and that no arm reads.
+    """Settings of data, method, optimizer and schedule that are set, but that no arm reads.
 
-    Those that a network may read, and those that change speed alone, are left out.
+    Settings that a network may read, or that only change the speed, are left out.
 
     >>> from batchformer.lab.recipes import find_recipe
     >>> unread_settings(find_recipe("demo").changed(hyper={"smoothing": 0.1, "cutmix": 1.0}))
@@ -64,7 +64,7 @@ def unread_settings(recipe: Recipe) -> set[str]:
 
 
 def _is_set(recipe: Recipe, setting: str) -> bool:
-    """Whether a setting has another value than its default."""
+    """Whether a setting differs from its default."""
     group, _, name = setting.rpartition(".")
     settings: Any = getattr(recipe, group) if group else recipe
     defaults = {field.name: field.default for field in dataclasses.fields(settings)}
@@ -105,7 +105,7 @@ def _idle(recipe: Recipe) -> set[str]:
 
 
 def _of_methods(recipe: Recipe, entry: MethodEntry) -> set[str]:
-    """Settings of other methods, and of what this recipe does not use."""
+    """Settings of ``hyper`` for other methods, tasks or kinds of data than this recipe's."""
     read = {*entry.settings, *COMMON}
     if recipe.task != "domains":
         read.discard(ValleyAverage)

@@ -68,22 +68,22 @@ class MethodEntry:
 
 
 def _needs_data(condition: Callable[[Any], bool], otherwise: str) -> Refusal:
-    """Data for which the condition does not hold; the words say what to set."""
+    """Refuse data for which the condition does not hold; `otherwise` says what to set."""
     return lambda recipe: not condition(recipe.data), f"{{method}} {otherwise}"
 
 
 def _no_module(condition: Callable[[Recipe], bool], why: str) -> Refusal:
-    """A recipe with BatchFormer for which the condition holds."""
+    """Refuse a recipe with BatchFormer for which the condition holds."""
     return lambda recipe: recipe.module.enabled and condition(recipe), why
 
 
 def _no_official_loss(why: str) -> Refusal:
-    """The loss of the released code for Balanced Softmax."""
+    """Refuse the official loss, which is that of the released code for Balanced Softmax."""
     return _no_module(lambda recipe: recipe.module.loss_scale == "official", why)
 
 
 def _no_mixed_weight(why: str) -> Refusal:
-    """A weight of the mixed stream's own."""
+    """Refuse a mixed stream with a weight other than 1."""
     return _no_module(lambda recipe: recipe.module.mixed_weight != 1, why)
 
 
@@ -426,7 +426,7 @@ else:
 
 
 def find_method(name: str) -> MethodEntry:
-    """What is known of a method.
+    """The declaration of a method.
 
     >>> find_method("focl")
     Traceback (most recent call last):
@@ -439,7 +439,7 @@ def find_method(name: str) -> MethodEntry:
 
 
 def methods_that(condition: Callable[[MethodEntry], bool]) -> list[str]:
-    """Names of the methods for which something holds.
+    """Names of the methods for which the condition holds.
 
     >>> methods_that(lambda entry: entry.sample_loss)
     ['cross_entropy', 'balanced_softmax']
@@ -457,7 +457,7 @@ def without_batchformer(method: str | None) -> bool:
 
 
 def loss_change(method: str | None) -> tuple[str, str] | None:
-    """If a method changes its loss during training: the setting with the epoch, and how.
+    """The setting with the epoch at which a method changes its loss, and how; None if it does not.
 
     >>> loss_change("vrex"), loss_change("coral")
     (('penalty_from', 'the penalty has its full weight'), None)

@@ -26,7 +26,7 @@ ROW_OF_DATA = (
     *("world", "source", "trained_on"),
 )
 ROW_OF_METHOD = ("experts", "detector")
-#: In place of a table and row, where the paper has no numbers.
+#: Stands in place of table and row if the paper has no numbers.
 NOT_IN_THE_PAPER = "not in the paper"
 
 
@@ -92,13 +92,13 @@ class Recipe:
 
     @property
     def row(self) -> tuple[object, ...]:
-        """What the paper's numbers are of: with other data, network or method it has none."""
+        """The data, network and method that the paper's numbers are for; others have no numbers."""
         data = (getattr(self.data, name, None) for name in ROW_OF_DATA)
         hyper = (getattr(self.hyper, name) for name in ROW_OF_METHOD)
         return (*data, self.model, self.method, *hyper)
 
     def sources(self) -> list[tuple[str, str]]:
-        """The runs whose networks this one needs: a role, start or teacher, and a name."""
+        """The runs whose networks this one needs, each as a role (start or teacher) and a name."""
         starts = [("start", self.start)] if self.start else []
         return [*starts, *(("teacher", name) for name in source_names(self.teacher))]
 
@@ -116,7 +116,7 @@ class Recipe:
         return replace(self, **changes)
 
 
-#: What makes one recipe of another: an arm, or a level of a sweep.
+#: A function that makes one recipe from another: an arm, or a level of a sweep.
 Change = Callable[[Recipe], Recipe]
 
 
@@ -139,8 +139,8 @@ NO_EFFECT = frozenset(
         "train.checkpoint_every",
     }
 )
-#: Where runs are known to have the same data by its hash, the folder of the data does not matter
-#: either. A run folder refuses another data folder: nobody has hashed that data yet.
+#: If a hash shows that runs have the same data, the folder of the data does not matter either. But
+#: resuming a run with another data folder is refused, since that data has not been hashed yet.
 NO_EFFECT_ON_SAME_DATA = NO_EFFECT | {"data.root"}
 #: Settings, or groups of them, that a training without BatchFormer does not read.
 OF_BATCHFORMER = frozenset({"module", "optim.module_weight_decay"})
@@ -176,7 +176,7 @@ def changed_settings(
 def effective_changes(
     before: Recipe | Mapping[str, Any], after: Recipe | Mapping[str, Any]
 ) -> list[str]:
-    """In words, the settings with an effect in which two trainings differ.
+    """Describe the settings in which two trainings differ and that have an effect.
 
     >>> effective_changes({"train": {"updates": 6, "workers": 2}}, {"train": {"updates": 7}})
     ['train.updates was 6, is 7']

@@ -12,7 +12,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 
 def require(condition: bool, what: str) -> None:
-    """Refuse a value before any work starts, in words."""
+    """Raise a ValueError that says `what` unless the condition holds, before any work starts."""
     if not condition:
         raise ValueError(f"Not possible: {what}.")
 
@@ -21,7 +21,7 @@ def require(condition: bool, what: str) -> None:
 
 
 def limited(default: Any, allowed: Callable[[Any], bool], otherwise: str) -> Any:
-    """A setting whose other values are refused with these words."""
+    """A setting that refuses values that are not allowed; `otherwise` ends the error message."""
     return dataclasses.field(default=default, metadata={"allowed": allowed, "otherwise": otherwise})
 
 

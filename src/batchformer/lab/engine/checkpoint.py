@@ -49,14 +49,14 @@ class DamagedCheckpoint(RuntimeError):
 
 
 class RefusedCheckpoint(ValueError):
-    """A checkpoint is complete, but not for this version, or not to be trusted."""
+    """A checkpoint is complete, but this version cannot read it, or it cannot be trusted."""
 
 
 # Files.
 
 
 def save(folder: Path, update: int, state: dict[str, Any]) -> Path:
-    """Write a checkpoint and remove all but the newest two, and others of the same update.
+    """Write a checkpoint; remove others of the same update and all but the newest two.
 
     Only rank 0 calls it.
     """
@@ -134,7 +134,7 @@ def remove_outdated(folder: Path, update: int, resumed: bool) -> None:
     """Remove all networks in a run's folder that a training from this update writes again.
 
     The best and averaged networks of this very update go too, because it is evaluated again.
-    Otherwise one of a lost training could pass for the newest.
+    Otherwise a network of a lost training could pass for the newest.
 
     Args:
         update: the first that is still to be trained.

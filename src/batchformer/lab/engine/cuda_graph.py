@@ -75,7 +75,7 @@ class Captured:
 
     Args:
         work: the whole update of a batch: static shapes, all randomness on the device.
-        device: a CUDA device. All calls come on the same stream.
+        device: a CUDA device. All calls must be on the same stream.
         phase: what the update depends on besides the batch and the values of tensors; each phase
             has a graph of its own.
         say: receives one line if a capture fails.
@@ -172,7 +172,7 @@ def no_collection() -> Iterator[None]:
 
 
 def new_stream(device: torch.device) -> Callable[[], AbstractContextManager[Any]]:
-    """Make a stream for one run and return what enters it; on a CPU nothing is entered.
+    """Make a stream for one run and return a function that enters it; on a CPU it does nothing.
 
     A graph cannot be captured on the default stream.
     """

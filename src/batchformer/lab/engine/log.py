@@ -25,7 +25,7 @@ ADVICE = (
 
 
 class DivergedError(RuntimeError):
-    """A loss became NaN or infinite, or a score NaN; the last good checkpoint is kept."""
+    """A loss, weight or score became NaN or infinite; the last good checkpoint is kept."""
 
 
 class LossWindow:
@@ -89,7 +89,7 @@ class LossWindow:
         }
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint needs to make the next record that of an uninterrupted run."""
+        """What a checkpoint needs for the next record to equal that of an uninterrupted run."""
         return {
             "first": self.first,
             "names": self.names,
@@ -154,10 +154,10 @@ class NoLog(RunLog):
         self._board = self._wandb = None
 
     def rewind(self, update: int) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def write(self, kind: str, epoch: int, step: int, values: Mapping[str, float]) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 def write_records(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
@@ -183,7 +183,7 @@ class Progress:
 
     Args:
         quiet: print only what :meth:`say` gets.
-        draw_bar: whether to draw a bar on the terminal; only one can.
+        draw_bar: whether to draw a bar on the terminal; only one run can.
         silent: print nothing at all, because another rank does.
     """
 
@@ -233,13 +233,13 @@ class Progress:
         self.first, self.started = update, time.perf_counter()
 
     def train(self, epoch: int, update: int, loss: float, samples_per_s: float) -> None:
-        """After a training record."""
+        """Show the progress after a training record."""
         state = f"epoch {epoch} loss {loss:.3f} {samples_per_s:,.0f} samples/s"
         if self._bar is not None:
             self._bar.update(self._task, completed=update, state=state)
 
     def evaluated(self, epoch: int, update: int, values: Mapping[str, float]) -> None:
-        """After an evaluation."""
+        """Show the scores of an evaluation, if there is no bar."""
         if not self.quiet and self._bar is None:
             seconds = time.perf_counter() - self.started
             left = seconds / max(update - self.first, 1) * (self.updates - update)
@@ -248,7 +248,7 @@ class Progress:
             print(f"{self.title}: {place} {scores} ({left:.0f} s left)", flush=True)
 
     def measured(self, done: int, total: int) -> None:
-        """After a part of a measurement that follows the training."""
+        """Show how much of a measurement that follows the training is done."""
         if self._bar is not None:
             self._bar.update(self._task, completed=done, total=total)
         elif not self.quiet and time.perf_counter() - self.said > EVERY_S:
@@ -256,7 +256,7 @@ class Progress:
             print(f"{self.title}: {done}/{total}", flush=True)
 
     def hint(self, message: str) -> None:
-        """Print a message unless quiet, or where a bar already shows what goes on."""
+        """Print a message unless quiet or a bar already shows the progress."""
         if self._bar is None:
             self.note(message)
 

@@ -45,7 +45,8 @@ def training(
 
     Raises:
         Interrupted: a signal came; the state is saved.
-        DivergedError: a loss became NaN or infinite, or a score NaN; checkpoints are kept.
+        DivergedError: a loss or weight became NaN or infinite, or a score NaN; checkpoints are
+            kept.
     """
     run = _training(method, batches, evaluate, plan, request, draw_bar)
     with closing(run):
@@ -161,7 +162,7 @@ def train_interleaved(
                 running.remove(one)
                 if ended is not None:
                     yield one.job, ended
-    # A signal in the last evaluation of all runs must stop those that a caller would train next.
+    # A signal during the last evaluation must also stop the runs that a caller would train next.
     if interrupted is None and (number := max_over_ranks(request.signal_number or 0)):
         words = "Stopped after the runs in training had finished."
         interrupted = Interrupted(number, f"{words} The same command goes on from there.")

@@ -49,7 +49,7 @@ class Method(nn.Module):
         raise NotImplementedError(f"{type(self).__name__} does not implement predict()")
 
     def forward_inputs(self, batch: Batch) -> Any:
-        """What :meth:`forward` is called with for some samples of a batch, by ``check``."""
+        """The inputs of :meth:`forward` for some samples of a batch; ``check`` uses them."""
         return batch["x"][:32]
 
     def deployed(self) -> nn.Module:
@@ -76,7 +76,7 @@ class Method(nn.Module):
         return {}
 
     def parameter_groups(self, optim: OptimConfig) -> list[dict[str, Any]]:
-        """Every trainable parameter exactly once."""
+        """Parameter groups that hold every trainable parameter exactly once."""
         return param_groups(self, optim.lr, self.module_lr_factor)
 
     def optimizers(self, optim: OptimConfig) -> dict[str, Optimizer]:

@@ -52,7 +52,7 @@ def limit_if_products_die(product: Callable[[], object] = bf16_product) -> str |
 
 
 def prepare(device: torch.device, precisions: Iterable[str]) -> None:
-    """Before work in these precisions: limit oneDNN if necessary, and print that."""
+    """Limit oneDNN before work in these precisions, if necessary, and print that."""
     if device.type != "cpu" or not set(precisions) & set(REDUCED):
         return
     if line := limit_if_products_die():
@@ -76,7 +76,7 @@ def _dies(product: Callable[[], object]) -> bool:
 
 
 def _try(product: Callable[[], object]) -> None:
-    """In the child: die silently and without a core file."""
+    """Compute the product in the child; if it dies, it leaves no message and no core file."""
     faulthandler.disable()
     with suppress(ImportError, OSError, ValueError):
         import resource

@@ -161,7 +161,7 @@ def lr_factor(config: ScheduleConfig, update: int, updates: int, per_epoch: int)
     if now < config.warmup + (over + 1 if over else 0):
         return config.warmup_from + (1 - config.warmup_from) * now / config.warmup
     if config.kind == "cosine":
-        # Clamped: a schedule that ended keeps its last value; max: the warm-up may fill the run.
+        # min: a schedule that ended keeps its last value; max: the warm-up may fill the run.
         done = (now - config.warmup) / max(end - config.warmup, 1)
         share = 0.5 * (1 + math.cos(math.pi * min(done, 1.0)))
         return config.floor + (1 - config.floor) * share
@@ -189,7 +189,7 @@ def reset_state(optimizer: Optimizer) -> None:
 
 
 def set_lr(optimizer: Optimizer, factor: float) -> None:
-    """Scale every group's learning rate from its base."""
+    """Set every group's learning rate to `factor` times its base rate."""
     for group in optimizer.param_groups:
         rate = group["base_lr"] * factor
         if isinstance(group["lr"], torch.Tensor):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Batch = Mapping[str, Any]
 Step = Callable[[Batch], dict[str, Tensor]]
 
-#: What autocast computes in; other precisions do not use it.
+#: Types that autocast computes in; other precisions do not use it.
 _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -48,7 +48,7 @@ class OptimizerStep:
         optimizer: Optimizer,
         parameters: Iterable[nn.Parameter],
     ) -> dict[str, Tensor]:
-        """One update of ``step(batch)["loss"]``; returns the parts, detached.
+        """Take one optimizer step on ``step(batch)["loss"]``; return all losses, detached.
 
         With accumulation the batch is split into parts that do not attend to one another. The mean
         over parts is weighted by rows, so a smaller last part counts less. With several ranks the

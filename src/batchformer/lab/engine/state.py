@@ -33,6 +33,7 @@ from batchformer.lab.engine.checkpoint import (
 from batchformer.lab.engine.cuda_graph import Captured, Eager, synchronize, why_eager
 from batchformer.lab.engine.distributed.gradients import Parallel
 from batchformer.lab.engine.distributed.rank_zero import max_over_ranks
+from batchformer.lab.engine.distributed.sharding import weights_are_finite
 from batchformer.lab.engine.interrupt import Interrupted, StopRequest
 from batchformer.lab.engine.log import ADVICE, DivergedError, LossWindow, Progress, RunLog
 from batchformer.lab.engine.method import Batches, Method
@@ -49,7 +50,7 @@ from batchformer.plug.insertion import is_sharded
 class Evaluation:
     """What a task measures: scores by name, the headline first, and arrays for its figures.
 
-    At the end of a training it also has findings that are no scores, by the kind of their record,
+    At the end of a training it also has findings other than scores, by the kind of their record,
     and the training time in seconds, resumed parts included.
     """
 
@@ -377,7 +378,14 @@ class TrainingState:
     def save(self) -> None:
         synchronize(self.plan.device)
         self.counters["seconds"] = self.seconds
-        self.write("checkpoints", state_of_training(self))
+        state = state_of_training(self)  # raises if a loss is NaN or infinite
+        # The last update may have broken weights, which only the next loss would show.
+        if not weights_are_finite(self.method):
+            raise DivergedError(
+                f"A weight became NaN or infinite at update {self.update - 1}. The last good "
+                f"checkpoint is kept. {ADVICE}"
+            )
+        self.write("checkpoints", state)
 
     def write(self, folder: str, state: dict[str, Any]) -> None:
         """Write a state of this update below the run's folder."""

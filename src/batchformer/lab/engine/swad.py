@@ -22,7 +22,7 @@ from batchformer.torch_private import foreach_add_, foreach_lerp
 #: Training batches over which the statistics of batch normalisation are computed again.
 STATISTICS_BATCHES = 100
 NO_SEGMENTS = range(0)
-#: Of :class:`LossValley`: converge, tolerance and ratio.
+#: Settings of :class:`LossValley`: converge, tolerance and ratio.
 SwadSettings = tuple[int, int, float]
 
 
@@ -85,8 +85,8 @@ class Swad(nn.Module):
     def finding(self) -> tuple[dict[str, float], str]:
         """Where the valley was: values for the run's records, and the same in words.
 
-        Evaluations are numbered from 1; those without an update before them do not count. Both are
-        empty before the first update.
+        Evaluations are numbered from 1; those without an update before them do not count. Values
+        and words are empty before the first update.
         """
         mean = self.final_mean()
         if mean is None:
@@ -267,7 +267,7 @@ class WeightSums(nn.Module):
             dtype = torch.promote_types(weight.dtype, torch.float32)
             zeros = torch.zeros_like(weight, dtype=dtype, requires_grad=False)
             self.register_buffer(str(number), zeros)
-        # On their device: a graph replays no counting on the host.
+        # On the weights' device, because a graph does not replay counting on the host.
         self.register_buffer("updates", weights[0].new_zeros((), dtype=torch.int64))
 
     @property
@@ -284,7 +284,7 @@ class WeightSums(nn.Module):
         """The mean since the last :meth:`clear`; None if nothing was added.
 
         Args:
-            before: number of updates before that.
+            before: number of updates before this segment.
         """
         updates = int(self.updates)
         if not updates:

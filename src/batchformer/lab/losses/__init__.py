@@ -28,5 +28,5 @@ def require_shapes(who: str, **tensors: tuple[Tensor, str]) -> None:
 
 
 def widened(x: Tensor) -> Tensor:
-    """``x`` in float32, or in float64 if it is; losses are computed in no narrower type."""
+    """``x`` in float32, or unchanged if it is float64; losses use no narrower type."""
     return x.to(torch.promote_types(x.dtype, torch.float32))

@@ -15,7 +15,7 @@ def attended_labels(attention: Tensor, targets: Tensor, classes: int, share: flo
         attention: (N, N), rows that sum to 1; detached.
         targets: (N,) classes, or (N, K) shares of classes.
         classes: K.
-        share: of the attended labels; the rest is the sample's own label.
+        share: weight of the attended labels; the rest is the sample's own label.
 
     >>> attention = torch.tensor([[0.75, 0.25], [0.5, 0.5]])
     >>> attended_labels(attention, torch.tensor([2, 0]), 3)

@@ -22,7 +22,7 @@ def cumulative_alpha(epoch: int, length: float) -> float:
 
 
 def mixed_branches(conventional: Tensor, rebalancing: Tensor, alpha: Tensor) -> Tensor:
-    """Features (rows, C) of each branch to (rows, 2C); with alpha 0.5 they are side by side.
+    """Features (rows, C) of each branch to (rows, 2C); alpha 0.5 gives their concatenation.
 
     Args:
         conventional: of images as they come.

@@ -17,7 +17,7 @@ from batchformer.lab.losses import require_shapes
 def flow_loss(mapped: Tensor, log_det: Tensor, semantics: Tensor) -> Tensor:
     """The negative log-likelihood of features under a flow, the mean over rows; a scalar.
 
-    Of the mapped features the first A channels are N(semantics, I), the others are N(0, I).
+    The first A channels of the mapped features follow N(semantics, I), the others N(0, I).
 
     Args:
         mapped: (N, D).
@@ -71,7 +71,7 @@ def negative_mmd(real: Tensor, made: Tensor) -> Tensor:
     if rows < 2:
         raise ValueError("negative_mmd compares rows within a set, and needs at least two of each.")
     between = _kernel(real, made).sum() * (2 / rows**2)
-    # The diagonal of a set with itself is 1 in every row.
+    # The kernel of each row with itself is 1.
     inside = _kernel(real, real).sum() + _kernel(made, made).sum() - 2 * rows
     return between - inside / (rows * (rows - 1))
 
@@ -81,7 +81,7 @@ def _kernel(x: Tensor, u: Tensor) -> Tensor:
     # Centring changes no distance; without it, products of rows far from 0 would lose precision.
     middle = u.detach().mean(0)
     x, u = x - middle, u - middle
-    # Kernels of two sets differ little, and less than half precision can tell.
+    # Kernels of two sets differ by less than half precision resolves.
     with torch.autocast(x.device.type, enabled=False):
         squares = x.square().sum(1).unsqueeze(1) + u.square().sum(1) - 2 * x @ u.T
     scale = 2 * x.shape[1]

@@ -33,7 +33,7 @@ def expert_weights(student: Tensor, experts: Tensor, threshold: float = 0.3) -> 
 
 
 def class_floors(class_counts: Tensor, groups: Sequence[Tensor]) -> Tensor:
-    """(K,) the least weight of a sample at the beginning, by its class.
+    """(K,) the least initial weight of the samples of each class.
 
     It is the mean class size of the group of smallest classes over that of the class's own group: 1
     for few, about 12/53 for medium and 12/230 for many on ImageNet-LT, the authors' numbers.
@@ -81,7 +81,7 @@ def weights_now(first: Tensor, progress: Tensor | float) -> Tensor:
     """Weights (N,) of samples that began with `first`: 1 at progress 1, and then above 1.
 
     Args:
-        progress: the epoch, from 1, over the epochs after which all weigh the same.
+        progress: the epoch, counted from 1, divided by the epoch at which all weigh the same.
 
     >>> [round(float(weights_now(torch.tensor(0.2), e / 45)), 4) for e in (1, 45, 90)]
     [0.2178, 1.0, 1.8]

@@ -47,7 +47,7 @@ def effective_number_weights(class_counts: ClassCounts, beta: float = 0.9999) ->
     They are inversely proportional to ``(1 - beta^n_c) / (1 - beta)``. With ``beta=0`` all weights
     are 1; towards ``beta=1`` they become inverse frequencies. Deferred re-weighting (Cao et al.,
     2019) uses them only in the last part of a training. A class without images has weight 0, and
-    the K' others have a sum of K'.
+    the weights of the K' others sum to K'.
 
     Args:
         beta: in [0, 1).

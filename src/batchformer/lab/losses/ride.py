@@ -126,7 +126,7 @@ def ride_with_teacher(
     Args:
         ride_loss: scalar, of the same logits.
         expert_logits: (E, N, K); their mean is the student's answer.
-        teacher_logits: (N, K), for a teacher of several experts the mean of theirs.
+        teacher_logits: (N, K); for a teacher of several experts, the mean of their logits.
         distillation_count: "once" adds the two. "per_expert" adds that sum once for every expert,
             as RIDE's released code does: the whole loss times E.
     """

@@ -19,12 +19,12 @@ NO_OBJECT = 0.1
 
 
 class Targets(NamedTuple):
-    """The objects of N images, padded to as many as the image with the most has, M."""
+    """The objects of N images, padded to M, the largest number of objects in an image."""
 
     classes: Tensor  # (N, M) int64
     boxes: Tensor  # (N, M, 4): centre, width and height in shares of the image
     counts: Sequence[int]  # objects of each image
-    mean: float  # objects of an image, by which losses are divided
+    mean: float  # mean number of objects per image, which normalises the losses
 
 
 class SetLoss(NamedTuple):
@@ -42,8 +42,8 @@ def set_loss(logits: Tensor, boxes: Tensor, targets: Targets, focal: bool) -> Se
     are matched. Transformers has the same losses, layer by layer and image by image.
 
     Args:
-        logits: (L, N, Q, K) of classes, each a probability of its own (`focal`); of DETR
-            (L, N, Q, K + 1), the last one "no object".
+        logits: (L, N, Q, K) if `focal`, where each class has a probability of its own; for DETR
+            (L, N, Q, K + 1), where the last class is "no object".
         boxes: (L, N, Q, 4) as in :class:`Targets`.
     """
     queries, none = logits.shape[2], logits.shape[3] - (not focal)
@@ -52,7 +52,7 @@ def set_loss(logits: Tensor, boxes: Tensor, targets: Targets, focal: bool) -> Se
     # A place without an object gets the same box on both sides: no loss and no gradient.
     index = chosen.clamp(max=queries - 1)[..., None].expand(*chosen.shape, 4)
     found, there = (torch.where(exists, b, 0.5) for b in (boxes.gather(2, index), targets.boxes))
-    # One more query takes the classes of places without an object, and is cut off.
+    # An extra query takes the classes of places without an object, and is then cut off.
     wanted = chosen.new_full((*logits.shape[:2], queries + 1), none)
     wanted = wanted.scatter(2, chosen, targets.classes.expand_as(chosen))[..., :-1]
     number = max(targets.mean * logits.shape[1], 1.0)
@@ -72,9 +72,9 @@ def _class_weight(focal: bool) -> float:
 
 
 def matched(logits: Tensor, boxes: Tensor, targets: Targets, focal: bool) -> Tensor:
-    """For each layer and object its query (L, N, M), of the cheapest one-to-one match.
+    """The query of each object in each layer, (L, N, M), by the cheapest one-to-one match.
 
-    Places without an object have Q, and so have objects beyond the number of queries.
+    Padding gets Q, and so do objects that are left over because there are fewer queries.
     """
     from scipy.optimize import linear_sum_assignment
 
@@ -96,7 +96,7 @@ def matched(logits: Tensor, boxes: Tensor, targets: Targets, focal: bool) -> Ten
 
 
 def generalized_iou(a: Tensor, b: Tensor) -> Tensor:
-    """Generalized overlap of boxes (..., 4) with boxes of the same or a broadcast shape: (...).
+    """Generalized IoU (...) of boxes (..., 4) with boxes of the same or a broadcast shape.
 
     Boxes are centre, width and height. Union and enclosing box are positive for positive sizes.
 
@@ -127,7 +127,7 @@ def _class_cost(logits: Tensor, focal: bool) -> Tensor:
 
 
 def _focal(logits: Tensor, wanted: Tensor) -> Tensor:
-    """Sums (L,) over images, queries and classes; wanted (L, N, Q) is K where there is none."""
+    """Sums (L,) over images, queries and classes; wanted (L, N, Q) is K for "no object"."""
     target = wanted[..., None] == torch.arange(logits.shape[-1], device=logits.device)
     loss = F.binary_cross_entropy_with_logits(logits, target.to(logits.dtype), reduction="none")
     p = logits.sigmoid()

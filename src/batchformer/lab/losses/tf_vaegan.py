@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from batchformer.lab.losses import require_shapes, widened
 
-#: Mean penalties above the first raise its weight, below the second lower it, by this factor.
+#: A mean penalty above the first raises the weight by this factor; below the second lowers it.
 TOO_LARGE, TOO_SMALL, FACTOR = 1.05, 1.001, 1.1
 
 

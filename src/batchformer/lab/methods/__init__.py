@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def build_method(name: str, *, hyper: MethodConfig | None = None, **options: Any) -> Method:
-    """The method of this name; its file is imported when it is asked for."""
+    """Build the method of this name; its file is imported only now."""
     file, _, kind = find_method(name).path.partition(":")
     make = getattr(importlib.import_module(f"{__name__}.{file}"), kind)
     method: Method = make(hyper=hyper or MethodConfig(), **options)

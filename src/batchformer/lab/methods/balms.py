@@ -45,8 +45,8 @@ class ClassSampler(nn.Module):
     def forward(self, labels: Tensor) -> Tensor:
         """Labels (N,) to N draws among these samples, (N, N) with one 1 in each row.
 
-        Draws are with replacement, in proportion to the classes' weights. The gradient is that of
-        the softmax that a row was drawn from.
+        Draws are with replacement, in proportion to the classes' weights. A row has the
+        gradient of the softmax from which it was drawn.
         """
         scores = F.logsigmoid(self.logits)[labels]
         return F.gumbel_softmax(scores.expand(len(labels), -1), hard=True)
@@ -65,7 +65,7 @@ class MetaSampled(OnFrozenFeatures):
     ``hyper.meta_streams`` says which streams count.
 
     Args:
-        network: of an earlier run; its classifier is initialised again.
+        network: from an earlier run; its classifier is initialised again.
     """
 
     def __init__(self, network: nn.Module, class_counts: Tensor, seed: int, **options: Any) -> None:
@@ -120,7 +120,7 @@ class MetaSampled(OnFrozenFeatures):
             draws: (N, N), from the sampler.
             features: (N, C) of the batch, with labels (N,).
             meta_features: (M, C) of the balanced batch, with labels `meta` (M,).
-            optimizer: SGD of the classifier, whose next step is tried.
+            optimizer: the classifier's SGD; its next step is tried.
         """
         classifier, counts = classifier_of(self.network), self.criterion.class_counts
         before = {name: p.detach().requires_grad_() for name, p in classifier.named_parameters()}

@@ -1,6 +1,6 @@
 """BBN (Zhou et al., 2020): two branches, one of them for rare classes, and cumulative learning.
 
-This follows the released code. Where BatchFormer stands is our choice.
+This follows the released code. The place of BatchFormer is our choice.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Bbn(Method):
         return logits
 
     def streams(self, *features: Tensor) -> list[Tensor]:
-        """Features (N, C) of each branch to those that are trained, (2N, C) with shared streams."""
+        """Features (N, C) of each branch to its training rows, (2N, C) with shared streams."""
         encoders: Any = self.encoder or (None, None)
         pairs = zip(encoders, features, strict=True)
         return [apply_encoder(encoder, rows, self.config) for encoder, rows in pairs]
@@ -137,7 +137,7 @@ class BranchRelations(Relations):
     encoders: tuple[BatchFormer, ...] = ()
 
     def mix(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Mixed features (N, 2C), and who attends to whom, (H, N, N), the mean over branches."""
+        """Mixed features (N, 2C), and attention weights (H, N, N), the mean over branches."""
         halves = self._halves(features, lambda branch, half: branch.mix(half))
         mixed, weights = zip(*halves, strict=True)
         return torch.cat(mixed, -1), torch.stack(weights).mean(0)

@@ -26,7 +26,7 @@ EMBEDDING, DIRECTION, COMPARATOR = 2048, 512, 2048
 
 
 class CeGzsl(AdversarialFeatures):
-    """A generator against a critic, and an embedding with a comparator, trained by contrast.
+    """A generator trained against a critic, and an embedding and comparator trained by contrast.
 
     Each batch of an update gives one step of critic, embedding and comparator, and the last one
     also a step of the generator. Gradients are zeroed before each step; the released code does not
@@ -85,7 +85,7 @@ class CeGzsl(AdversarialFeatures):
         return {"loss": loss, **parts, "instance": instance, "classes": classes}
 
     def generator_step(self, batch: Batch) -> dict[str, Tensor]:
-        """The generator's step: its features should look real to the critic and by contrast."""
+        """The generator's step: the weighted contrasts of its features minus the critic's score."""
         y, temperature = batch["y"], self.hyper.contrast_temperature
         attributes = self.attributes[y]
         fake = self.generator(batch["noise"], attributes)
@@ -111,7 +111,7 @@ class CeGzsl(AdversarialFeatures):
         return apply_encoder(self.encoder, h, self.config)
 
     def contrasts(self, rows: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """The contrast of samples, between all rows of both streams, and that of classes.
+        """The contrast of samples, over all rows of both streams, and the contrast of classes.
 
         Args:
             rows: (N, H) or (2N, H).
@@ -134,7 +134,7 @@ class CeGzsl(AdversarialFeatures):
     def update(
         self, batch: Batch, optimizers: dict[str, Optimizer], optimizer_step: OptimizerStep
     ) -> dict[str, Tensor]:
-        """The critic's steps on one part of the rows after the other, then the generator's."""
+        """One step of the critic on each part of the rows, then one step of the generator."""
         parts, last = self.critic_parts(batch, optimizer_step)
         losses: dict[str, Tensor] = {}
         for part in parts:

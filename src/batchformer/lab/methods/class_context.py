@@ -98,7 +98,7 @@ class ClassContext(BatchFormer):
         self.seen.logical_or_(present[:, 0])
 
     def class_rows(self) -> Tensor:
-        """The means (S, C) of the S classes seen so far, a copy; reads back from the device."""
+        """A copy of the means (S, C) of the S classes seen so far; reads back from the device."""
         return self.means[self.seen]
 
 

@@ -61,7 +61,7 @@ class Classifier(Method):
                 f"such as resnet32, and {type(network).__name__} has no forward_head; one of "
                 "several experts is for the method ride."
             )
-        # Neighbours vote without the classifier.
+        # Nearest neighbours are untrained and do not use the classifier.
         if isinstance(head_of(network), nn.Conv2d) and not isinstance(self, Untrained):
             raise ValueError(
                 f"{type(network).__name__} classifies maps by a convolution, and "
@@ -114,7 +114,7 @@ class Classifier(Method):
         return {"loss": self.loss(self(batch["x"]), batch["y"])}
 
     def _loss_of_views(self, batch: Batch, encoder: BatchFormer) -> Tensor:
-        """The loss of the plain stream and ``module.views`` mixed ones, which weigh as one."""
+        """Loss of the plain stream and ``module.views`` mixed ones, which count as one stream."""
         module, targets = self.config, batch["y"]
         features = self.features(batch["x"])
         views = [self._view(features, targets, encoder) for _ in range(module.views)]
@@ -171,8 +171,9 @@ class Classifier(Method):
         """Parameter groups in which the network learns at a lower rate than what follows it.
 
         Args:
-            optim: has the rate of `parts`; the network has ``hyper.backbone_lr_factor`` of it, and
-                the encoder its own factor. Parts may be in the network, such as its classifier.
+            optim: its rate is that of `parts`. The network learns at ``hyper.backbone_lr_factor``
+                times it, and the encoder at its own factor. Parts may belong to the network, such
+                as its classifier.
         """
         groups: dict[str, tuple[list[nn.Module], float]] = {
             "backbone": ([self.network], self.hyper.backbone_lr_factor),
@@ -199,7 +200,7 @@ def pooled_features(network: Any, x: Tensor) -> Tensor:
 
 
 def head_of(network: Any) -> nn.Module:
-    """The network's classifier, of whatever kind."""
+    """The network's classifier, whatever its type."""
     head: nn.Module = network.get_classifier()
     return head
 
@@ -213,7 +214,7 @@ def loss_of_streams(
 
 
 def apply_encoder(encoder: BatchFormer | None, features: Tensor, module: ModuleConfig) -> Tensor:
-    """What heads are trained on: the features, the mixed ones, or both, as the settings say."""
+    """The rows that heads are trained on: plain features, mixed ones or both, by the settings."""
     if encoder is None:
         return features
     if module.streams == "mixed_only":
@@ -236,7 +237,7 @@ def make_encoder(
 
     Args:
         classes: K, needed if ``module.context`` is "classes".
-        scale: of :class:`BatchFormer`.
+        scale: passed on to :class:`BatchFormer`.
     """
     if not module.enabled:
         return None
@@ -265,8 +266,8 @@ def insert_inside(
     plain network. Initial weights come from the same random stream as :func:`make_encoder`'s.
 
     Args:
-        below: what the names of ``module.at`` are below, in the network.
-        example: a batch as the network is called with it, if none can be guessed.
+        below: prefix in the network of the names in ``module.at``.
+        example: a batch in the form that the network takes, if none can be guessed.
     """
     with drawing(seed, "module weights"):
         try:
@@ -283,11 +284,11 @@ def insert_inside(
                 example=example,
                 verbose=False,
             )
-        except AttachError as error:  # names as --module.at takes them
+        except AttachError as error:  # without the prefix, as --module.at has them
             raise AttachError(str(error).replace(f"'{below}", "'")) from error
     for part in list(network.modules()):
         if isinstance(part, WithBatchFormer):
-            part._place.marks = False  # a reminder to double the targets, which the loss here does
+            part._place.marks = False  # marks remind users to double targets; the loss here does
         for name, encoder in list(part.named_children()):
             if isinstance(encoder, BatchFormer):
                 encoder.requires_grad_(module.trained)
@@ -296,7 +297,7 @@ def insert_inside(
 
 
 class Unmixed(BatchFormer):
-    """No encoder: mixed rows are the plain ones after dropout, each normalised if asked for."""
+    """No encoder at all: mixed rows are plain rows after dropout, optionally normalised."""
 
     def __init__(self, dim: int, dropout: float, batch_axis: int, normalised: bool = False) -> None:
         # On the meta device nothing is drawn or stored for the layers that are dropped.

@@ -31,8 +31,8 @@ EXCLUDED = -10.0
 class PairClassifier(Classifier):
     """Embeds images and pairs in one space; trains over seen pairs and predicts over all.
 
-    BatchFormer acts on the network's features, before they are embedded. A subclass says how pairs
-    are embedded, and has the module that embeds images.
+    BatchFormer acts on the network's features, before they are embedded. A subclass implements
+    how pairs are embedded, and sets `embedder`, the module that embeds images.
 
     Args:
         network: gives pooled features; its classifier is replaced by the identity.
@@ -84,11 +84,11 @@ class PairClassifier(Classifier):
             return scores
 
     def classify(self, features: Tensor) -> Tensor:
-        """Scores ``(rows, P)`` of features ``(rows, C)``, of all pairs."""
+        """Features ``(rows, C)`` to scores ``(rows, P)`` of all pairs."""
         return self.compared(features, self._all_pairs())
 
     def _all_pairs(self) -> Tensor:
-        """All pairs, embedded once until a mode is set, or weights are loaded or moved."""
+        """All pairs embedded, at test cached until a mode is set or weights are loaded or moved."""
         if self.training or torch.is_grad_enabled():
             return self.embedded_pairs()
         if self._embedded is None:
@@ -180,7 +180,7 @@ class Cge(PairClassifier):
         return linear
 
     def parameter_groups(self, optim: OptimConfig) -> list[dict[str, Any]]:
-        """The backbone at its own rate, BatchFormer at the embeddings' times its factor."""
+        """The backbone at its own rate, BatchFormer at the embeddings' rate times its factor."""
         return self.slow_backbone_groups(optim, self.graph, self.embedder)
 
 
@@ -197,7 +197,7 @@ class CompCos(PairClassifier, OnFrozenFeatures):
 
     Args:
         network: gives pooled features; it is not trained, and its classifier is removed.
-        compositions: the P pairs; for margins those of an open world.
+        compositions: the P pairs; with margins, the pairs of an open world.
         vectors: (A + O, D) word vectors, which initialise the attributes' and objects' embeddings.
     """
 
@@ -234,7 +234,7 @@ class CompCos(PairClassifier, OnFrozenFeatures):
         attribute, thing = self.attribute, self.object
         if numbers is not None:
             attribute, thing = attribute[numbers], thing[numbers]
-        # The linear layer of the concatenation, before each half is repeated in many pairs.
+        # Equals the linear layer on the concatenation, but maps each embedding only once.
         left, right = self.composition.weight.chunk(2, dim=1)
         with torch.autocast(left.device.type, enabled=False):
             of_attribute = F.linear(self.attributes, left, self.composition.bias)
@@ -311,7 +311,7 @@ def pair_feasibility(compositions: Compositions, attributes: Tensor, objects: Te
 
 
 def _nearest(embeddings: Tensor, together: Tensor) -> Tensor:
-    """(M, V): the highest cosine of each embedding with those seen with each of M others.
+    """(M, V): for each of M partners, every embedding's highest cosine with those seen with it.
 
     Args:
         embeddings: (V, D).

@@ -15,7 +15,7 @@ from batchformer.lab.methods.classifier import head_of
 from batchformer.lab.models.faster_rcnn import faster_rcnn
 from batchformer.nn.randomness import drawing
 
-#: Names of the four parts of the loss, by torchvision's.
+#: Our names of the four parts of the loss, by torchvision's names.
 PARTS = {
     "loss_objectness": "objectness",
     "loss_rpn_box_reg": "proposals",
@@ -53,7 +53,7 @@ class Detector(Method):
 
     def step(self, batch: Batch) -> dict[str, Tensor]:
         """The sum of the four losses, and each of them."""
-        rows = batch["row"].tolist()  # of an accumulated part: only its own
+        rows = batch["row"].tolist()  # with accumulation, only those of this part
         images = [_in_unit_range(batch["x"][row]) for row in rows]
         targets = [
             # 0 is the background.

@@ -26,16 +26,16 @@ from batchformer.torch_private import BatchNorm
 FROZEN = ("conv1", "bn1", "layer1")
 #: Parameters that say where Deformable DETR looks.
 POINTS = re.compile(r"\.(reference_points|sampling_offsets)\.")
-#: Side of the images by which places of BatchFormer are found.
+#: Side of the example images that are used to find BatchFormer's places.
 EXAMPLE = 64
 
 
 class Detr(Method):
-    """A detector that predicts a set of boxes. Its network is trained too, except for the stem.
+    """A detector that predicts a set of boxes. Its network is trained too, from ``layer2`` on.
 
-    With BatchFormer the tokens of an image attend to those of the other images at the same place,
-    from ``module.at`` on. Everything after it sees 2N images, targets are doubled, and each stream
-    is matched on its own. The loss is a mean over the boxes of both.
+    With BatchFormer, before ``module.at``, the tokens of an image attend to those of the other
+    images at the same position. Everything after it sees 2N images, targets are doubled, and each
+    stream is matched on its own. The loss is a mean over the boxes of both streams.
 
     Args:
         network: a ResNet of timm's.
@@ -70,15 +70,15 @@ class Detr(Method):
             insert_inside(self, module, seed, below="detector.", example=example)
 
     def forward(self, x: Tensor, mask: Tensor, labels: Targets | None = None) -> Any:
-        """What transformers' detector gives for images (N, 3, H, W) and their masks (N, H, W)."""
+        """The output of transformers' detector for images (N, 3, H, W) and masks (N, H, W)."""
         return self.detector(pixel_values=x, pixel_mask=mask, labels=labels)
 
     def forward_inputs(self, batch: Batch) -> Any:
         return padded(batch["x"])
 
     def step(self, batch: Batch) -> dict[str, Tensor]:
-        """The loss over all decoder layers, and the parts of the last one's."""
-        rows = batch["row"].tolist()  # of an accumulated part: only its own
+        """The loss over all decoder layers, and the parts of the last layer's loss."""
+        rows = batch["row"].tolist()  # with accumulation, only those of this part
         images, boxes, labels = (
             [batch[key][row] for row in rows] for key in ("x", "boxes", "labels")
         )
@@ -133,7 +133,7 @@ class Detr(Method):
 
 
 class JointLoss:
-    """The loss in single precision over the streams that there are, called as transformers' is."""
+    """The loss over one stream or both in single precision, with transformers' signature."""
 
     def __init__(self, kind: Kind) -> None:
         self.focal = kind != "detr"

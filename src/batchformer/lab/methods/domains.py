@@ -67,7 +67,7 @@ class Penalised(ByDomain):
     """Whether the weight is 1 before the epoch ``hyper.penalty_from``."""
 
     weight: float
-    """Of the penalty. It is a Python number, so it is also the phase."""
+    """The weight of the penalty. It is a Python number, so it is also the phase."""
 
     def __init__(self, network: nn.Module, class_counts: Tensor, **options: Any) -> None:
         super().__init__(network, class_counts, **options)
@@ -231,7 +231,7 @@ class Mdd(Classifier):
         self.updates.add_(1)
 
     def parameter_groups(self, optim: OptimConfig) -> list[dict[str, Any]]:
-        """The backbone at its own rate, BatchFormer at the classifiers' times its factor."""
+        """The backbone at its own rate, BatchFormer at the classifiers' rate times its factor."""
         return self.slow_backbone_groups(optim, self.bottleneck, self.head, self.adversary)
 
 

@@ -22,8 +22,8 @@ class MixingClassifier(Classifier):
     """A classifier whose criterion accepts soft targets ``(N, K)``.
 
     With ``hyper.mixup`` or ``hyper.cutmix`` an update mixes its batch with probability
-    ``hyper.mix_prob``. The mix is the first random draw of an update, and the run's seed and the
-    step seed an update, so all arms see the same images and targets. With ``train.accumulate`` each
+    ``hyper.mix_prob``. The mix is the first random draw of an update, which is seeded by the run's
+    seed and the step. So all arms see the same images and targets. With ``train.accumulate`` each
     part is mixed within itself, as on several devices.
 
     Args:
@@ -35,7 +35,7 @@ class MixingClassifier(Classifier):
     ) -> None:
         super().__init__(network, criterion, hyper=hyper, **options)
         if hyper.feature_norm:
-            # Other keys than the plain classifier's: without the norm it would predict otherwise.
+            # The keys change, so that no network without the norm loads this classifier.
             norm = nn.LayerNorm(feature_width(network), elementwise_affine=False)
             replace_classifier(network, nn.Sequential(norm, head_of(network)))
 

@@ -23,7 +23,7 @@ def eszsl(
     lambda_: float,
     targets: Targets = "indicator",
 ) -> Tensor:
-    """The matrix V (D, A) by which a feature x and attributes a are compatible: ``x V a``.
+    """The matrix V (D, A); ``x V a`` is the compatibility of a feature x with attributes a.
 
     It minimises ``|X V S' - Y|^2 + gamma |V S'|^2 + lambda |X V|^2 + gamma lambda |V|^2`` with
     features X (N, D), attributes S (K, A) and Y (N, K), 1 for a sample's class:
@@ -60,7 +60,7 @@ class Eszsl(Untrained):
         features: (N, D) training rows.
         labels: (N,) their classes, all of them seen.
         attributes: (K, A) of all classes.
-        seen: (S,) numbers of the classes that are trained on, rising.
+        seen: (S,) numbers of the classes that are trained on, ascending.
         unseen: not used.
         module: must be off; BatchFormer acts only in training.
     """

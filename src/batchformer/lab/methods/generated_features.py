@@ -2,7 +2,7 @@
 
 A method trains something that generates features of a class from its attributes. Before an
 evaluation a softmax classifier of all classes is trained on the real features of seen classes and
-on generated features of unseen classes. The classifier is what predicts.
+on generated features of unseen classes. This classifier makes the predictions.
 """
 
 from __future__ import annotations
@@ -30,32 +30,32 @@ from batchformer.nn.randomness import drawing, seed_for
 from batchformer.nn.streams import match
 from batchformer.plug.attach import param_groups
 
-#: Rows of a batch of the classifier, which attend to one another.
+#: Rows of one batch of the classifier; they attend to one another.
 BATCH = 100
 ADAM = OptimConfig(name="adam", lr=1e-3, betas=(0.5, 0.999), weight_decay=0.0)
-#: In place of a step, so that the classifier's random draws differ from those of training.
+#: Seeds get this as the step, so that the classifier's random draws differ from training's.
 APART = -1
 
 
 class GeneratedFeatures(Method):
     """A method whose final classifier is trained on real and on generated features.
 
-    A subclass builds its networks, calls :meth:`add_classifier`, and writes :meth:`generate`. What
-    the classifier sees of features is :meth:`inputs`, by default the features themselves.
+    A subclass builds its networks, calls :meth:`add_classifier`, and writes :meth:`generate`. The
+    classifier's inputs are made from features by :meth:`inputs`; by default they are the features.
 
     Args:
         features: (M, D) all training rows, scaled.
         attributes: (K, A) of all classes.
         labels: (M,) class numbers of the training rows.
         seen: (S,) class numbers that are trained on.
-        unseen: (U,) class numbers that are not.
+        unseen: (U,) class numbers that are not trained on.
 
     Attributes:
         noise_channels: Z, of the noise that features are generated from.
         place: (K,) the number of a seen class among the seen ones, -1 for others.
         classifier_module: BatchFormer's settings in the training of the classifier.
         mixed_channels: leading channels of the classifier's inputs that BatchFormer mixes.
-        encoder: BatchFormer as the last classifier was trained with; None without.
+        encoder: the BatchFormer of the last classifier's training; None without BatchFormer.
     """
 
     features: Tensor
@@ -108,7 +108,7 @@ class GeneratedFeatures(Method):
         raise NotImplementedError(f"{type(self).__name__} does not implement generate()")
 
     def inputs(self, x: Tensor) -> Tensor:
-        """What the classifier sees of features (N, D)."""
+        """Features (N, D) to inputs of the classifier (N, H)."""
         return x
 
     def forward(self, x: Tensor) -> Tensor:
@@ -145,7 +145,7 @@ class GeneratedFeatures(Method):
             self.encoder.load_state_dict(encoder.state_dict())
 
     def require_whole_weights(self, optimizer_step: OptimizerStep) -> None:
-        """Refuse weights that ranks have in parts."""
+        """Refuse weights that are sharded over ranks."""
         require(
             optimizer_step.parallel is None or not optimizer_step.parallel.sharded,
             "the final classifier is trained between updates, where FSDP has no whole weights; set "
@@ -164,7 +164,7 @@ class GeneratedFeatures(Method):
 
 
 class AdversarialFeatures(GeneratedFeatures):
-    """A generator against a critic with a gradient penalty.
+    """A generator trained against a critic with a gradient penalty.
 
     The rows of an update are ``critic_steps`` batches, one after the other. The critic takes a step
     on each, and the generator on the last.
@@ -173,7 +173,7 @@ class AdversarialFeatures(GeneratedFeatures):
     def critic_parts(
         self, batch: Batch, optimizer_step: OptimizerStep
     ) -> tuple[list[dict[str, Tensor]], dict[str, Tensor]]:
-        """The batch of each step of the critic, and that of the generator.
+        """The batches of the critic's steps, and the batch of the generator's step.
 
         Each has ``x`` (N, D), ``y`` (N,), ``noise`` (N, Z) and ``share`` (N, 1).
         """
@@ -208,7 +208,7 @@ def frozen(*modules: nn.Module) -> Iterator[None]:
             parameter.requires_grad_()
 
 
-# The classifier of fixed features that an evaluation needs
+# The classifier on fixed features, which is trained before every evaluation.
 
 
 def new_classifier(channels: int, num_classes: int, seed: int) -> nn.Linear:
@@ -220,7 +220,7 @@ def new_classifier(channels: int, num_classes: int, seed: int) -> nn.Linear:
 def new_encoder(rows: Tensor, module: ModuleConfig, seed: int) -> BatchFormer | None:
     """BatchFormer for the classifier's training on rows (N, C), or None without it.
 
-    The rows are fixed, so mixed rows start with their size: one classifier fits both.
+    The rows are fixed, so mixed rows start with their root mean square: one classifier fits both.
     """
     size = float(rows.square().mean().sqrt())
     # Every rank has all rows and trains the same classifier, so nothing is exchanged.
@@ -253,17 +253,17 @@ def train_classifier(
 ) -> tuple[nn.Linear, BatchFormer | None]:
     """Softmax regression by Adam, with a new BatchFormer before it if `module` says so.
 
-    BatchFormer mixes the rows of each batch; predictions do without it. Without it only the order
+    BatchFormer mixes the rows of each batch; predictions do not use it. Without it only the order
     is random, and on a GPU the step is captured in a CUDA graph. An epoch is cut into batches of
     `batch_size` rows or one less. The result depends only on the arguments: all draws come from the
-    seed, and torch's own generators do not change. Only the size of the features is read back from
-    the device, once.
+    seed, and torch's own generators do not change. Only the root mean square of the features is
+    read back from the device, once.
 
     Args:
         features: (M, H).
         labels: (M,) class numbers.
         seed: of initial weights, order and dropout.
-        module: BatchFormer's settings; ``enabled=False`` is none.
+        module: BatchFormer's settings; ``enabled=False`` means no BatchFormer.
         mixed: leading channels that BatchFormer mixes, by default all H.
     """
     device = features.device

@@ -1,4 +1,4 @@
-"""IZF (Shen et al., 2020), the invertible zero-shot flow: features of classes by a reversed map."""
+"""IZF (Shen et al., 2020), the invertible zero-shot flow: a reversed map generates features."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class Izf(GeneratedFeatures):
     ``models/flow.py``). Our choice: attributes are scaled to the size of the noise
     (``hyper.attribute_scale``); the flow starts from features of mean 0 and variance 1; each
     generated feature of the MMD is of a random unseen class; and BatchFormer mixes the features in
-    the training of the final classifier. It cannot act inside the flow: mixing samples would leave
-    no Jacobian of each sample alone.
+    the training of the final classifier. It cannot act inside the flow: if samples are mixed, no
+    sample has a Jacobian of its own.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Izf(GeneratedFeatures):
         other = self.unseen[torch.randint(len(self.unseen), (len(x),), device=x.device)]
         noise = torch.randn(len(x), self.noise_channels, device=x.device)
         nothing = noise.new_zeros(len(self.seen), self.noise_channels)
-        # Both at once: going backwards costs most.
+        # Both in one call, because the inverse costs most.
         made = self.generate(torch.cat((nothing, noise)), torch.cat((self.seen, other)))
         centres, fakes = made.tensor_split((len(self.seen),))
         centre = centre_loss(centres, x, self.place[y])

@@ -36,14 +36,14 @@ class Lfme(Classifier):
     or else on the training images; never on those that are scored.
 
     Args:
-        teacher: the experts, of the largest classes first.
+        teacher: the experts; the one of the largest classes comes first.
 
     Attributes:
         first: (M,) weights of the training images at the beginning.
         known: (G,) accuracy of each expert on its classes.
         weights: (G,) how much each expert teaches in this epoch.
-        progress: the epoch, from 1, over ``hyper.curriculum_epochs``.
-        measured: the epoch, from 0, that `weights` are of.
+        progress: the epoch, counted from 1, divided by ``hyper.curriculum_epochs``.
+        measured: the epoch, counted from 0, for which `weights` were measured.
     """
 
     first: Tensor
@@ -105,7 +105,7 @@ class Lfme(Classifier):
         temperature = self.hyper.expert_temperature
         return loss + experts_loss(weighted, taught, self.own_classes, self.weights, temperature)
 
-    # What experts and student know, measured outside of updates
+    # Accuracies of experts and student, measured outside of updates.
 
     def begin_training(self, updates: int) -> None:
         """Measure the experts; a resumed run then loads the first measurement."""
@@ -123,7 +123,7 @@ class Lfme(Classifier):
         self.pacing = True
 
     def begin_epoch(self, epoch: int) -> None:
-        """Set the weights of samples and experts; a run that resumes inside an epoch has them."""
+        """Set the weights of samples and experts; a resumed epoch keeps its experts' weights."""
         super().begin_epoch(epoch)
         progress = (epoch + 1) / self.hyper.curriculum_epochs
         self.progress.fill_(min(progress, 1.0) if self.hyper.curriculum_clipped else progress)
@@ -140,7 +140,7 @@ class Lfme(Classifier):
         return known.to(self.known.device)
 
     def _log_shares(self, x: Tensor) -> Tensor:
-        """(N, K) log-probability of each class, by the expert that has it; -inf if none has."""
+        """(N, K) log-probability of each class by its own expert; -inf for a class without one."""
         taught = self.taught(x)
         found = taught[0].new_full((len(x), len(self.class_counts)), -torch.inf)
         for group, logits in zip(self.own_classes, taught, strict=True):
@@ -148,7 +148,7 @@ class Lfme(Classifier):
         return found
 
     def _by_own_expert(self, log_shares: Tensor, labels: Tensor) -> Tensor:
-        """(N, 2): the true class's probability by the expert that has it, and if it is right."""
+        """(N, 2): the true class's probability by its own expert, and if that expert is right."""
         owner = torch.full((log_shares.shape[1],), -1, device=labels.device)
         for number, group in enumerate(self.own_classes):
             owner[group] = number

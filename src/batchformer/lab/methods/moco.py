@@ -43,7 +43,7 @@ from batchformer.nn.randomness import drawing
 
 
 class Moco(Method):
-    """Queries of one encoder, keys of its momentum encoder.
+    """Contrasts queries of an encoder with keys of its momentum encoder.
 
     Batches need ``x`` and ``view2``, two views of the same images; labels are not used. One
     BatchFormer acts after the pooling of both encoders, before their heads. The queries train it,
@@ -159,7 +159,7 @@ def by_stream(rows: Tensor, n: int) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def collapse_metrics(query: Tensor, key: Tensor) -> dict[str, Tensor]:
-    """What distinguishes learning from collapse, of unit rows ``(N, D)`` of the same samples.
+    """Metrics that distinguish learning from collapse, of unit rows ``(N, D)`` of the same samples.
 
     ``positive`` is the mean cosine of the pairs; ``spread`` the mean over channels of the standard
     deviation of queries, ``1 / sqrt(D)`` at best, 0 if all queries are equal.
@@ -212,14 +212,14 @@ class MocoV2(Moco):
         return encode_in_parts(super().features, x, self.parts if self.training else 1)
 
     def queries(self, x: Tensor) -> Tensor:
-        """As in :class:`Moco`; a normalised front of the head uses the network's parts."""
+        """As in :class:`Moco`; a head with a normalised front uses the network's parts."""
         if not (self.training and self.hyper.projection_front):
             return super().queries(x)
         both = self.streams(self.features(x))
         return encode_in_parts(self.head, both, self.parts, streams=len(both) // len(x))
 
     def step(self, batch: Batch) -> dict[str, Tensor]:
-        # Drawn before any dropout, so that arms with and without BatchFormer have the same.
+        # Drawn before any dropout, so that arms with and without BatchFormer get the same order.
         order = draw_order(batch["view2"], self.parts)
         queries = by_stream(unit_rows(self.queries(batch["x"])), len(batch["x"]))
         keys = self.key_streams(batch["view2"], order)
@@ -258,7 +258,7 @@ class MocoV2(Moco):
 
 
 class MocoV3(Moco):
-    """Each query of a view must find its own key among the other view's, on all ranks.
+    """Each query of a view must find its own key among the other view's keys of all ranks.
 
     With two streams the heads normalise all 2N rows together, and the loss of a view has the terms
     of ``hyper.contrast_pairs``. The patch projection of a timm ``VisionTransformer`` is not

@@ -84,7 +84,7 @@ class KeyQueue(nn.Module):
 
     @torch.no_grad()
     def push(self, keys: Tensor, labels: Tensor) -> None:
-        """Add keys (N, D) with labels (N,); of more than Q, the last Q."""
+        """Add keys (N, D) with labels (N,); of more than Q keys, only the last Q."""
         size = len(self.keys)
         keys, labels = keys[-size:].to(self.keys.dtype), labels[-size:]
         where = (self.position + torch.arange(len(keys), device=keys.device)) % size
@@ -95,7 +95,7 @@ class KeyQueue(nn.Module):
 
 
 class Shuffled(NamedTuple):
-    """What undoes a shuffle: the order of all rows, and the number of rows on every rank."""
+    """What is needed to undo a shuffle: the order of all rows, and the row count of every rank."""
 
     order: Tensor
     counts: list[int]
@@ -103,13 +103,13 @@ class Shuffled(NamedTuple):
 
 @torch.no_grad()
 def shuffle(x: Tensor, seed: int) -> tuple[Tensor, Shuffled]:
-    """Redistribute the rows of all ranks at random, to each rank as many as it had.
+    """Redistribute the rows of all ranks at random; each rank keeps its number of rows.
 
     Batch statistics are then not those of the samples that a rank compares. The order depends on
     the seed alone, so no rank sends it. There is no gradient.
 
     Args:
-        x: (N, ...), of any number of rows on each rank.
+        x: (N, ...); N may differ between ranks.
         seed: the same on every rank.
     """
     counts = row_counts(x)
@@ -127,7 +127,7 @@ def unshuffle(rows: Tensor, shuffled: Shuffled) -> Tensor:
 
 
 def parts_of_rank(parts: int) -> int:
-    """The number of parts that each rank normalises, of this many in all.
+    """The number of parts that each rank normalises, out of `parts` in all.
 
     >>> parts_of_rank(8)
     8
@@ -154,7 +154,7 @@ def encode_in_parts(
     """Encode ``x`` by a network that normalises in parts, which are contiguous rows of ``x``.
 
     Args:
-        encode: rows to as many rows; its normalisation has gone through ``normalise_in_parts``.
+        encode: rows to as many rows; ``normalise_in_parts`` has been applied to its network.
         x: (S * N, ...), S streams of N rows; part p has the rows p * N / P to (p + 1) * N / P of
             every stream.
 
@@ -184,13 +184,13 @@ def draw_order(x: Tensor, parts: int) -> Tensor | None:
 def encode_shuffled(
     encode: Callable[[Tensor], Tensor], x: Tensor, order: Tensor | None, seed: int, update: Tensor
 ) -> Tensor:
-    """Encode shuffled images to rows (S * N, D), in the order of ``x`` again.
+    """Encode images in shuffled order; return rows (S * N, D) in the order of ``x``.
 
     Several ranks shuffle images between them; one rank shuffles by ``order``.
 
     Args:
         encode: images (N, ...) to rows (S * N, D), one stream after the other.
-        update: () the number of updates so far, the same on every rank; each has its own order.
+        update: () number of updates so far, the same on every rank; each update has its own order.
     """
     restore: Callable[[Tensor], Tensor]
     if world_size() > 1:

@@ -1,8 +1,8 @@
 """OLTR (Liu et al., 2019): a plain classifier, then attention and a memory of class centroids.
 
-The two stages are two runs: the second starts from the network of the first. BatchFormer stands on
-the features in front of the memory. Both streams go through memory and classifier, and the
-centroids see plain features alone.
+The two stages are two runs: the second starts from the network of the first. BatchFormer acts on
+the features before the memory. Both streams go through memory and classifier, and the centroids
+are set and trained by plain features alone.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Oltr(Classifier):
             self.head.centroids.copy_(means)
 
     def parameter_groups(self, optim: OptimConfig) -> list[dict[str, Any]]:
-        """Rates of the features, of the head, of its centroids, and of BatchFormer."""
+        """Groups of features, head, centroids and BatchFormer, each with its own rate."""
         groups = self.slow_backbone_groups(optim, self.head)
         centroids = self.head.centroids
         for group in groups:

@@ -32,7 +32,7 @@ class _Probe(OnFrozenFeatures):
     def __init__(self, network: nn.Module, module: ModuleConfig, **options: Any) -> None:
         absent = ModuleConfig(enabled=False)
         super().__init__(network, nn.CrossEntropyLoss(), module=absent, **options)
-        self.train()  # a module begins in training with all its parts
+        self.train()  # a new module and all its parts are in training mode
 
     def train(self, mode: bool = True) -> Any:
         super().train(mode)
@@ -44,8 +44,8 @@ class LinearProbe(_Probe):
     """Cross-entropy on a new linear classifier.
 
     With ``hyper.probe_scale="unit"`` features are divided by one number, so that their mean squared
-    length over the training images is 1. The same classifiers can be found, at a learning rate that
-    does not depend on the scale of the network.
+    length over the training images is 1. This leaves the same classifiers within reach, and makes
+    the learning rate independent of the scale of the network's features.
 
     Args:
         bank: gives features of the training images; only for "unit".

@@ -24,8 +24,8 @@ from batchformer.nn.randomness import drawing
 def mixed_classes(counts: Tensor, hyper: MethodConfig) -> Tensor | None:
     """(K,) bool: the classes whose samples take their mixed features; None: all of them.
 
-    As in the released code, which has this as comments, many-shot classes have more than 100
-    training images.
+    Many-shot classes have more than 100 training images, as in the released code, where this
+    choice is in comments.
 
     >>> mixed_classes(torch.tensor([300, 101, 100]), MethodConfig(mixed_classes="not_many"))
     tensor([False, False,  True])
@@ -44,7 +44,7 @@ def mixed_classes(counts: Tensor, hyper: MethodConfig) -> Tensor | None:
 
 
 class RideMethod(Method):
-    """E diverse experts with margins, re-weighted late; one BatchFormer mixes each one's features.
+    """E diverse experts with margins, re-weighted late; one BatchFormer mixes features of each.
 
     Args:
         module: BatchFormer's settings; the paper uses ``streams="mixed_only"`` on ImageNet-LT and
@@ -52,7 +52,7 @@ class RideMethod(Method):
         teacher: a trained network that the experts' mean is distilled from, or None.
 
     Attributes:
-        mixed_classes: (K,) bool, the classes that BatchFormer is on; None: all.
+        mixed_classes: (K,) bool, the classes that BatchFormer is applied to; None: all.
     """
 
     mixed_classes: Tensor | None
@@ -98,8 +98,8 @@ class RideMethod(Method):
     def expert_logits(self, x: Tensor, labels: Tensor | None = None) -> Tensor:
         """Logits as trained: ``(E, 2N, K)`` in training with shared streams, else ``(E, N, K)``.
 
-        Labels (N,) are needed where BatchFormer is on some classes alone; without them it is on
-        all.
+        Labels (N,) are needed if BatchFormer is applied to some classes alone; without them it is
+        applied to all.
         """
         plain = self.network.expert_features(x)
         rows = apply_encoder(self.encoder, plain, self.config)
@@ -140,7 +140,7 @@ class RideMethod(Method):
         return logits
 
     def relations(self) -> Relations | None:
-        """Relations of the experts' mean, with the loss of one expert that has these logits."""
+        """Relations of the experts' mean; the loss is that of a single expert with these logits."""
 
         def features(x: Tensor) -> Tensor:
             return self.network.expert_features(x).transpose(0, 1)
@@ -243,7 +243,7 @@ class AssignedExperts(Method):
             self.routers = ExpertRouters(network.experts, network.num_features, top, width)
         weight = torch.tensor(self.hyper.router_positive_weight)
         self.register_buffer("positive_weight", weight, persistent=False)
-        # Samples that each expert saw since the last remarks.
+        # Samples that each expert saw since the last call of `further_scores`.
         asked = torch.zeros(network.experts, dtype=torch.int64)
         self.register_buffer("asked", asked, persistent=False)
         self.costs: tuple[int, int] | None = None
@@ -304,7 +304,7 @@ class AssignedExperts(Method):
         )
 
     def further_scores(self) -> dict[str, float]:
-        """Computation saved against running all experts, in percent, since the last call."""
+        """Computation saved compared with running all experts, in percent, since the last call."""
         asked = summed(self.asked) if world_size() > 1 else self.asked
         samples = int(asked[0])
         if not samples or self.costs is None:

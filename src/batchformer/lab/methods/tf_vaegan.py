@@ -28,17 +28,17 @@ from batchformer.lab.models.tf_vaegan import (
 )
 from batchformer.nn.randomness import drawing
 
-#: Adam's for the posterior, which alone has torch's defaults in the released code.
+#: Adam's betas for the posterior: torch's defaults, which in the released code only it has.
 POSTERIOR_BETAS = (0.9, 0.999)
 
 
 class TfVaegan(AdversarialFeatures):
     """A conditional VAE whose decoder is a WGAN's generator, and a decoder of attributes.
 
-    The semantic decoder predicts the attributes of a class from its features. What its hidden layer
-    h finds in generated features goes through the feedback network and is added to the generator's
-    hidden layer, which then generates again. No gradient passes from there into the decoder, or
-    into the first generation.
+    The semantic decoder predicts the attributes of a class from its features. Its hidden layer h
+    for generated features goes through the feedback network and is added to the generator's hidden
+    layer. The generator then generates again. No gradient passes through h into the decoder or the
+    first generation.
 
     Each batch of an update gives a step of the decoder, then one of the critic. The last batch also
     gives one of posterior, generator and decoder together. Epochs alternate, as in the released
@@ -90,7 +90,7 @@ class TfVaegan(AdversarialFeatures):
         return mean + batch["noise"] * (0.5 * log_variance).exp(), mean, log_variance
 
     def decoder_step(self, batch: Batch) -> dict[str, Tensor]:
-        """The decoder's own step: attributes of real features."""
+        """The decoder's own step: its error on real features."""
         error = decoding_error(self.decoder(batch["x"]), self.attributes[batch["y"]])
         return {"loss": self.hyper.decoding * error}
 
@@ -109,7 +109,7 @@ class TfVaegan(AdversarialFeatures):
         return {"loss": loss, "distance": -difference, "penalty": penalty}
 
     def generator_step(self, batch: Batch) -> dict[str, Tensor]:
-        """The step of posterior, generator and decoder, and with feedback of its network."""
+        """The step of posterior, generator, decoder and, with feedback, of the feedback network."""
         attributes = self.attributes[batch["y"]]
         noise, mean, log_variance = self.draw(batch)
         made = self.make(noise, attributes, self.with_feedback)
@@ -122,9 +122,9 @@ class TfVaegan(AdversarialFeatures):
     def update(
         self, batch: Batch, optimizers: dict[str, Optimizer], optimizer_step: OptimizerStep
     ) -> dict[str, Tensor]:
-        """Steps of decoder and critic on each part of the rows, then that of the generator.
+        """A step of decoder and critic on each part of the rows, then one step of the generator.
 
-        Decoder and generator share an optimizer, which leaves out what has no gradient in a step.
+        Decoder and generator share an optimizer, which skips parameters without a gradient.
         """
         critic, generator = optimizers["critic"], optimizers["generator"]
         parts, last = self.critic_parts(batch, optimizer_step)

@@ -24,7 +24,7 @@ Score = Callable[[Tensor, Tensor], Tensor]
 
 
 def outputs_alone(outputs: Tensor, labels: Tensor) -> Tensor:
-    """The score that is the outputs themselves."""
+    """The score that returns the outputs unchanged."""
     return outputs
 
 
@@ -44,12 +44,12 @@ class Bank:
     # Gives all training images in order, normalised and on the device, and their labels; with
     # several ranks, the images that this rank scores
     batches: Callable[[], Iterable[tuple[Tensor, Tensor]]]
-    # The images of a third list, for methods that choose something by them
+    # The bank of a third list (validation), for methods that choose something by it
     validation: Bank | None = None
 
     @property
     def rows(self) -> Tensor:
-        """(M,) the training images in the bank; those of small classes several times."""
+        """(M,) numbers of the training images in the bank; those of small classes repeat."""
         counts = self.labels.bincount()
         counts = counts[counts > 0]
         if int(counts.max()) < BALANCED_WITHIN * int(counts.min()):
@@ -78,10 +78,10 @@ class Bank:
 
 
 def require_bank(method: nn.Module, bank: Bank | None, who: str) -> Bank:
-    """The bank; refuses a missing one, and a sharded network.
+    """Return the bank; refuse a missing one and a sharded network.
 
     Args:
-        who: measures the images, for the refusal.
+        who: the method or setting that needs the bank, named in the error.
     """
     require(
         bank is not None,
@@ -100,9 +100,9 @@ def require_bank(method: nn.Module, bank: Bank | None, who: str) -> Bank:
 def measured(
     method: nn.Module, bank: Bank, extract: Extract, score: Score = outputs_alone
 ) -> Tensor:
-    """:meth:`Bank.measure` as the method predicts, in the precision of its weights.
+    """:meth:`Bank.measure` in the precision of the method's weights.
 
-    The method is in eval and without gradients meanwhile; its mode is restored.
+    The method is put into eval mode and computes no gradients; its mode is restored afterwards.
     """
     weight, training = next(method.parameters()), method.training
 
@@ -119,7 +119,7 @@ def measured(
 
 
 def class_means(method: nn.Module, bank: Bank, extract: Extract, classes: int) -> Tensor:
-    """(K, C) means over the training images of each class, of features (N, C) as at test.
+    """(K, C) means of each class's features (N, C) over its training images, as at test.
 
     A class without images has the mean 0.
     """

@@ -28,7 +28,7 @@ LARGEST_BIAS = 1e3  # the bias at the end of the curve, at which every predictio
 BELOW_TIE = 1e-4
 QUANTILES = 20  # approximate number of quantiles of these ties that are used as biases
 CHUNK = 2**24  # scores that are copied at a time
-#: Thresholds of feasibility that are tried, from the lowest of an unseen pair to the highest.
+#: Number of thresholds tried, from the lowest feasibility of an unseen pair to the highest.
 THRESHOLDS = 50
 
 
@@ -214,13 +214,13 @@ class _Best:
 
     seen: Tensor
     seen_pair: Tensor
-    unseen: Tensor  # (N, T) by threshold, (N,) once one is taken
+    unseen: Tensor  # (N, T) for T thresholds, (N,) once one is chosen
     unseen_pair: Tensor
     own: Tensor  # (N,) score of the pair that the image shows
 
     @classmethod
     def of(cls, scores: Tensor, pair: Tensor, seen: Tensor, levels: Sequence[Tensor]) -> _Best:
-        """From scores (N, P); pairs of a level count for its threshold and all lower ones."""
+        """Best pairs in scores (N, P); a level counts for its own threshold and all lower ones."""
         own = scores.gather(1, pair.to(scores.device)[:, None])[:, 0].double()
         best, number = _best(scores, levels[-1])
         columns = [(best, number)]
@@ -255,7 +255,7 @@ class _Best:
 
 
 def _best(scores: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor]:
-    """The best score (N,) of these pairs and its number, the lowest of equals; -inf if none."""
+    """The best score (N,) of these pairs and its pair, the lowest of equals; -inf, -1 if none."""
     if not len(numbers):
         nothing = torch.full((len(scores),), -math.inf, dtype=torch.float64, device=scores.device)
         return nothing, torch.full_like(nothing, -1, dtype=torch.int64)

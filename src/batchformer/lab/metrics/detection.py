@@ -60,7 +60,7 @@ def average_precision(pairs: Iterable[tuple[Boxes, Boxes]], classes: int) -> Ave
 
 Rule = Literal["eleven", "area"]
 
-#: Overlaps (IoU) that average precision is a mean over.
+#: IoU thresholds over which average precision is averaged.
 THRESHOLDS = tuple((50 + 5 * i) / 100 for i in range(10))
 
 
@@ -112,8 +112,8 @@ def voc_average_precision(
 def _matched(pairs: Sequence[tuple[Boxes, Boxes]], label: int) -> tuple[Tensor, Tensor, Tensor]:
     """All detections of a class by falling score, with the object that each overlaps with most.
 
-    The overlap (D,) is -1 if there is no object; then follow the number of the object (D,), counted
-    over all images, and whether it is difficult (D,).
+    Returns the overlap (D,), -1 if the image has no object of the class; the object's number (D,),
+    counted over all images; and whether the object is difficult (D,).
     """
     from torchvision.ops import box_iou
 

@@ -27,13 +27,13 @@ class SeenUnseenCurve:
 def seen_unseen_curve(scores: Tensor, targets: Tensor, unseen: Tensor) -> SeenUnseenCurve:
     """Sweep a bias that is added to the scores of all unseen classes.
 
-    A classifier trained on seen classes prefers them, and H measures this preference as much as
-    what the classifier knows: two classifiers can differ in H and share one curve. The area under
-    the curve (Chao et al., 2016) does not depend on the preference.
+    A classifier trained on seen classes prefers them. The harmonic mean H measures this preference
+    as much as what the classifier knows: two classifiers can differ in H and share one curve. The
+    area under the curve (Chao et al., 2016) does not depend on the preference.
 
     At each bias a prediction is the best seen or the best unseen class, so a sample changes its
-    prediction once, and each sample that is right on its own side makes one step of the curve.
-    Samples that change at the same bias make one step together.
+    prediction once. It makes one step of the curve if its class is the best of those on its side,
+    seen or unseen. Samples that change at the same bias make one step together.
 
     Args:
         scores: (N, K) of all classes.

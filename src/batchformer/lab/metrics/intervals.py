@@ -28,7 +28,7 @@ ROUNDING = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Paired:
-    """Mean of other - baseline over ``n`` paired seeds, its 95% t interval; None if not known."""
+    """Mean of other - baseline over ``n`` paired seeds, and its 95% t interval; None if unknown."""
 
     difference: float
     sd: float | None  # of the differences
@@ -53,9 +53,10 @@ class ImageInterval:
 def paired(baseline_values: Sequence[float], other_values: Sequence[float]) -> Paired:
     """Paired Student t of other - baseline; position i of both is the same seed.
 
-    Fewer than three seeds: no interval and no p-value. The same values in both arms: interval
-    (0, 0) and p = 1. The same non-zero difference in every seed: t is infinite, which on a small
-    test set is a coincidence of its coarse steps and no certainty, so no interval and no p-value.
+    With fewer than three seeds there is no interval and no p-value. If both arms have the same
+    values, the interval is (0, 0) and p = 1. If every seed has the same non-zero difference, t is
+    infinite. On a small test set that is a coincidence of its coarse steps and no certainty, so
+    there is no interval and no p-value.
     """
     baseline = finite_values(baseline_values, "baseline_values")
     other = finite_values(other_values, "other_values")
@@ -91,7 +92,7 @@ def outcome(result: Paired, *, higher_is_better: bool = True) -> Outcome:
 
 
 def outcome_of(low: float | None, high: float | None, *, higher_is_better: bool = True) -> Outcome:
-    """The same of an interval by itself.
+    """The :func:`outcome` of an interval by itself.
 
     >>> outcome_of(-0.1, 0.4), outcome_of(0.1, 0.4), outcome_of(0.1, 0.4, higher_is_better=False)
     ('not reliable', 'gain', 'loss')
@@ -179,9 +180,9 @@ def chance_of_finding(effect: float, sd: float, n: int) -> tuple[float, float, f
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
     """Holm's step-down adjustment for the several comparisons of one table, order kept.
 
-    Holds the chance of any false finding in the table at the level the result is read at,
-    however the comparisons depend on each other. None (no test was made) stays None and does
-    not count.
+    If adjusted p-values are read at some level, the chance of any false finding in the table is
+    at most that level, however the comparisons depend on each other. None (no test was made)
+    stays None and does not count.
 
     >>> holm([0.01, 0.04, None, 0.03])
     [0.03, 0.06, None, 0.06]
@@ -243,9 +244,9 @@ def _power(ratio: float, n: int) -> float:
 #
 # A comparison of three seeds cannot see a quarter of a point; seven of them can. Each set-up (a
 # recipe, compared on its own seeds) counts once. Two spreads bound what its mean can say: that of
-# the seeds inside the set-ups, and that of the set-ups' effects among themselves. The first speaks
-# of these set-ups, the second of others like them; a small number of either can be too small by
-# chance, so the wider interval is given.
+# the seeds inside the set-ups, and that of the set-ups' effects among themselves. The first holds
+# for these set-ups, the second for others like them. With few seeds or few set-ups either spread
+# can be too small by chance, so the wider interval is given.
 
 FEWEST_OF_A_SETUP = 2  # paired seeds of a set-up: one has no spread
 
@@ -255,11 +256,11 @@ class Pooled:
     """Mean difference over ``setups``, each counted once, with the widest 95% t interval."""
 
     difference: float
-    # low, high: of the interval; None where the same difference is in every seed of every set-up,
+    # Ends of the interval; None if every seed of every set-up has the same non-zero difference,
     # which on small test sets is a coincidence and no certainty
     low: float | None
     high: float | None
-    # The largest of theirs, which is below 0.05 where the interval excludes 0; or None
+    # The largest p-value of these t tests, below 0.05 where the interval excludes 0; or None
     p_value: float | None
     # P-value of the hypothesis that the effect is the same in every set-up (one-way analysis of
     # variance); small where set-ups differ by more than their seeds do
@@ -279,13 +280,13 @@ def pooled(
     Over seeds, the mean of the set-ups' means has the variance ``sum(s_i^2 / n_i) / K^2``, with
     Satterthwaite's degrees of freedom, since set-ups need not be equally noisy. Over set-ups it is
     one value each, and Student's t has K - 1 degrees of freedom. Runs of one seed begin alike in
-    all set-ups, so the first variance is too small where set-ups share seeds. Then a third one has
-    one value for each seed: its mean over set-ups.
+    all set-ups, so the first variance is too small where set-ups share seeds. Then a third one is
+    computed from one value for each seed, its mean over set-ups.
 
     Args:
         differences: for each set-up, other - baseline of each of its paired seeds.
-        scale: the largest value that was subtracted, by which rounding is told from spread.
-        seeds: of these differences. None: no two set-ups share one.
+        scale: the largest value that was subtracted, to tell rounding from spread.
+        seeds: the seeds of these differences. None: no two set-ups share one.
 
     >>> found = pooled([[0.1, 0.4, 0.3], [0.5, -0.1], [0.2, 0.6, 0.2]])
     >>> f"{found.difference:+.2f} [{found.low:+.2f}, {found.high:+.2f}]"
@@ -319,7 +320,7 @@ def pooled(
         return Pooled(mean, limit, limit, p_value, homogeneity, len(means), count)
     t = statistics_library().t
     half = max(error * float(t.ppf((1 + LEVEL) / 2, freedom)) for error, freedom in sources)
-    # Far from 5% the t of a narrower one may have the heavier tails.
+    # Far from the 5% level a source with a narrower interval may have the heavier tails.
     p_value = max(
         2 * float(t.sf(abs(mean) / error, freedom)) for error, freedom in sources if error
     )

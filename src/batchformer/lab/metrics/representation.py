@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-#: Similarities, and distances, that are held at a time, but at least those of one row; 2**27 are
-#: 0.5 GB in single precision.
+#: Similarities, and distances, held in memory at a time, or those of one row if they are more.
+#: 2**27 take 0.5 GB in single precision.
 BLOCK, PAIR_BLOCK = 2**27, 2**26
 
 

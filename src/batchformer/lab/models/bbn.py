@@ -14,7 +14,7 @@ Branch = Literal["both", "conventional", "rebalancing"]
 
 
 class TwoBranches(nn.Module):
-    """A block and one of the same shape beside it.
+    """Two blocks of the same shape, side by side.
 
     Attributes:
         branch: which of them are computed; "both" gives their channels one after the other.

@@ -1,4 +1,4 @@
-"""Networks by name, ours or timm's, and training only the last block of one."""
+"""Networks by name, ours or timm's, and how to train only the last block of one."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ SAMPLING = ("sampling_offsets.weight", "attention_weights.weight")
 PRIOR = 0.01
 #: Initial logit of a box's width and height in Deformable DETR.
 SMALL_BOX = -2.0
-#: Most detections of an image, as COCO counts them.
+#: Largest number of detections per image, as in COCO.
 DETECTIONS = 100
 
 
@@ -36,10 +36,10 @@ def detr(network: nn.Module, classes: int, kind: Kind, queries: int) -> Any:
     """A detector of K classes on the layers of a ResNet of timm's, which it does not own.
 
     As in :func:`~batchformer.lab.models.faster_rcnn.faster_rcnn`, the caller registers the network,
-    and other networks are refused. There are as many predictions for an image as queries. Losses of
-    every decoder layer are trained on. Sizes are the defaults of transformers, which are the
-    authors'. So are initial weights, but for biases and the convolutions before the encoder, which
-    are as transformers draws them.
+    and other networks are refused. There are as many predictions for an image as queries. Every
+    decoder layer has a loss. Sizes are the defaults of transformers, which are the authors'.
+    Initial weights are the authors' too, except for biases and the convolutions before the encoder,
+    which transformers draws.
     """
     try:
         import transformers
@@ -47,7 +47,7 @@ def detr(network: nn.Module, classes: int, kind: Kind, queries: int) -> Any:
         raise ImportError("DETR needs: pip install 'batchformer[lab,detection,hf]'") from error
     channels = stage_channels(network)
     name, stages = FAMILIES[kind]
-    # The model is built on a backbone of as many channels and one block a stage, then on ours.
+    # A backbone of as many channels with one block a stage, which ours replaces below.
     placeholder = transformers.ResNetConfig(
         hidden_sizes=channels,
         depths=[1, 1, 1, 1],
@@ -72,19 +72,19 @@ def detr(network: nn.Module, classes: int, kind: Kind, queries: int) -> Any:
 def initialise(model: Any, kind: Kind) -> None:
     """Draw the transformer's matrices, the queries and the heads as the authors do.
 
-    Those of transformers are for models that then load trained weights: queries are so alike that
-    all reference points of Deformable DETR lie in the middle of the image, and every class begins
-    with a probability of a half.
+    The initial weights of transformers are for models that then load trained ones: queries are so
+    alike that all reference points of Deformable DETR lie in the middle of the image, and every
+    class begins with a probability of a half.
     """
     transformer = model.model
     for part in (transformer.encoder, transformer.decoder):
         for name, weight in part.named_parameters():
-            # What deformable attention samples begins at fixed offsets, with zero weights.
+            # Zero matrices of deformable attention stay zero, so it begins at fixed offsets.
             if weight.ndim > 1 and not name.endswith(SAMPLING):
                 nn.init.xavier_uniform_(weight)
     nn.init.normal_(transformer.query_position_embeddings.weight)
     deformable = kind == "deformable"
-    # Deformable DETR lists its heads by layer: one that all share.
+    # Deformable DETR lists one head per layer; all of them are the same module.
     classes = model.class_embed[0] if deformable else model.class_labels_classifier
     boxes = model.bbox_embed[0] if deformable else model.bbox_predictor
     for layer in (classes, *boxes.layers):
@@ -116,13 +116,13 @@ class Maps(Borrower):
 
 
 def padded(images: list[Tensor]) -> tuple[Tensor, Tensor]:
-    """Normalised images in one tensor (N, 3, H, W), and where they are no padding (N, H, W) bool.
+    """Normalised images in one tensor (N, 3, H, W), and bool masks (N, H, W), False at padding.
 
     Images are (3, H, W) each, uint8 or in [0, 1].
     """
     height, width = (max(image.shape[axis] for image in images) for axis in (1, 2))
     device = images[0].device
-    # Made on the device, a tensor of numbers would wait for all work before it.
+    # Creating a tensor from Python numbers on the device would wait for all earlier work.
     mean, std = (
         torch.tensor(v).view(3, 1, 1).to(device, non_blocking=True)
         for v in (IMAGENET.mean, IMAGENET.std)
@@ -138,7 +138,7 @@ def padded(images: list[Tensor]) -> tuple[Tensor, Tensor]:
 
 
 def to_shares(boxes: Tensor, sizes: list[tuple[int, int]]) -> Tensor:
-    """Boxes (N, n, 4) in pixels as centre, width and height, in shares of their image.
+    """Corners (N, n, 4) in pixels to centre, width and height (N, n, 4) in shares of the image.
 
     Sizes are heights and widths of the N images.
 
@@ -161,9 +161,9 @@ def to_pixels(shares: Tensor, height: int, width: int) -> Tensor:
 def best_detections(logits: Tensor, shares: Tensor, kind: Kind) -> tuple[Tensor, Tensor, Tensor]:
     """Scores, labels and boxes of one image, the most certain first.
 
-    Logits are (Q, K), or (Q, K + 1) of DETR, which has a class for no object, and one answer of
-    each query. The others have a probability of each class, and a query may answer several times.
-    Boxes (Q, 4) are in shares of the image.
+    Logits are (Q, K), or (Q, K + 1) for DETR, which has a class "no object" and takes one answer
+    from each query. The others give each class a probability of its own, and a query may answer
+    several times. Boxes (Q, 4) are in shares of the image.
     """
     if kind == "detr":
         scores, labels = logits.softmax(-1)[:, :-1].max(-1)

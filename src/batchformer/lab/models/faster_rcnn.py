@@ -52,8 +52,8 @@ def faster_rcnn(network: nn.Module, classes: int, kind: Kind = "c4") -> Generali
 
     In training the detector takes images (3, H, W) in [0, 1] and targets with ``boxes`` and
     ``labels`` from 1 to K, and returns four losses; in eval it returns ``boxes``, ``labels`` and
-    ``scores`` of each image. It does not resize. C4 has the network's last stage on every region,
-    FPN a pyramid of features.
+    ``scores`` of each image. It does not resize. C4 applies the network's last stage to every
+    region; FPN uses a pyramid of features.
     """
     channels = stage_channels(network)
     if kind == "c4":
@@ -137,7 +137,7 @@ class Borrower(nn.Module):
 
 
 class C4Backbone(Borrower):
-    """Features of stride 16, in float32: anchors get their type, and half would misplace them."""
+    """Features of stride 16, in float32: anchors take this type, and half would misplace them."""
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, C, H/16, W/16) of images (N, 3, H, W)."""

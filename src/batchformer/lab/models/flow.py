@@ -1,7 +1,7 @@
 """An invertible network of feature vectors: channel scales, linear maps and affine couplings.
 
-IZF (Shen et al., 2020) has permutations and affine couplings; how large and how they begin is not
-known. As in a later implementation there are five blocks, each with a scale of every channel, a
+IZF (Shen et al., 2020) has permutations and affine couplings; their sizes and initial weights are
+not known. As in a later implementation there are five blocks, each with a scale of every channel, a
 linear map in place of the permutation, and a coupling. Coupling networks have one hidden layer of
 2,048 and leaky ReLUs, as those of another flow on the same features. Our choice: each map starts as
 nearly a permutation, couplings are of two halves, and logarithms of scales are bounded by a tanh.
@@ -18,7 +18,7 @@ from batchformer.lab.models.generator import SLOPE
 #: Standard deviation of initial weights; biases start at 0, so that a coupling starts as nearly
 #: the identity.
 DEVIATION = 0.01
-#: The same of matrices, around the identity.
+#: Standard deviation of the linear maps' initial matrices around the identity.
 NEAR_IDENTITY = 1e-3
 #: Least standard deviation by which a channel is divided at the start.
 LEAST = 1e-2
@@ -126,7 +126,7 @@ class Flow(nn.Module):
 
     @torch.no_grad()
     def standardise(self, features: Tensor) -> None:
-        """Let the first channel scales give these features (M, D) mean 0 and variance 1."""
+        """Set the first channel scales to give these features (M, D) mean 0 and variance 1."""
         first: ChannelScale = self.layers[0]  # type: ignore[assignment]
         first.shift.copy_(features.mean(0))
         first.log_scale.copy_(-features.std(0, correction=0).clamp(min=LEAST).log())

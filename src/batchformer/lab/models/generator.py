@@ -13,7 +13,7 @@ from batchformer.kernels.available import unsupported_reason
 
 #: Standard deviation of initial weights; biases start at 0.
 DEVIATION = 0.02
-#: Of the leaky ReLUs.
+#: Slope of the leaky ReLUs below zero.
 SLOPE = 0.2
 #: Hidden activations of sample-class pairs that exist at a time: 64 MiB of float32. A step holds
 #: at most two such blocks, and one of booleans.

@@ -67,7 +67,7 @@ def replace_classifier(network: nn.Module, head: nn.Module) -> None:
 
 
 def classifier_name(network: nn.Module) -> str:
-    """Where the module is that ``network.get_classifier()`` returns, such as ``fc``."""
+    """The name of the module that ``network.get_classifier()`` returns, such as ``fc``."""
     contract: Any = network
     head = contract.get_classifier()
     name: str = next(name for name, module in network.named_modules() if module is head)
@@ -77,8 +77,8 @@ def classifier_name(network: nn.Module) -> str:
 def feature_width(network: Any) -> int:
     """Channels C of a network's pooled features, which its classifier reads.
 
-    timm's ``num_features`` are those of the feature maps. The head of some networks, such as
-    MobileNetV3, makes more of them before its classifier.
+    timm's ``num_features`` counts the channels of the feature maps. In some networks, such as
+    MobileNetV3, the head widens them before the classifier.
     """
     return int(getattr(network, "head_hidden_size", network.num_features))
 
@@ -111,7 +111,7 @@ class WithFeatureLayer(WithClassifier):
         self.fc = nn.Linear(width, classes)
 
     def forward_features(self, x: Tensor) -> Tensor:
-        """What the body makes of images (N, channels, H, W) before it pools."""
+        """The body's features of images (N, channels, H, W), before pooling."""
         body: Any = self.body
         maps: Tensor = body.forward_features(x)
         return maps
@@ -132,7 +132,7 @@ def projector(
     """MoCo-v2's head: linear layers with biases, and ReLU between them.
 
     `front` puts a linear layer of C channels with batch normalisation and ReLU first. It is the
-    same with and without BatchFormer; the released code has the front only with it.
+    same with and without BatchFormer; the released code has the front only with BatchFormer.
 
     >>> projector(8, 2, layers=2, hidden=4)
     Sequential(
@@ -155,8 +155,8 @@ def normalised_projector(
 ) -> nn.Sequential:
     """MoCo-v3's projector: linear layers without biases, each with batch normalisation.
 
-    A ResNet has 2 layers, a ViT 3. ReLU follows each normalisation but the last, which has no scale
-    and shift of its own; the outputs of its predictor are not normalised.
+    MoCo-v3 has 2 layers for a ResNet and 3 for a ViT. ReLU follows each normalisation but the last,
+    which has no scale and shift. Its predictor does not normalise outputs (`last_norm` is False).
     """
     parts: list[nn.Module] = []
     widths = _widths(channels, dim, layers, hidden)

@@ -60,7 +60,7 @@ def deit_cifar(num_classes: int, drop_path_rate: float = 0.0) -> nn.Module:
     """A small DeiT for 32x32 images: DeiT-Tiny with patches of 4x4 pixels and half its depth.
 
     6 blocks of 192 channels and 3 heads over 64 patches and a class token; timm's contract.
-    `drop_path_rate` is of the last block; earlier ones have less.
+    `drop_path_rate` is that of the last block; earlier ones have less.
 
     >>> sum(p.numel() for p in deit_cifar(100).parameters())
     2710948
@@ -107,7 +107,7 @@ class WithClassifier(nn.Module):
 
 
 def convolve(x: Tensor, conv: nn.Conv2d) -> tuple[Tensor, Moments | None]:
-    """``conv(x)``, by our kernel if it supports this, which also returns the result's moments."""
+    """``conv(x)``, and the moments of the result if our kernel supports this convolution."""
     if available.conv_unsupported_reason(x, conv) is not None:
         return conv(x), None
     from batchformer.lab.models.kernels.conv3x3 import conv3x3
@@ -208,7 +208,7 @@ def resnet32(
 ) -> ResNetCifar:
     """CIFAR ResNet-32: five basic blocks in each of three stages.
 
-    `depth` counts layers with weights, 6 per block of the three stages and 2 more: 20, 32, 44, ...
+    `depth` counts layers with weights, 6 n + 2 for n blocks in each stage: 20, 32, 44, ...
 
     >>> sum(p.numel() for p in resnet32(10).parameters())
     464154

@@ -126,7 +126,7 @@ def restore_rows(rows: Tensor, parts: int) -> Tensor:
     return interleave_rows(rows, len(rows) // parts)
 
 
-# Measured again for the current weights.
+# Statistics measured again for the current weights.
 
 
 @contextmanager
@@ -134,7 +134,8 @@ def recalibrate_norms(model: nn.Module) -> Iterator[list[BatchNorm]]:
     """Within the block, running statistics become plain means over the batches that the model sees.
 
     Statistics kept during training weigh the last batches most and come from earlier weights. The
-    model is in training mode; layers in eval mode keep their statistics. Yields the other layers.
+    model is in training mode; layers in eval mode keep their statistics. Yields the layers that are
+    measured again.
     """
     norms = [m for m in model.modules() if isinstance(m, BatchNorm) and m.training]
     norms = [norm for norm in norms if norm.num_batches_tracked is not None]

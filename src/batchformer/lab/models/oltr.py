@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-#: Closeness to the nearest centroid is this over the distance.
+#: Closeness to the nearest centroid is this divided by the distance.
 REACH = 10.0
 #: Factor of the logits.
 SCALE = 16.0
@@ -54,7 +54,7 @@ class SpatialAttention(nn.Module):
 
 
 class MetaEmbedding(nn.Module):
-    """OLTR's head: the feature with what a memory adds, its closeness to it, scaled cosines.
+    """OLTR's head: cosines of features to which a memory adds, scaled by their closeness to it.
 
     A feature v gets ``u = reach (v + tanh(S v) softmax(H v) M)`` with ``reach = 10 / distance`` to
     the nearest centroid. Its logit of class k is ``16 u / (1 + |u|)`` times the direction of the

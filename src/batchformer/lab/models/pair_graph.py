@@ -48,9 +48,9 @@ def node_features(compositions: Compositions, vectors: Tensor) -> Tensor:
 class GraphNetwork(nn.Module):
     """Two graph convolutions: nodes (V, D) to directions (V, E) of length one.
 
-    Each is dropout, a linear layer, and the mean over neighbours; ReLU follows the first. As the
-    rows of the graph (V, V) of `pair_graph` sum to one, the mean and the linear layer commute, bias
-    included; the mean is taken on the side with fewer channels, which saves most of its cost.
+    Each applies dropout, a linear layer and the mean over neighbours; ReLU follows the first. The
+    rows of the graph (V, V) of `pair_graph` sum to one, so the mean and the linear layer commute,
+    bias included. The mean is taken on the side with fewer channels, which saves most of its cost.
     """
 
     rows: Tensor
@@ -72,8 +72,8 @@ class GraphNetwork(nn.Module):
     def propagate(self, x: Tensor) -> Tensor:
         """The weighted mean over each node's neighbours, (V, C) of (V, C), at least in float32.
 
-        By edges instead of a sparse product: gather and add can be captured in a CUDA graph, have
-        gradients for every type, and are deterministic if torch is set so.
+        It sums over edges instead of a sparse product, because gather and add can be captured in a
+        CUDA graph, have gradients for every type, and are deterministic if torch is set so.
         """
         with torch.autocast(x.device.type, enabled=False):
             x = x.to(torch.promote_types(x.dtype, torch.float32))

@@ -21,7 +21,7 @@ class RideNetwork(nn.Module):
 
     Args:
         shared: images to the maps that all experts use.
-        branches: for each of E experts, those maps to its own, (N, C, H, W).
+        branches: one for each of E experts, those maps to the expert's own, (N, C, H, W).
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class RideNetwork(nn.Module):
 
     @property
     def experts(self) -> int:
-        """E."""
+        """E, the number of experts."""
         return len(self.branches)
 
     def expert_features(self, x: Tensor) -> Tensor:
@@ -126,7 +126,7 @@ def ride_resnext50(num_classes: int, experts: int = 3, scale: float = 30.0) -> R
     return _ride_imagenet("Bottleneck", (3, 4, 6, 3), num_classes, experts, scale, **groups)
 
 
-#: Of the plain ResNet, with the two stages of each expert narrower by a quarter.
+#: Widths of the plain ResNet, with the two stages of each expert narrower by a quarter.
 IMAGENET_WIDTHS = (64, 128, 192, 384)
 
 

@@ -31,7 +31,7 @@ class Posterior(nn.Module):
 
 
 class FeedbackGenerator(Generator):
-    """Noise and attributes to features, with what is fed back added to the hidden layer."""
+    """Noise and attributes to features, with feedback added to the hidden layer."""
 
     def forward(self, noise: Tensor, attributes: Tensor, fed_back: Tensor | None = None) -> Tensor:
         """(N, Z), (N, A) and (N, H) to features (N, D) in (0, 1)."""
@@ -62,7 +62,7 @@ class SemanticDecoder(nn.Module):
 
 
 class Feedback(nn.Module):
-    """The decoder's hidden layer to what is added to the generator's."""
+    """The decoder's hidden layer to the feedback that the generator's hidden layer gets."""
 
     def __init__(self, hidden: int) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ class Feedback(nn.Module):
 
 
 class WithDecoded(nn.Module):
-    """Features beside what the decoder finds in them: [x, attributes, h]."""
+    """Appends the decoder's attributes and hidden layer to features: [x, attributes, h]."""
 
     def __init__(self, decoder: SemanticDecoder) -> None:
         super().__init__()

@@ -31,7 +31,7 @@ PREFIXES = ("module.", "_orig_mod.")
 #: Prefixes of one network among several, in the order they are looked for: the query encoder of
 #: MoCo-v2, that of MoCo-v3, and the names in other scripts and in this package.
 NETWORKS = ("encoder_q.", "base_encoder.", "network.", "backbone.")
-#: Those whose classifier has been replaced by a projection.
+#: Prefixes of networks whose classifier has been replaced by a projection.
 WITH_PROJECTION = ("encoder_q.", "base_encoder.")
 #: Names of these projections: in a ResNet, in a ViT.
 PROJECTIONS = ("fc.", "head.")
@@ -45,7 +45,7 @@ HOMES = ("timm.models.resnet", "torchvision.models.resnet")
 
 
 class OtherNetwork(ValueError):
-    """Weights are of another network."""
+    """The weights belong to another network."""
 
 
 @dataclass(frozen=True)
@@ -62,13 +62,13 @@ class Fitted:
     """The result of loading weights."""
 
     words: str  # one line that says what was loaded
-    classifier: bool  # whether the classifier was
+    classifier: bool  # whether the classifier was loaded too
 
 
 def find_weights(name: str, root: str | None = None) -> Path:
     """The file of this name: here, beside the data, or in the folder of all data.
 
-    Beside the data, in the folder `root`, also the last part of the name is tried.
+    Beside the data, in the folder `root`, the last part of the name is tried too.
     """
     path = Path(name).expanduser()
     places = [path]
@@ -106,7 +106,7 @@ def read_weights(file: Path, stride_told: bool = False) -> StoredWeights:
         found = torch.load(file, map_location="cpu", weights_only=True)
     except OSError:
         raise
-    except Exception as error:  # bytes that are not a pickle raise anything
+    except Exception as error:  # bytes that are not a pickle may raise any error
         # torch's next sentence advises to load without this safety.
         reason = f"{type(error).__name__}: {error}".splitlines()[0].partition(". ")[0]
         raise ValueError(
@@ -141,8 +141,9 @@ def read_stride(file: Path, stride_told: bool = False) -> Place | None:
 def fit_weights(network: nn.Module, weights: Weights, source: str) -> Fitted:
     """Load weights into a network; a missing or unfitting classifier keeps its initial weights.
 
-    Weights are of an OtherNetwork if anything but the classifier is missing or has another shape,
-    or if many of them are not in the network.
+    Raises:
+        OtherNetwork: anything but the classifier is missing or has another shape, or many of the
+            weights are not in the network.
     """
     own, head = network.state_dict(), f"{classifier_name(network)}."
     given = {name: value for name, value in weights.items() if name in own}
@@ -209,7 +210,7 @@ def file_hash(file: Path) -> str:
 
 
 def as_file(state: Mapping[str, Tensor], suffix: str, stride: Place | None = None) -> bytes:
-    """The bytes of a .safetensors file, or with another suffix of a ``torch.save`` file.
+    """The bytes of a .safetensors file, or, with another suffix, of a ``torch.save`` file.
 
     The metadata of a .safetensors file says where bottlenecks stride.
     """

@@ -9,7 +9,7 @@ from functools import cache, wraps
 
 from batchformer.lab.config.recipe import NOT_IN_THE_PAPER, Recipe
 
-#: In the order of `batchformer list`: the file of each family, and what lists its recipes.
+#: In the order of `batchformer list`: the file of each family, and the tuple of its recipes.
 FAMILIES = (
     "small:RECIPES",
     "cifar_lt:RECIPES",
@@ -35,7 +35,7 @@ def _family(path: str) -> dict[str, Callable[[], Recipe]]:
 
 
 def _with_numbers(make: Callable[[], Recipe]) -> Callable[[], Recipe]:
-    """Makes the recipe with the paper's numbers of its name."""
+    """Wrap `make` so that its recipe has the paper's numbers for that name."""
 
     @wraps(make)
     def made() -> Recipe:
@@ -44,14 +44,14 @@ def _with_numbers(make: Callable[[], Recipe]) -> Callable[[], Recipe]:
             return recipe
         from batchformer.lab.recipes.paper import numbers_for  # late: most commands need no numbers
 
-        # Another schedule, the released one, is of the same row.
+        # A recipe with the released schedule belongs to the same row.
         return recipe.changed(paper=numbers_for(recipe.name.removesuffix("_released")))
 
     return made
 
 
 class _Recipes(Mapping[str, Callable[[], Recipe]]):
-    """What makes each recipe, by its name; a family is imported when it is looked into."""
+    """The function that makes each recipe, by name; families are imported when searched."""
 
     def __getitem__(self, name: str) -> Callable[[], Recipe]:
         for path in FAMILIES:

@@ -45,7 +45,7 @@ def _balanced_softmax(
             eval_every=60 * full,
             checkpoint_every=60 * full,
         )
-        # One epoch ahead, the rise is seen from its second epoch on, which has half the rate.
+        # Running one epoch ahead skips the first epoch of the rise; the second has half the rate.
         half = 0.5 - 0.5 / (warmup - 1)
         rate = ScheduleConfig(kind="cosine", per="epoch", warmup=warmup, warmup_from=half, ahead=1)
     return Recipe(
@@ -116,8 +116,8 @@ def cifar100_lt_ldam() -> Recipe:
 # Classifiers on features that another run has trained; no rows of the paper on CIFAR
 #
 # The paper has cRT on iNaturalist (table 3), and tau-normalisation and BALMS on Places-LT (table
-# 4). Every arm starts from the same arm of the cross-entropy recipe, so that the pipeline as a
-# whole is with BatchFormer or without.
+# 4). Every arm starts from the same arm of the cross-entropy recipe, so that the whole pipeline is
+# trained with BatchFormer or without it.
 
 #: Ten epochs, and the rate of 0.2 at batches of 512, are those of Kang et al. on ImageNet-LT.
 EPOCHS, LR_AT_512 = 10, 0.2
@@ -180,7 +180,7 @@ def cifar100_lt_balms() -> Recipe:
 
 # PaCo: table 1, and the ablation without its loss
 
-#: The network's rate: the paper gives none for PaCo and refers to its MoCo, which has that.
+#: The network's rate: the paper gives none for PaCo and refers to its MoCo, which uses that rate.
 PACO_MODULE = ModuleConfig(lr_factor=1.0)
 #: A tenth of the network's rate, which the paper gives for Balanced Softmax.
 BALANCED_SOFTMAX_RATE = 0.1
@@ -214,12 +214,13 @@ def without_paco_loss(recipe: Recipe) -> Recipe:
     """Balanced Softmax on the centres' logits, seen through the query's view alone.
 
     BatchFormer then has the rate that the paper gives for Balanced Softmax, unless the base has
-    another rate than the recipes of PaCo.
+    another rate than the recipes of PaCo. Batches are normalised whole. If the base
+    normalises parts of them, set its ``hyper.norm_parts`` to 1: then nothing differs but the loss.
     """
     changes: dict[str, Any] = {"method": "balanced_softmax"}
     if recipe.module.lr_factor == PACO_MODULE.lr_factor:
         changes["module"] = {"lr_factor": BALANCED_SOFTMAX_RATE}
-    # CIFAR's query view is an augmentation of its own; elsewhere the second view goes unused.
+    # On CIFAR, autoaugment is the query's view alone; elsewhere the second view is made but unused.
     if recipe.data.name in ("cifar10", "cifar100"):
         changes["data"] = {"augment": "autoaugment"}
     return recipe.changed(**changes)

@@ -1,7 +1,7 @@
 """MoCo on ImageNet: table 8, linear classification of features learnt without labels.
 
 A row of the table is two recipes: one learns the features, one probes them. All arms are probed
-alike, and an arm names whose features they are; ``random_weights`` has those of an untrained
+alike, and each probes the features of the same arm; ``random_weights`` has those of an untrained
 network. The paper trains on 16 GPUs, MoCo-v2's authors on 8, so that 256 and 32 samples attend to
 one another; here, on one device, it is the whole batch. MoCo-v3 normalises by the whole batch on
 any number of GPUs (SyncBN), MoCo-v2 by the 32 samples of each GPU, as ``hyper.norm_parts`` 8 does
@@ -203,8 +203,8 @@ def probe_of(
 def neighbours_of(learnt: Recipe, data: LongTailConfig) -> Recipe:
     """200 nearest neighbours at temperature 0.07 on the features of another recipe.
 
-    Alignment, uniformity and feature_std are measured as while they were learnt, so that those of
-    trained features stand beside those of the arm random_weights.
+    Alignment, uniformity and feature_std are measured as in the run that learnt the features, so
+    that trained features can be compared with those of the arm random_weights.
     """
     views: Any = learnt.data
     data = replace(data, views=views.views)

@@ -216,9 +216,10 @@ def _lars(lr: float) -> OptimConfig:
     )
 
 
-#: In the order of `batchformer list`. Probes with rate, batch, epochs and where the rate drops,
-#: neighbours with their number. Drops and lengths are those of MoCo on ImageNet. Above them, ours:
-#: the baseline and with BatchFormer, on CIFAR-100-LT after 100 epochs of MoCo.
+#: In the order of `batchformer list`. Probes have rate, batch, epochs and where the rate drops,
+#: neighbours have their number. Drops and lengths are those of MoCo on ImageNet. Comments have our
+#: scores, baseline -> with BatchFormer: of the probe, then of neighbours. On CIFAR-100-LT they are
+#: after 100 epochs of MoCo.
 RECIPES = (
     cifar100_lt_moco_v2,
     # 25.96 -> 23.01, 18.18 -> 16.06

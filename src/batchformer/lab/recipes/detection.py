@@ -1,15 +1,15 @@
 """Detection on Pascal VOC: what features learnt by MoCo are worth for finding objects.
 
 A row of the table is two recipes: one of `contrastive` learns the features, one here trains a
-detector on them. All arms are trained alike, without BatchFormer, and an arm names whose features
-they begin with; ``random_weights`` begins with none.
+detector on them. All arms are trained alike, without BatchFormer, and each begins with the features
+of the same arm; ``random_weights`` begins with none.
 
 The protocol is MoCo's, for detectron2: R50-C4, all normalisation trained over the whole batch, 24k
 updates of 16 images, statistics of normalisation measured again before it is scored
 (``data.precise_norm``; an exported network has those of the training). The paper's numbers are
-detectron2's, by the rule of VOC2007: ``voc07_ap``, where ``ap`` is COCO's. Ours differs in what
-`lab/models/faster_rcnn.py` and `lab/metrics/detection.py` say of losses and of average
-precision, and biases are not decayed either. According to MoCo's authors, who recommend five
+detectron2's, by the rule of VOC2007: ``voc07_ap``, where ``ap`` is COCO's. Ours differs in losses
+and average precision, as `lab/models/faster_rcnn.py` and `lab/metrics/detection.py` say, and
+biases are not decayed either. According to MoCo's authors, who recommend five
 trainings, scores of trainings from the same features vary by 0.2 (AP, AP50) and 0.4 (AP75). We have
 measured none of these yet.
 """
@@ -21,12 +21,12 @@ from batchformer.lab.config.methods import MethodConfig
 from batchformer.lab.config.recipe import NOT_IN_THE_PAPER, Recipe
 from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainConfig
 
-#: Batches of detectron2's precise-BN, by its default.
+#: The default number of batches of detectron2's precise-BN.
 PRECISE_BATCHES = 200
 
 
 def _on_features_of(start: str, title: str) -> Recipe:
-    """MoCo's protocol on the network of another recipe, of the same arm and seed."""
+    """MoCo's protocol, which begins with another recipe's network of the same arm and seed."""
     name = f"voc_{start.removeprefix('imagenet_')}"
     return Recipe(
         name=name,
@@ -38,7 +38,8 @@ def _on_features_of(start: str, title: str) -> Recipe:
         method="detector",
         hyper=MethodConfig(detector="c4"),
         start=start,
-        # detectron2 decays no scales and shifts of normalisation, nearly all that is no matrix.
+        # detectron2 does not decay scales and shifts of normalisation; these are nearly all of the
+        # parameters that are not matrices.
         optim=OptimConfig(name="sgd", lr=0.02, momentum=0.9, weight_decay=1e-4, decayed="matrices"),
         schedule=ScheduleConfig(
             kind="multistep", warmup=100, warmup_from=0.001, milestones=(18_000, 22_000)

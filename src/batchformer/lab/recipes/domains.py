@@ -23,8 +23,8 @@ from batchformer.lab.data.sets.domain_layouts import DOMAIN_SETS
 from batchformer.lab.recipes.shared import named
 
 NETWORKS = {"resnet18": "ResNet-18", "resnet50": "ResNet-50"}
-#: The paper's encoder at the network's rate in all protocols; in MDD that of the classifiers, ten
-#: times the backbone's.
+#: The paper's encoder, at the network's rate in all protocols. In MDD this is the rate of the
+#: classifiers, ten times the backbone's.
 MODULE = ModuleConfig(lr_factor=1.0)
 
 
@@ -34,7 +34,7 @@ def _recipe(
     """What all rows share: the set, a network trained on ImageNet, and the paper's numbers."""
     known = DOMAIN_SETS[data.name].title
     title = f"{known}, {settings.pop('title')}, {NETWORKS[network]}"
-    # A table of one set alone is called after it.
+    # A table of a single data set is named after that set.
     place = "" if table == known else f"{table} "
     return Recipe(
         name=name,

@@ -20,7 +20,7 @@ from batchformer.lab.recipes.shared import IMAGES, in_epochs, named
 
 SGD = OptimConfig(name="sgd", lr=0.1, momentum=0.9, weight_decay=5e-4)
 CIFAR_DATA = LongTailConfig(name="cifar100", ratio=100.0, augment="standard")
-#: By group: the least and most training images of a class (0: no bound), and the batch.
+#: By group: the least and most training images of a class (0: no bound), and the batch size.
 GROUPS = {"many": (100, 0, 128), "medium": (21, 99, 64), "few": (0, 20, 32)}
 
 

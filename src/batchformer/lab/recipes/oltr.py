@@ -2,7 +2,7 @@
 
 The settings are those of its authors' code in its last version. In the second stage a batch has
 four images of each of its classes. Every arm starts from the same arm of the first stage, so that
-the pipeline as a whole is with BatchFormer or without; ``--start RECIPE/baseline`` has it in the
+the whole pipeline has BatchFormer or none of it has; ``--start RECIPE/baseline`` has it in the
 second stage alone. The authors choose the epoch by validation accuracy; here the last is reported.
 They count classes with exactly 100 or 20 training images as many and few; here these are medium, as
 in the paper.
@@ -26,7 +26,7 @@ CIFAR_DATA = LongTailConfig(name="cifar100", ratio=100.0, augment="standard")
 
 
 def _thirds(epochs: int) -> ScheduleConfig:
-    """A tenth of the rate after each third of the epochs."""
+    """The rate falls to a tenth after each third of the epochs."""
     return ScheduleConfig(
         kind="multistep", per="epoch", milestones=(epochs // 3, 2 * epochs // 3), gamma=0.1
     )

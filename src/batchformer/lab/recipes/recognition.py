@@ -21,7 +21,7 @@ from batchformer.lab.recipes.shared import named
 BATCH = 1024
 #: Resized crop, flip, RandAugment and erasing.
 DATA = LongTailConfig(name="imagenet", augment="deit", scores="top")
-#: With every image three times in a row.
+#: The same, with every image three times in a row.
 REPEATED = LongTailConfig(name="imagenet", augment="deit", scores="top", sampler="repeated")
 
 

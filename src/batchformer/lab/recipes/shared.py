@@ -8,7 +8,7 @@ from typing import Concatenate, ParamSpec
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.config.training import ScheduleConfig, TrainConfig
 
-#: Makes a recipe; it is named as the recipe is.
+#: A function that makes a recipe and has the recipe's name.
 Make = Callable[[], Recipe]
 P = ParamSpec("P")
 
@@ -32,10 +32,10 @@ def named(
     """The function that makes one of several recipes that differ in values only.
 
     Args:
-        name: of the recipe, which the function takes first.
+        name: name of the recipe, the first argument of the function.
         function: makes all of these recipes; its docstring is theirs.
-        values: what it takes after the name.
-        further: the same, by keyword.
+        values: its further arguments.
+        further: its arguments by keyword.
     """
 
     def make() -> Recipe:
@@ -65,7 +65,7 @@ def in_epochs(
 
 
 def warm_up_and_drop(warmup: int, milestones: tuple[int, ...], gamma: float) -> ScheduleConfig:
-    """Rates 1/n, 2/n, ..., n/n in the first n epochs, then times `gamma` at each milestone."""
+    """Rates 1/n, 2/n, ..., n/n in the first n epochs, multiplied by `gamma` at each milestone."""
     return ScheduleConfig(
         kind="multistep",
         per="epoch",

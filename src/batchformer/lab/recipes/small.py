@@ -124,7 +124,7 @@ RECIPES = (
     my_folder,
 )
 AFTER_STAGE_1 = MethodConfig(mixstyle_after=("layer1",))
-#: Above each, ours (average): the method alone, and with BatchFormer.
+#: The comment above each has our averages: the method alone, then with BatchFormer.
 ROTATED_DIGITS = (
     # 92.09 [91.38, 92.80], 92.20 [91.64, 92.76]
     named("rotated_digits_erm", _rotated, "cross_entropy", "ERM"),

@@ -1,7 +1,7 @@
 """Sweeps: one recipe with one setting at several levels; nothing here needs torch.
 
-ImageNet-LT's are the paper's ablations. Those of CIFAR-100-LT are ours, apart from PaCo's loss, and
-train in minutes. MoCo's are scored by nearest neighbours, as its own evaluations are.
+Sweeps on ImageNet-LT are the paper's ablations. Those on CIFAR-100-LT are ours, apart from PaCo's
+loss, and train in minutes. Those of MoCo are scored by nearest neighbours, as MoCo itself is.
 
 Stacked layers start from weights of their own. The released code, and so presumably the paper's
 table of layers, starts them as copies of one: ``--module.copy-layers``.
@@ -29,10 +29,10 @@ UNCHANGED = with_settings()
 class Level:
     """One value of what a sweep varies."""
 
-    name: str  # in tables, and of the folder
-    # Makes the level's recipe of the base; by default it is the base itself
+    name: str  # in tables, and the name of the folder
+    # Makes the level's recipe from the base; by default the base itself
     change: Change = UNCHANGED
-    row: str = ""  # whose numbers of the paper it has, where another recipe has them as well
+    row: str = ""  # another recipe that has the same numbers of the paper, if there is one
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Sweep:
     levels: tuple[Level, ...]  # in the order they are shown
     reference: str  # the level that the others are compared with
     table: str = NOT_IN_THE_PAPER
-    # ``"once"`` where the level changes nothing without BatchFormer, else ``"each"``
+    # ``"once"`` if levels change nothing without BatchFormer, else ``"each"``
     baseline: Literal["once", "each"] = field(default="once", kw_only=True)
 
     def __post_init__(self) -> None:
@@ -75,7 +75,7 @@ class Sweep:
         return base.row == self.base_recipe().row
 
     def table_of(self, base: Recipe) -> str:
-        """The paper's table that this base belongs in, or that there is none."""
+        """The paper's table that this base belongs to, or NOT_IN_THE_PAPER."""
         return self.table if self.of_the_paper(base) else NOT_IN_THE_PAPER
 
     def paper(self, name: str, base: Recipe) -> dict[str, dict[str, float]]:
@@ -102,7 +102,7 @@ class Sweep:
     def cells(self, arms: Sequence[str], levels: Sequence[str]) -> list[tuple[str, str]]:
         """Level and arm of everything that is trained with one seed, baselines first.
 
-        A baseline that does not depend on the level lies with the reference.
+        A baseline that does not depend on the level is trained at the reference level alone.
         """
         shared = [self.reference] if self.baseline == "once" else list(levels)
         others = [arm for arm in arms if arm != BASELINE]
@@ -111,7 +111,7 @@ class Sweep:
         ]
 
 
-# Changes that a level makes of a recipe: one thing, and what follows from it
+# Changes that levels make to a recipe: one setting, and those that follow from it
 
 
 def training_images(recipe: Recipe) -> int:
@@ -124,7 +124,7 @@ def training_images(recipe: Recipe) -> int:
         )
     fewer = data.per_class or data.min_images or data.max_images
     if data.name in ANNOTATED and not fewer:
-        return ANNOTATED[data.name].images  # also by lists that lie elsewhere: they are checked
+        return ANNOTATED[data.name].images  # true of any lists: their sizes are checked
     if fewer or (data.name, data.ratio) not in IMAGES or data.profile != "exponential":
         raise ValueError(
             "A sweep of batch sizes keeps the number of epochs, and the training images of "
@@ -135,7 +135,7 @@ def training_images(recipe: Recipe) -> int:
 
 
 def with_batch_size(size: int) -> Change:
-    """Batches of ``size`` samples: the rate in proportion, the same number of epochs."""
+    """Batches of ``size`` samples, at a proportional rate and for the same number of epochs."""
 
     def change(recipe: Recipe) -> Recipe:
         images = training_images(recipe)
@@ -176,7 +176,7 @@ def _of_module(setting: str, *values: Any) -> tuple[Level, ...]:
 
 
 def _of_paco(row: str = "") -> tuple[Level, ...]:
-    """With and without the loss; ``row`` is the recipe with the paper's numbers without it."""
+    """Levels with and without the loss; recipe ``row`` has the paper's numbers of the latter."""
     without = Level(name="without", change=without_paco_loss, row=row)
     return Level(name="with"), without
 
@@ -194,7 +194,7 @@ _RATES = _of_module("lr_factor", 0.1, 1.0)
 _DECAYS = (
     Level(name="0", change=with_settings(optim={"module_weight_decay": 0.0})),
     Level(name="5e-05", change=with_settings(optim={"module_weight_decay": 5e-5})),
-    Level(name="0.0005"),  # the network's
+    Level(name="0.0005"),  # the network's own decay
 )
 _FRONT = (
     Level(name="without"),

@@ -1,7 +1,7 @@
 """Zero-shot learning: table 5 of the paper (CGE, CompCos), and CE-GZSL, TF-VAEGAN and IZF on CUB.
 
-In the compositional recipes word vectors are files of yours (``--data.vectors``): they name
-fastText's and word2vec's as text files in the folder of the data. BatchFormer learns at 1e-6, 0.02
+Compositional recipes need word vectors from files of yours (``--data.vectors``): by default those
+of fastText and word2vec, as text files in the folder of the data. BatchFormer learns at 1e-6, 0.02
 of the rate of the rest: the released evaluation expects that, while the paper names no rate. The
 last, smaller batch of an epoch is trained on, as in the released code, unless it has a single
 sample. The evaluation with the best AUC on validation is reported. We have measured none of these
@@ -91,7 +91,7 @@ def _opened(
 
 
 def _of_a_table(base: Recipe, name: str, updates: int, every: int) -> Recipe:
-    """The same on a table of one's own, in batches of 64 for ``updates`` updates.
+    """The base recipe on a table of one's own, in batches of 64 for ``updates`` updates.
 
     BatchFormer learns at the rate of the published sets' recipes, 0.02 of the graph's or embedder's
     (:data:`MODULE`); ``--module.lr-factor 1`` is the default of the released training.

@@ -44,11 +44,11 @@ from batchformer.lab.tasks.base import Task, load
 from batchformer.nn.exchange import world_size
 from batchformer.nn.randomness import drawing
 
-#: ``weights`` of a recipe that takes timm's.
+#: The value of a recipe's ``weights`` that stands for timm's weights.
 TIMM = "timm"
 #: Where bottlenecks stride in timm's weights.
 TIMMS_STRIDE: Place = "3x3"
-#: Modules of timm whose networks have an embedding for every patch, and so take one image size.
+#: Modules of timm whose networks embed the position of every patch, and so take one image size.
 TRANSFORMERS = ["vision_transformer", "deit"]
 
 # The network and its weights
@@ -169,7 +169,7 @@ def take_given_weights(network: nn.Module, recipe: Recipe, say: Callable[[str], 
     settled = settle_stride(recipe, {source: stored.stride} if stored.stride else {})
     whole, tensors = network, stored.tensors
     if isinstance(network, WithFeatureLayer) and not any(k.startswith("body.") for k in tensors):
-        # Weights of the network without this layer; their classifier has other features.
+        # The weights are of the network without this layer. Their classifier reads other features.
         network = network.body
         head = f"{classifier_name(network)}."
         tensors = {name: value for name, value in tensors.items() if not name.startswith(head)}
@@ -199,7 +199,7 @@ def _source(recipe: Recipe, file: Path | None) -> str:
 
 
 def _options_of_timm(recipe: Recipe) -> dict[str, Any]:
-    """Options of a network of timm's besides its classes."""
+    """Options of a network of timm's besides its number of classes."""
     from timm.models import is_model_in_modules
 
     name = recipe.model.partition(".")[0]
@@ -265,14 +265,14 @@ class Sizes(Protocol):
 
 @dataclass(frozen=True)
 class RecordedSizes:
-    """The same, read from a run's configuration, to build its network without the data."""
+    """Sizes from a run's configuration, to build its network without the data."""
 
     num_classes: int
     method_options: dict[str, Any]
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> RecordedSizes:
-        """From what :func:`recordable` gave."""
+        """Read what :func:`recordable` returned."""
         options = {name: value for name, value in record.items() if name != "num_classes"}
         if "class_counts" in options:
             options["class_counts"] = torch.tensor(options["class_counts"])
@@ -305,13 +305,13 @@ def build(
 
     Args:
         start: the network's weights, from the run that this one starts from.
-        teachers: weights of its teachers; without them they are random until a checkpoint is
+        teachers: weights of its teachers; without these, teachers are random until a checkpoint is
             loaded.
         given: loads the recipe's weights into the network; without it they stay random.
     """
     options, entry = dict(task.method_options), find_method(recipe.method)
     if entry.bank:
-        bank: Any = getattr(task, "bank", None)  # without images there is a network, and no bank
+        bank: Any = getattr(task, "bank", None)  # without images only the network is built
         options["bank"] = bank and bank(seed, recipe.train.workers)
     if recipe.model:
         with drawing(seed, "weights"):
@@ -360,8 +360,8 @@ def build_untrained(
 ) -> Method:
     """The method with random weights and the loss of an epoch.
 
-    It is a control for what comes with loss and network alone, so its weights are random also where
-    the recipe names others.
+    It is a control for what comes with loss and network alone, so its weights are random even if
+    the recipe names a file of weights.
     """
     method = build(recipe, seed, task).to(device)
     method.begin_epoch(epoch)

@@ -85,7 +85,7 @@ def slurm_parameters(config: JobConfig, name: str) -> dict[str, Any]:
 
 
 def ensure_launcher(launcher: Launcher) -> None:
-    """Refuse to begin where jobs cannot be submitted."""
+    """Refuse a launcher that cannot submit jobs here."""
     try:
         import submitit  # noqa: F401
     except ModuleNotFoundError as error:
@@ -101,7 +101,7 @@ def ensure_launcher(launcher: Launcher) -> None:
 
 
 def executor_of(launcher: Launcher, config: JobConfig, folder: Path, name: str) -> Any:
-    """Submitit's executor of jobs; :func:`ensure_launcher` says where there is none."""
+    """Submitit's executor of jobs; :func:`ensure_launcher` says if there can be none."""
     import submitit
 
     make_private_folder(folder)

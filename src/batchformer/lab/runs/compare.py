@@ -1,4 +1,4 @@
-"""Trains the runs of a recipe: side by side, paired by seed, each written as it finishes."""
+"""Trains the runs of a recipe side by side, paired by seed; each is written as it finishes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from batchformer.lab.runs.sub_runs import combine, parts_of
 from batchformer.lab.tasks.base import class_sizes, remarks_in
 from batchformer.nn.exchange import is_rank_zero, world_size
 
-#: The device of runs that are only asked about, or trained by other processes.
+#: The device of runs that this process does not train: it only reads them, or jobs train them.
 CPU = torch.device("cpu")
 #: A run that has ended, and the error if it diverged.
 Ended = tuple[Run, DivergedError | None]
@@ -80,7 +80,7 @@ def folders_of(ended: Iterator[Ended]) -> Iterator[Path]:
 def train_all(
     runs: Sequence[Run], quiet: bool, together: int = 1, wandb: str | None = None
 ) -> Iterator[Ended]:
-    """Train all unfinished runs; a run with parts ends with the last of them."""
+    """Train all unfinished runs; a run with parts ends with its last part."""
     if together > 1 and world_size() > 1:
         raise ValueError(
             f"--together {together} trains several runs on one device, and {world_size()} ranks "
@@ -96,9 +96,9 @@ def train_all(
 
 
 def _refuse_unfit(runs: Sequence[Run]) -> None:
-    """Look at the folder of every run, and build every arm once, before the first one trains.
+    """Check the folder of every run, and build every arm once, before the first one trains.
 
-    Otherwise a mistake that only a later arm notices is found after hours. The arms before it have
+    Otherwise a mistake that only shows in a later arm is found after hours. The arms before it have
     then been trained with the wrong settings, and their folders refuse the corrected ones.
     """
     for one in runs:
@@ -106,7 +106,7 @@ def _refuse_unfit(runs: Sequence[Run]) -> None:
     first: dict[tuple[str, str], Run] = {}
     for one in runs:
         first.setdefault((one.recipe.name, one.arm), one)
-    if len(first) > 1:  # a single arm is built at once
+    if len(first) > 1:  # a single arm is built right after this anyway
         for one in first.values():
             parts_of(one)[0].require_buildable()
 
@@ -125,9 +125,9 @@ def lock_runs(runs: Sequence[Run]) -> Iterator[None]:
 
 def _lock(runs: Sequence[Run], locks: ExitStack) -> None:
     folders = {one.folder for one in runs if not one.finished}
-    # The locks of a rank 0 on a machine that is lost may seem held for a while.
+    # If the machine of an earlier rank 0 is lost, its locks may seem held for a while.
     patience = LOST_S if several_machines() else KILLED_S
-    for folder in sorted(folders):  # in one order, so that one of several processes gets all
+    for folder in sorted(folders):  # the same order everywhere, so that one process gets all
         locks.enter_context(as_only_trainer(folder, patience))
 
 

@@ -25,18 +25,18 @@ Findings = dict[str, dict[str, Any]]
 
 #: Increases when earlier versions can no longer read a run folder.
 FORMAT = 1
-#: In ``RUNS/RECIPE``: the job of every run that was submitted.
+#: File in ``RUNS/RECIPE`` with the job of every run that was submitted.
 RECORD = "submitted.json"
 #: Settings of data that name files or folders.
 PATHS = ("root", "train_list", "test_list", "table", "vectors")
-#: Fact of the user's own images, which earlier versions did not record.
+#: Key of a fact about the user's own images, which earlier versions did not record.
 SIZES = "file_sizes_sha256"
-#: Remark on a run whose images became others in size under the same names.
+#: Remark on a run whose image files changed their sizes under the same names.
 CHANGED = "images have been changed under their names since this run began"
-#: With SWAD, scores of the averaged network have plain names (``photo``, ``val``), and those of the
-#: network without the average begin with this. By itself it is their mean over targets.
+#: With SWAD, scores of the averaged network have plain names (``photo``, ``val``). Names of scores
+#: of the network without averaging begin with this; by itself it names their mean over targets.
 UNAVERAGED = "without_swad"
-#: What ``config.json`` has besides the recipe, and of which type.
+#: Optional entries of ``config.json``, and their types.
 OBJECTS = {"data": dict, "built_with": dict, "sources": dict, "sittings": list}
 #: What to do where a file of a run folder is damaged.
 ADVICE = "Put the file back, move its folder away, or give --runs another folder"
@@ -45,7 +45,7 @@ ADVICE = "Put the file back, move its folder away, or give --runs another folder
 
 
 def with_absolute_paths(recipe: Recipe) -> Recipe:
-    """The recipe whose data is found from any working directory.
+    """The recipe with absolute paths, so that its data is found from any working directory.
 
     A path that does not exist from here stays as it is: other folders are searched for it too.
     """
@@ -62,7 +62,7 @@ def _absolute(given: str | None) -> str | None:
     path = Path(given or "").expanduser()
     if not given or not path.exists():
         return given
-    # One folder has one name, from whichever folder a relative path leads to it.
+    # A folder must have one name, whichever relative path leads to it.
     return str(path.resolve() if ".." in path.parts else path.absolute())
 
 
@@ -254,15 +254,15 @@ def refuse_other_configuration(folder: Path, config: dict[str, Any]) -> dict[str
 
 
 def _may_have_moved(old: str, new: str) -> bool:
-    """Whether nothing lies at the old path, or a link to the new one."""
+    """Whether the old path does not exist, or is a link to the new one."""
     return not Path(old).exists() or Path(old).resolve() == Path(new).resolve()
 
 
 def refuse_other_data(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Refuse to continue a run with other data or initial weights than it began with.
 
-    What only one of the two configurations says is not compared: another version wrote it. Neither
-    are sizes of files, as a damaged image may be replaced: :func:`with_changes_noted`.
+    Facts that only one of the two configurations has are not compared: another version wrote it.
+    Neither are sizes of files, as a damaged image may be replaced: :func:`with_changes_noted`.
     """
     facts = ("data", "draws", "weights")
     old, new = (flatten({key: one[key] for key in facts if key in one}) for one in (before, now))

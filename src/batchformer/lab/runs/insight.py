@@ -43,9 +43,9 @@ def insight_of(folder: Path, device: torch.device, root: str | None = None) -> P
     The arrays are those that the end of the run would have written.
 
     Returns:
-        The file. None if there is nothing to measure, or if that failed, which stderr explains.
+        The file. None if there is nothing to measure, or if measuring failed; stderr says why.
     """
-    from batchformer.lab.runs.load_run import restore  # late: a run that ends has its method
+    from batchformer.lab.runs.load_run import restore  # late: at its end a run needs no restoring
 
     method, task, config = restore(folder, device, root)
     recipe, seed = recipe_from_json(config["trained"]), config["seed"]
@@ -134,10 +134,10 @@ def look_untrained(
     would grow from layer to layer as they never do in training.
 
     Args:
-        relations: of the network with random weights, and an encoder; it is changed.
+        relations: of a network with random weights and an encoder; the network is changed.
 
     Returns:
-        The arrays with "untrained" in their names of :mod:`batchformer.insight.record`.
+        The arrays of :mod:`batchformer.insight.record` that have "untrained" in their names.
     """
     rows = measured_rows(images.labels, MEASURED, seed)
     with torch.no_grad():

@@ -28,7 +28,7 @@ REQUEUE_WAIT_S = 60
 
 @dataclass(frozen=True)
 class RunJob:
-    """The job of one run, in plain values, as it is pickled for submitit.
+    """The job of one run, in plain values, because submitit pickles it.
 
     A stopped job continues where it was stopped, and no run is trained twice.
     """
@@ -65,7 +65,7 @@ class RunJob:
             raise SystemExit(stop.exit_code) from stop
 
     def checkpoint(self) -> Any:
-        """What submitit queues again: the same job, as the run's folder has its state."""
+        """The job that submitit queues again: the same one, as the run's folder has its state."""
         from submitit.helpers import DelayedSubmission
 
         return DelayedSubmission(self)
@@ -81,8 +81,8 @@ class StopSignals:
     """Passes the signals of a cluster to the training as SIGTERM, which asks it to save first.
 
     Submitit's handler would exit at once with the last checkpoint. A training that does not listen
-    yet, because it reads data or evaluates, is asked when it does. When the time is up it is
-    stopped: then there is nothing new to save.
+    yet, for example because it still reads data, is asked as soon as it listens. When the time is
+    up it is stopped with what was saved before.
 
     Args:
         grace: seconds until it is stopped.

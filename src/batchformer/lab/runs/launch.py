@@ -162,7 +162,7 @@ def report_end(run: Run, job: Any, quiet: bool) -> None:
 
 
 def diverged(run: Run, job: Any) -> bool:
-    """Whether a job ended because its run diverged, as it would again with these settings."""
+    """Whether a job ended because its run diverged, and would diverge again with these settings."""
     log, config = Path(job.paths.stderr), read_config(run.folder)
     if run.finished or config is None or not log.exists():
         return False

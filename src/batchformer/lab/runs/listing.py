@@ -1,4 +1,4 @@
-"""What there is to run, and whether its data is here; answers without torch."""
+"""Lists what can be run, and whether its data is here; needs no torch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 #: Characters of a recipe's row in the paper, so that a terminal of 80 holds the other columns.
 ROW_WIDTH = 50
-#: Near names that an error suggests.
+#: How many similar names an error suggests.
 MOST_NEAR = 3
 
 
@@ -63,7 +63,7 @@ def print_matching(words: Sequence[str], console: Console | None = None) -> None
 
 
 def _near(words: Sequence[str]) -> list[str]:
-    """Recipes whose names, or parts of them, are near what was asked for."""
+    """Recipes whose names, or parts of them, are similar to what was asked for."""
     near = difflib.get_close_matches("_".join(words).lower(), RECIPES, MOST_NEAR)
     parts = dict.fromkeys(part for name in RECIPES for part in name.split("_"))
     for word in words:

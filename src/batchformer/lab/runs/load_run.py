@@ -24,7 +24,7 @@ def restore(
 ) -> tuple[Method, Task, dict[str, Any]]:
     """The trained method of a run folder, its task and its configuration.
 
-    For a run with SWAD it is the averaged network. `root` is the folder of the data, where it has
+    For a run with SWAD it is the averaged network. `root` is the folder of the data, if it has
     moved since the training.
     """
     config, recipe, seed, state = _open(folder)
@@ -36,7 +36,7 @@ def restore(
     method = build(recipe, seed, task)
     with explain_mismatch(folder):
         method.load_state_dict(dict(state))
-    method.to(device).before_evaluation()  # checkpoints do not have what it prepares
+    method.to(device).before_evaluation()  # checkpoints do not hold what this prepares
     return method.eval(), task, config
 
 
@@ -45,8 +45,8 @@ def restore_deployed(
 ) -> tuple[nn.Module, dict[str, Any]]:
     """The network of a run as it is exported, and the run's configuration.
 
-    It is built from the facts in ``config.json``, without the data. Compositional and generalized
-    zero-shot methods are built with vectors of the data, which is read for them.
+    It is built from the facts in ``config.json``, without the data. Only compositional and
+    generalized zero-shot methods need vectors of the data, so for them it is read.
     """
     config, recipe, seed, state = _open(folder)
     if "built_with" not in config:
@@ -59,7 +59,7 @@ def restore_deployed(
 
 
 def _require_same_draw(folder: Path, facts: Mapping[str, Any], task: Task) -> None:
-    """Refuse data whose test images were drawn in another way than in training."""
+    """Refuse data whose drawn test images differ from those of the training."""
     if "split_seed" not in facts:
         return
     before, now = facts["split_sha256"], task.facts()["split_sha256"]
@@ -80,7 +80,7 @@ def _require_same_classes(folder: Path, task: Task) -> None:
     try:
         arrays = read_figures(path)
     except ValueError:
-        return  # damaged: it does not say
+        return  # a damaged file does not say which classes there were
     before = arrays["classes"].tolist() if "classes" in arrays else [*now]
     if before != [*now]:
         pairs = zip_longest(before, now, fillvalue="none")

@@ -1,9 +1,9 @@
 """Which code ran where, for every sitting of a run.
 
-A sitting is one time that a process trained the run. ``config.json`` lists them as ``sittings``, in
-order: each has what :func:`provenance` gives, ``from_update`` and ``stage``, and in the folder of a
-run with parts the ``part`` that was trained. ``provenance`` in ``config.json`` is that of the first
-sitting that the trained network still depends on.
+A sitting is the time in which one process trains the run: a start or a resumption. ``config.json``
+lists them as ``sittings``, in order: each has what :func:`provenance` gives, ``from_update`` and
+``stage``, and in the folder of a run with parts the ``part`` that was trained. ``provenance`` in
+``config.json`` is that of the first sitting that the trained network still depends on.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NOT_TRAINING = (
     *("insight/figures/", "insight/page/", "lab/report/", "lab/bench/"),
     *("adapters/", "cli/", "__main__.py"),
 )
-#: What a sitting has besides its provenance.
+#: Keys of a sitting besides its provenance.
 WHERE = ("from_update", "stage", "part")
 
 

@@ -235,7 +235,7 @@ class Run:
         return folders
 
     def source_settings(self) -> dict[str, Any]:
-        """The settings of each source as it was trained; without those that are gone."""
+        """The settings with which each source was trained; sources that are gone are left out."""
         configs = {role: read_config(folder) for role, folder in self.sources.items()}
         return {role: config["trained"] for role, config in configs.items() if config}
 
@@ -318,9 +318,9 @@ class Run:
 
 @contextmanager
 def explain_unfit_images() -> Iterator[None]:
-    """Say what to set where batches do not fit the network.
+    """Say what to set if batches do not fit the network.
 
-    They have a single image, which batch normalisation cannot use, or other channels.
+    A batch has a single image, which batch normalisation cannot use, or another number of channels.
     Whether a network fails depends on its layers, so only trying tells.
     """
     try:
@@ -369,7 +369,7 @@ def _write_results(
     train: TrainConfig,
     bar: Progress,
 ) -> None:
-    """Write scores and figures; the result comes last, as it says that all files are there."""
+    """Write scores and figures; the result comes last, as a sign that all files are there."""
     write_figures(run.folder / "figures.npz", evaluation.figures)
     result = {
         "metrics": evaluation.metrics,
@@ -388,7 +388,7 @@ def _write_results(
 def _insight_arrays(
     run: Run, method: Method, untrained: Callable[[], Method], task: Task, bar: Progress
 ) -> Arrays | None:
-    """The arrays of the network that is reported, which may be an earlier one."""
+    """The arrays of the network whose scores are reported, which may be an earlier one."""
     images = figure_images(task, method, run.recipe)
     if images is None:
         return None

@@ -21,7 +21,7 @@ Weights = Mapping[str, Tensor]
 
 
 def require_known(role: str, name: str, root: Path) -> None:
-    """Refuse a name that no recipe and no arm has, and suggest near ones."""
+    """Refuse a name that no recipe and no arm has, and suggest similar ones."""
     recipe, _, arm = name.partition("/")
     where = f"Runs are named RECIPE or RECIPE/ARM, and looked for in {root}."
     if not (root / recipe).is_dir():
@@ -38,7 +38,7 @@ def require_known(role: str, name: str, root: Path) -> None:
 
 
 def own_source_message(role: str, recipe: Recipe) -> str:
-    """What to do where a run would need its own network, as runs of one name share one folder."""
+    """What to do if a run would need its own network, as runs of one name share one folder."""
     how = "start from itself" if role == "start" else "be its own teacher"
     words = (
         f"would {how}: name another recipe or arm by --{role}. A folder of runs holds one run of a "
@@ -120,8 +120,8 @@ def trained_stride(folder: Path) -> Place:
 def final_state(folder: Path) -> Weights | None:
     """The state of a run's method as it is scored; None if the folder holds no checkpoint.
 
-    With SWAD that is the averaged network. Else it is the best one on validation data where that is
-    reported, and else the last one: the running mean of the weights if there is one.
+    With SWAD that is the averaged network. Otherwise it is the best evaluation's network if the
+    best one is reported, else the last one: the running mean of the weights if there is one.
     """
     for name in (SWAD, BEST):
         chosen = load_newest(folder / name)

@@ -35,9 +35,9 @@ CHOOSE, TRAIN = "choose", "train"
 
 
 def parts_of(run: Run) -> tuple[Run, ...]:
-    """The trainings of a run that can be trained by now; most runs are their own only training.
+    """The trainings of a run that can begin by now; most runs are a single training.
 
-    The second training of a chosen epoch waits for the first.
+    A run that chooses its epoch has a second training, which waits for the first.
     """
     if run.trained.data.parts == "epochs":
         return epoch_parts(run)
@@ -45,7 +45,7 @@ def parts_of(run: Run) -> tuple[Run, ...]:
 
 
 def combine(run: Run) -> bool:
-    """Write the result of a run with parts if all of them have finished; whether it was written."""
+    """Write the result of a run with parts, if all have finished; returns whether it did."""
     kind = run.trained.data.parts
     if not kind:
         return False
@@ -81,7 +81,7 @@ def epoch_parts(run: Run) -> tuple[Run, ...]:
 
 
 def combine_epochs(run: Run, parts: Sequence[Run]) -> bool:
-    """Write the result of the second training, and what the first chose by."""
+    """Write the result of the second training, and the scores by which the first chose."""
     folders = {part.part: part.folder for part in parts if part.finished}
     if TRAIN not in folders:
         return False
@@ -167,7 +167,7 @@ def combine_domains(run: Run, parts: Sequence[Run]) -> bool:
 def mean_scores(scores: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
     """Scores of every target and their mean, from the metrics of each training.
 
-    With SWAD they are those of the averaged network, and those of the other network follow.
+    With SWAD these are of the averaged network, and those of the network without averaging follow.
 
     >>> mean_scores({"a": {"a": 80.0, "val": 90.0}, "b": {"b": 60.0, "val": 92.0}})
     {'average': 70.0, 'a': 80.0, 'b': 60.0, 'val': 91.0}
@@ -211,7 +211,7 @@ def mean_records(records: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[dic
 
 
 def joined_figures(folders: Sequence[Path]) -> dict[str, Any]:
-    """Arrays for figures: the images of all targets in a row, and classes over all of them."""
+    """Arrays for figures: images of all targets one after the other, classes over all targets."""
     figures = [read_figures(folder / "figures.npz") for folder in folders]
     stacked = np.stack([one["per_class"] for one in figures])
     measured = ~np.isnan(stacked)

@@ -5,7 +5,7 @@ how they belong together, for ``batchformer report``.
 
 A run that was already trained under another name, by ``batchformer compare`` of the base recipe or
 by another sweep of it, is copied and not trained again. This holds for the level that equals the
-base, and for a baseline that no level changes. Jobs of a launcher train all runs.
+base, and for a baseline that no level changes. Jobs of a launcher train all runs and copy none.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from batchformer.lab.runs.folder import (
 )
 from batchformer.lab.runs.run import Run
 
-#: In ``RUNS/SWEEP``: how the runs of a sweep belong together.
+#: File in ``RUNS/SWEEP`` that says how the runs of a sweep belong together.
 SWEEP_FILE = "sweep.json"
 
 
@@ -71,7 +71,7 @@ def run_sweep(
 ) -> Iterator[Path]:
     """Train the runs of a sweep and yield the folder of each that finished.
 
-    A run that has not begun is reused where the same was trained under another name. A run that
+    A run that has not begun is copied if the same was trained under another name. A run that
     diverges is reported; the others continue.
     """
     for one in runs:
@@ -84,7 +84,7 @@ def run_sweep(
 
 @by_rank_zero
 def describe(sweep: Sweep, base: Recipe, root: Path) -> None:
-    """Write how the runs belong together; refuse a folder that has another base."""
+    """Write how the runs belong together; refuse a folder that has another base recipe."""
     base, path = with_absolute_paths(base), root / sweep.name / SWEEP_FILE
     # Queued jobs have trained nothing yet, but will train the base that they were submitted with.
     begun = anything_trained(path.parent) or (path.parent / RECORD).exists()
@@ -125,7 +125,7 @@ def reuse_runs(runs: Sequence[Run], base: str, root: Path) -> None:
 
 
 def _candidates(one: Run, base: str, root: Path) -> Iterator[Path]:
-    """Where the same may have been trained: in a comparison of the base, then in sweeps."""
+    """Folders that may hold the same run: in a comparison of the base, then in sweeps."""
     place = f"{one.arm}/seed{one.seed}"
     yield root / base / place
     for description in sorted(root.glob(f"*/{SWEEP_FILE}")):
@@ -165,7 +165,7 @@ def _data_and_weights(one: Run) -> dict[str, Any]:
 def is_intact(folder: Path) -> bool:
     """Whether a run has finished, and every file that a report needs is as it was written."""
     try:
-        trainings = [path.parent for path in folder.rglob("config.json")]  # of the run, its parts
+        trainings = [path.parent for path in folder.rglob("config.json")]  # the run and its parts
         return read_config(folder) is not None and all(map(_has_intact_files, trainings))
     except (OSError, ValueError):
         return False
@@ -198,7 +198,7 @@ def copy_run(source: Path, folder: Path, description: Mapping[str, Any], origin:
     Args:
         source: folder of the run.
         folder: of the copy, which does not exist yet.
-        description: fields of its recipe that describe it, and differ in the copy.
+        description: the copy's values for the fields that describe a recipe.
         origin: what ``taken_from`` says, unless the source is a copy itself.
     """
     partial = folder.with_name(f".{folder.name}.partial")

@@ -64,7 +64,7 @@ class Task(Protocol):
         """Why evaluations have no validation score to choose by; empty if they have one."""
 
     def seeded(self, seed: int) -> Task:
-        """The task of a run with this seed, if the data depends on the seed."""
+        """The task of a run with this seed; the same task if the seed draws no data."""
 
     def facts(self) -> dict[str, Any]:
         """What a reader should know about the data, the same for every seed."""
@@ -123,7 +123,7 @@ def image_feed(
     options: dict[str, Any] = {"second": second, "accumulate": train.accumulate}
     if isinstance(part, ImageSplit):
         return Feed(part, view, order, seed, device, **options)
-    from batchformer.lab.data.feeds.loader import FileFeed  # late: images may be in memory
+    from batchformer.lab.data.feeds.loader import FileFeed  # late: only images in files need it
 
     options |= {"workers": train.workers, "on_damaged": train.damaged}
     geometry, transform = view
@@ -140,8 +140,8 @@ def scored_batches(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Images (N, channels, H, W) as they are scored, without randomness, and their labels (N,).
 
-    With several ranks, these are the images that this rank scores, and the labels of all; every
-    rank has all images unless `sharded`. `view` is as for :func:`image_feed`.
+    If `sharded`, each rank has only the images that it scores, but the labels of all; otherwise
+    every rank has all images. `view` is as for :func:`image_feed`.
     """
     if isinstance(part, ImageSplit):
         for x, y in zip(torch.split(part.x, size), torch.split(part.labels, size), strict=True):
@@ -184,7 +184,7 @@ class EvaluationImages:
 
 
 def with_second(feed: Batches, second: Batches, name: Literal["meta", "paired"]) -> ExtendedFeed:
-    """Batches of `feed`, and the batch of the same step of `second` as ``NAME_x`` and ``NAME_y``.
+    """Batches of `feed`, with the same step's batch of `second` added as ``NAME_x``, ``NAME_y``.
 
     Args:
         name: ``meta`` for a batch that scores an update, ``paired`` for one with as many rows.
@@ -303,10 +303,10 @@ def evaluate_by_shots(
 ) -> Evaluation:
     """Scores in percent of a method in eval mode, as the configuration asks for them.
 
-    By shots: ``all``, ``many``, ``medium``, ``few``, ``mean_class`` and ``ece``. The highest
-    answers: ``top1``, ``top5``, ``mean_class`` and ``ece``. Both: by shots, and ``top5``. Five
-    classes or fewer have no ``top5``, which would always be right. `counts` (K,) are training
-    images of each class.
+    ``config.scores`` "shots" gives ``all``, ``many``, ``medium``, ``few``, ``mean_class`` and
+    ``ece``; "top" gives ``top1``, ``top5``, ``mean_class`` and ``ece``; "both" gives the scores by
+    shots and ``top5``. With five classes or fewer there is no ``top5``, as it would always be 100.
+    `counts` (K,) are training images of each class.
 
     Batches are those of :func:`scored_batches`.
     """
@@ -356,7 +356,8 @@ def in_top(logits: Tensor, labels: Tensor, count: int) -> Tensor:
 
 def split_facts(data: LongTailedData[Any]) -> dict[str, Any]:
     """Name of the split, its hash and that of its training part, its sizes, and the sizes of the
-    largest and smallest class; for some classes alone, also the hash of the training part of all.
+    largest and smallest class. If only some classes are kept, it has the hash of the whole training
+    part as well.
     """
     counts = data.train_counts
     facts: dict[str, Any] = {
@@ -372,7 +373,7 @@ def split_facts(data: LongTailedData[Any]) -> dict[str, Any]:
 
 
 def class_sizes(counts: Tensor, config: LongTailConfig) -> str:
-    """One line with the numbers of classes and training images, (K,), and of classes by shots.
+    """One line: how many classes and training images `counts` (K,) has, and classes by shots.
 
     >>> import torch
     >>> class_sizes(torch.tensor([1200, 60, 5]), LongTailConfig())

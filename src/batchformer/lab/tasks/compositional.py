@@ -69,7 +69,7 @@ class CompositionalTask(FixedSplit):
 
     @cached_property
     def compositions(self) -> Compositions:
-        """The pairs of the world (open or closed) that scores are over."""
+        """The candidate pairs of the scores: those of the open or of the closed world."""
         closed = self.data.compositions
         return closed.opened() if self.config.world == "open" else closed
 
@@ -112,7 +112,7 @@ class CompositionalTask(FixedSplit):
         return facts
 
     def numbers(self, labels: Tensor) -> Tensor:
-        """Pair numbers of the closed world to those of the configured world."""
+        """Convert pair numbers of the closed world to those of the configured world."""
         if self.config.world == "closed":
             return labels
         closed = self.data.compositions
@@ -178,7 +178,7 @@ class CompositionalTask(FixedSplit):
         ):
             own = self.numbers(labels.cpu())
             with optimizer_step.autocast():
-                # Without a name: logits of all pairs are large, and would outlive their batch.
+                # Not kept in a variable: logits of all pairs are large and would outlive the batch.
                 scores.update(all_rows(method.predict(images).float(), len(own)), own)
 
 

@@ -52,11 +52,11 @@ class ContrastiveTask(FixedSplit):
         return {}
 
     def seeded(self, seed: int) -> ContrastiveTask:
-        """The same images; the seed draws those that neighbours are searched among."""
+        """The same images; the seed draws the ones among which neighbours are searched."""
         return replace(self, seed=seed)
 
     def facts(self) -> dict[str, Any]:
-        """Those of the labelled task, so that a probe there accepts what is learnt here."""
+        """The facts of the labelled task, so that its probes accept networks trained here."""
         return self.labelled.facts()
 
     def feed(self, train: TrainConfig, seed: int) -> Batches:
@@ -67,7 +67,7 @@ class ContrastiveTask(FixedSplit):
         """Accuracy in percent of nearest neighbours, and what the features look like.
 
         Neighbours are searched among as many draws as there are training images, each class equally
-        often. If all classes are in one of many, medium and few shots, these scores are left out.
+        often. If all classes are many-shot, medium or few-shot alike, scores by shots are left out.
         """
 
         def extract(images: Tensor) -> Tensor:

@@ -91,7 +91,7 @@ class DetectionTask(FixedSplit):
         )
 
     def evaluate(self, method: Method, optimizer_step: OptimizerStep) -> Evaluation:
-        """Average precision in percent, by COCO's rule, of VOC also by its own; for each class."""
+        """Average precision in percent, by COCO's rule and on VOC also by VOC's; also by class."""
         if self.config.precise_norm:
             self._measure_statistics(method, optimizer_step)
         found = list(self._found(method, optimizer_step))

@@ -262,7 +262,7 @@ def score(
 
 
 def accuracy(scores: LongTailedMetrics) -> float:
-    """Percent of the images."""
+    """Percent of the images that are classified correctly."""
     return 100 * float(scores.correct.double().mean())
 
 

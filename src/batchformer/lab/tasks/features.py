@@ -33,7 +33,7 @@ SMALL = 32
 #: Test images whose two views are compared, and the size of their batches.
 ALIGNED, ALIGNED_BATCH = 1024, 128
 
-#: Data with two views of each image, or labelled data that names views.
+#: Settings of data with two views of each image, or of labelled data that names views.
 Viewed = ContrastConfig | LongTailConfig
 
 
@@ -43,8 +43,8 @@ Viewed = ContrastConfig | LongTailConfig
 def views(config: Viewed, files: bool) -> tuple[Any, Any]:
     """The first and the second view of images, as :func:`image_feed` takes them.
 
-    CIFAR's are not blurred: a Gaussian of up to two pixels leaves little of 32 pixels. Digits are
-    shifted by up to a pixel: a flip or a crop would make other digits of them.
+    CIFAR's images are not blurred: a Gaussian of up to two pixels leaves little of 32 pixels.
+    Digits are shifted by up to a pixel: a flip or a crop would turn them into other digits.
     """
     if config.name == "digits":
         return digits_train(), digits_train()

@@ -77,8 +77,8 @@ class GeneralizedTask(FixedSplit):
         return FeatureFeed(features, labels, train.batch_size, seed, self.device, times)
 
     def evaluate(self, method: Method, optimizer_step: OptimizerStep) -> Evaluation:
-        """The harmonic mean first, the accuracies of unseen and of seen classes, and the area under
-        the curve of both, which does not depend on the balance between them."""
+        """The harmonic mean first, then the accuracies of unseen and of seen classes, then the area
+        under their curve, which does not depend on the balance between the two."""
         data = self.data
         rows = torch.cat((data.test_seen, data.test_unseen))
         scored = []

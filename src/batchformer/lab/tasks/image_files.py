@@ -80,7 +80,7 @@ class ImageFileTask(LabelledTask):
         return {**facts, "remarks": list(self.data.remarks)} if self.data.remarks else facts
 
     def training_views(self) -> tuple[View, View | None]:
-        """By the name that the configuration gives the augmentation.
+        """The views of the configured augmentation.
 
         PaCo's first view has torchvision's RandAugment with 2 operations of magnitude 10; its
         authors use another implementation, with noise on the magnitude. Neither of its views turns
@@ -121,7 +121,7 @@ def normalise_files(name: str) -> Normalise:
 def centre_crop(
     size: int, both: bool = False, interpolation: framing.Interpolation = "bilinear"
 ) -> framing.ResizeCentreCrop:
-    """The shorter side, or both, are resized, to 256 for a size of 224; the middle is cut out."""
+    """Resize the shorter side, or both, to 8/7 of `size` (256 for 224), and cut out the centre."""
     return framing.ResizeCentreCrop(size, round(size * 8 / 7), both, interpolation)
 
 

@@ -43,14 +43,14 @@ class LongTailedTask(LabelledTask):
         if config.name == "digits":
             digits = digits_lt(config.ratio, config.seed)
             return cls(only_classes(digits, *bounds), config, device)
-        from batchformer.lab.data.sets.cifar import cifar_lt  # late: the digits are embedded
+        from batchformer.lab.data.sets.cifar import cifar_lt  # late: the digits do not need it
 
         root = None if config.root is None else Path(config.root).expanduser()
         data = cifar_lt(config.name, config.ratio, config.profile, root, config.seed)
         return cls(only_classes(data, *bounds), config, device)
 
     def training_views(self) -> tuple[Transform, Transform | None]:
-        """By the name that the configuration gives the augmentation."""
+        """The views of the configured augmentation."""
         name, augment = self.config.name, self.config.augment
         if name == "digits":
             return digits_train(), digits_train() if augment == "paco" else None

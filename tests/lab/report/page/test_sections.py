@@ -93,6 +93,22 @@ def test_figures_of_relations_come_in_this_order_and_may_lie_in_parts(
             assert one == other, "equal arrays, equal figures"
 
 
+def test_a_figure_of_numbers_that_are_nan_does_not_cost_the_page(tree: RunTree) -> None:
+    folders = [tree.write(arm, 0) for arm in ("baseline", "batchformer")]
+    for folder in folders:
+        write_insight(folder)
+    whole = [section.title for section in sections_of(tree.group(), "p")]
+    broken = dict(simulated_insight("batchformer", 0))
+    broken["projection"] = np.full_like(broken["projection"], np.nan)
+    write_insight(folders[1], broken)
+    made = sections_of(tree.group(), "p")
+    place = whole.index("Feature space")
+    assert made[place].note.startswith("Not shown: ") and not made[place].html
+    assert [s.title for s in made[:place] + made[place + 1 :]] == [
+        title for title in whole if title != "Feature space"
+    ]
+
+
 def test_a_further_figure_is_one_line(tree: RunTree, monkeypatch: pytest.MonkeyPatch) -> None:
     (tree.write("baseline", 0) / "figures.npz").unlink()  # so that only "training" is drawn
     monkeypatch.setitem(FIGURES, "new", FIGURES["training"])

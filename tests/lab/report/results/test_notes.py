@@ -191,6 +191,18 @@ def test_the_exponent_of_decay_by_hand(tree: RunTree) -> None:
     assert -math.log(weight.item()) == pytest.approx(exponent, rel=0.03)
 
 
+def test_adam_takes_an_unused_weight_away_by_any_decay(tree: RunTree) -> None:
+    recipe = recipe_of(optim={"name": "adam", "lr": 0.005, "weight_decay": 1e-5})
+    looked_at(tree.write("batchformer", 0, recipe=recipe), 2e-5)
+    weight = torch.nn.Parameter(torch.ones(1, dtype=torch.float64))
+    optimizer = torch.optim.Adam([weight], lr=0.005, weight_decay=1e-5)
+    for _ in range(400):
+        weight.grad = torch.zeros_like(weight)
+        optimizer.step()
+    assert abs(weight.item()) < 0.1
+    assert decay_of_encoder(tree.runs()) == math.inf and inactive_encoder_notes(tree.group())
+
+
 def test_a_sweep_says_it_of_the_level(tmp_path: Path) -> None:
     root = write_sweep(tmp_path, {("batchformer", v): {0: {"all": 50.0}} for v in ("1", "2")})
     for path in root.rglob("config.json"):

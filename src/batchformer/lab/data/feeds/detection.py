@@ -22,7 +22,7 @@ from batchformer.lab.data.sets.voc import BoxedImage
 
 #: Images that a worker reads at a time for scoring.
 SCORED_AT_ONCE = 4
-#: Folders whose images have boxes outside, each reported once: a mistake is in many images.
+#: Folders already warned about for boxes outside of an image; a mistake is in many images.
 _REPORTED: set[Path] = set()
 
 
@@ -34,11 +34,11 @@ class DetectionRequest(NamedTuple):
     shorter: list[int]  # N lengths that the shorter side gets
     flip: list[bool]  # N times whether to mirror left to right
     total: int  # samples of the batch over all ranks
-    objects: int = 0  # of these samples
+    objects: int = 0  # objects in these samples
 
 
 class DetectionImages(NamedTuple):
-    """Images that were read; all in one tensor, since processes share memory tensor by tensor."""
+    """Images that were read, in one tensor: processes share memory separately for each tensor."""
 
     request: DetectionRequest
     pixels: Tensor  # uint8 of N images (3, H, W), one after the other
@@ -56,7 +56,7 @@ class DetectorInput:
 
 
 def resized(height: int, width: int, shorter: int, longest: int) -> tuple[int, int]:
-    """Height and width with this shorter side, or less where the longer one would be too long.
+    """Height and width for this shorter side, or less if the longer would exceed `longest`.
 
     >>> resized(375, 500, 480, 1333), resized(100, 400, 480, 1333)
     ((480, 640), (333, 1333))
@@ -66,7 +66,7 @@ def resized(height: int, width: int, shorter: int, longest: int) -> tuple[int, i
 
 
 def resize_image(x: Tensor, shorter: int, longest: int, flip: bool = False) -> Tensor:
-    """An image (3, H, W) uint8 with this shorter side, mirrored left to right if asked."""
+    """Resize an image (3, H, W) uint8 to this shorter side; mirror it left to right if asked."""
     from PIL import Image
 
     old_height, old_width = x.shape[1:]
@@ -191,7 +191,7 @@ class DetectionFeed(ReadAheadFeed[DetectionRequest, DetectionImages]):
 
         ``x`` N tensors (3, H, W) uint8, ``boxes`` N tensors (n, 4), ``labels`` N tensors (n,);
         ``y`` (N,) the number n of objects of each image, ``index`` (N,) which images these are,
-        ``row`` (N,) their places in the lists, which tell parts of a batch what is theirs;
+        ``row`` (N,) their positions in the lists, so that a part of the batch finds its images;
         ``objects_per_image``, the mean over the images of all ranks.
         """
         inputs = detector_inputs(result, self.images, self.device)

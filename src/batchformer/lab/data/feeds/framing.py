@@ -82,7 +82,7 @@ class ResizeCentreCrop:
 
     size: int = 224
     shorter: int = 256  # the shorter side after resizing, at least S
-    both: bool = False  # the longer side becomes as long, whatever the image's shape
+    both: bool = False  # resize the longer side to the same length, whatever the image's shape
     interpolation: Interpolation = "bilinear"
     draws: ClassVar[int] = 0
 
@@ -113,7 +113,7 @@ class ResizeWhole:
 
 
 def _resize(image: Tensor, size: list[int], interpolation: Interpolation = "bilinear") -> Tensor:
-    """As torchvision: one number is the shorter side, two are rows and columns."""
+    """Resize as torchvision does: one number is the shorter side, two are rows and columns."""
     from torchvision.transforms.v2 import InterpolationMode
     from torchvision.transforms.v2 import functional as F
 

@@ -32,18 +32,18 @@ from batchformer.lab.data.files.image_files import ImageFiles
 from batchformer.lab.data.sets.images import ImageSplit
 from batchformer.lab.data.transforms.base import Compose, Transform
 
-#: Images that a worker reads at a time where they are not trained on.
+#: Images that a worker reads at a time when a whole part is read into memory.
 READ = 64
 _ORIENTATION = 0x0112  # the EXIF tag
 _SIDEWAYS = range(5, 9)  # its values that swap rows and columns
-#: What makes a view of an image: its geometry, in the workers, and its transform, on the device.
+#: How a view of an image is made: the workers apply the geometry, the device the transform.
 View = tuple[Geometry, Transform]
 
 
 class ReadAheadFeed(Generic[Request, Result]):
     """Batches of files, each a function of the step; steps asked for in sequence are read ahead.
 
-    A step that is not the next one starts the reading there. The latest batch is kept, for runs
+    Asking for any other step restarts the reading there. The latest batch is kept, for runs
     that train side by side on the same batches.
 
     Args:
@@ -115,7 +115,7 @@ class FileFeed(ReadAheadFeed[ImageRequest, ImageBatch]):
             time, and `damaged` counts how often each was replaced.
         second: geometry and transform of a second view of the same images, ``view2``, where a
             method needs one.
-        accumulate: parts that a batch will be cut into; with several ranks, each has a share.
+        accumulate: parts that a batch will be cut into; every rank has a share of each part.
     """
 
     def __init__(
@@ -177,8 +177,8 @@ def evaluation_batches(
     An image that cannot be read is an error here: a score needs all images. Nothing may be random.
 
     Args:
-        sharded: with several ranks, read only the images of this rank
-            (:func:`~batchformer.lab.data.feeds.sharding.scored_rows`); ``y`` is of all ranks.
+        sharded: with several ranks, read only the images of this rank, but give ``y`` of all ranks
+            (:func:`~batchformer.lab.data.feeds.sharding.scored_rows`).
     """
     for name, part in (("geometry", geometry), ("transform", transform)):
         if part.draws:
@@ -211,7 +211,7 @@ def _no_numbers(samples: int) -> Tensor:
 
 
 def _request(files: ImageFiles, own: Tensor, u: Tensor, total: int) -> ImageRequest:
-    """Read the images `own` (n,) with the numbers `u` (n, draws) of their geometries."""
+    """The request for the images `own` (n,), with the numbers `u` (n, draws) for geometries."""
     samples = own.tolist()
     return ImageRequest(samples, [files.paths[sample] for sample in samples], u.numpy(), total)
 

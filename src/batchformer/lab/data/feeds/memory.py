@@ -16,7 +16,7 @@ from batchformer.lab.data.sets.images import ImageSplit
 from batchformer.lab.data.transforms.base import Transform, to_device_async
 from batchformer.nn.randomness import generator
 
-#: Bytes of images that a GPU augments at a time; launches cost more than the work itself.
+#: Bytes of images that a GPU augments at a time; with fewer, kernel launches cost the most.
 CHUNK_BYTES = 128 * 2**20
 #: Chunks kept in memory: runs that share a feed are rarely further apart.
 CHUNKS_KEPT = 2
@@ -57,7 +57,7 @@ class Feed:
     Args:
         second: transform of a second view of the same images, ``view2``, if a method needs one.
         chunk: steps that are augmented together. None: what suits the device.
-        accumulate: parts that a batch will be cut into; with several ranks, each has a share.
+        accumulate: parts that a batch will be cut into; every rank has a share of each part.
     """
 
     def __init__(
@@ -133,11 +133,11 @@ def close(feed: Any) -> None:
 
 
 class ExtendedFeed:
-    """Batches of a feed with more in them.
+    """The batches of another feed, with more entries.
 
     Args:
-        feed: counts the epochs.
-        extend: takes a batch and its step; what to add to the batch, or to replace in it.
+        feed: gives the batches and the length of an epoch.
+        extend: takes a batch and its step; returns entries to add to the batch or to replace.
         others: further feeds that `extend` reads; they are closed with `feed`.
     """
 
@@ -167,7 +167,7 @@ class FeatureFeed:
     Args:
         features: (M, D), with labels (M,).
         batch_size: N, rows of a batch; at most M are taken.
-        times: batches per step, concatenated; with several ranks, each has its part of every one.
+        times: batches per step, concatenated; every rank has its part of each batch.
 
     >>> feed = FeatureFeed(torch.eye(3), torch.arange(3), batch_size=2, seed=0, times=2)
     >>> feed.per_epoch, feed.batch(0)["x"].shape

@@ -25,7 +25,7 @@ class Order(Protocol):
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """All numbers N of samples that a step may have."""
+        """All batch sizes N that a step may have."""
 
     def index(self, step: int) -> Tensor:
         """(N,) int64 the samples of one step, on the CPU; N may differ between steps."""

@@ -43,7 +43,7 @@ class Shuffle:
 
 @dataclass(frozen=True)
 class InOrder:
-    """Every sample once an epoch, as the data set has them."""
+    """Every sample once an epoch, in the order of the data set."""
 
     length: int
 
@@ -53,7 +53,7 @@ class InOrder:
 
 @dataclass(frozen=True, eq=False)
 class _OfClasses:
-    """What samplers by class know; an epoch has as many samples as the data set."""
+    """The fields of samplers by class; an epoch has as many samples as the data set."""
 
     labels: Tensor  # (M,) classes of the samples
     seed: int
@@ -101,7 +101,7 @@ def _cycled(members: Tensor, count: int, draw: torch.Generator) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class ReversedClasses(_OfClasses):
-    """Rare classes most often: a class by the inverse of its size, then any image of it.
+    """Rare classes most often: draw a class by its inverse size, then any image of it.
 
     Draws are independent, so that an image may come twice. Classes without images are left out.
 

@@ -115,7 +115,7 @@ class Stream(Generic[Request, Result]):
 
 @dataclass(frozen=True)
 class _ErrorsAsValues(Dataset[Any]):
-    """Returns the error of an unreadable image; raised in a worker, its message would be lost."""
+    """Returns the error of an unreadable image; raising it in a worker would lose its message."""
 
     read: Callable[[Any], Any]
 
@@ -147,7 +147,7 @@ def begin_worker(worker: int) -> None:
     """
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    torch.set_num_threads(1)  # a forked process has none of the threads that its copy knows of
+    torch.set_num_threads(1)  # a fork copies torch's thread pool, but not its threads
 
 
 _open_streams: weakref.WeakSet[Stream[Any, Any]] = weakref.WeakSet()
@@ -159,7 +159,7 @@ def _close_all() -> None:
 
 
 # Workers ignore SIGTERM, so the main process has to end them when it ends: multiprocessing would
-# send SIGTERM and wait. This is registered later than that, and so runs before it.
+# send SIGTERM and wait. This handler is registered later than its own, and so runs earlier.
 atexit.register(_close_all)
 
 
@@ -167,7 +167,7 @@ atexit.register(_close_all)
 
 
 class ImageRequest(NamedTuple):
-    """One batch to read: all that a worker needs, so that it holds no list of the data set."""
+    """One batch to read: all that a worker needs, so that none holds a list of the data set."""
 
     samples: list[int]  # N positions in the data set
     paths: list[str]  # N paths relative to the root

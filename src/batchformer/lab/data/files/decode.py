@@ -70,14 +70,14 @@ def _by_pillow(content: npt.NDArray[np.uint8]) -> Tensor:
     from PIL import Image, ImageOps
 
     with Image.open(io.BytesIO(content.tobytes())) as file:
-        file.load()  # now, so that the only errors of EXIF are its own
+        file.load()  # first, so that a later error can only come from EXIF
         image = ImageOps.exif_transpose(file) if _has_exif(file) else file
         if image.mode.startswith("I;16"):  # Pillow would clip, not scale
             grey = torch.from_numpy((np.array(image).astype(np.uint16) >> 8).astype(np.uint8))
             return grey.expand(3, -1, -1)
         if image.mode in ("I", "F"):
             raise ValueError(f"the range of mode {image.mode} is unknown; convert it to 8 bits")
-        image.info.pop("transparency", None)  # it is dropped, and Pillow would warn of a palette's
+        image.info.pop("transparency", None)  # dropped, as Pillow would warn about a palette's
         return torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1)
 
 

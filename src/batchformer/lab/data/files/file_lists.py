@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-#: Names that `one_per_line` gives.
+#: The largest number of names that `one_per_line` lists.
 _LINES = 5
-#: What an annotation says of its image.
+#: Keys of a COCO annotation that are read.
 _OF_IMAGE = ("image_id", "category_id")
 
 #: A larger label is taken for a mistake: every class has a name in memory.
@@ -51,7 +51,7 @@ def lines_of(file: Path) -> Iterator[tuple[int, str]]:
 
 
 def read_annotations(file: Path) -> Iterator[Entry]:
-    """Read a .json in COCO's format, as iNaturalist 2018 has: images and their categories.
+    """Read images and their categories from a .json in COCO's format, such as iNaturalist 2018's.
 
     Labels are the category numbers as they are; the line of an entry is its position among the
     annotations, from 1.
@@ -69,7 +69,7 @@ def read_annotations(file: Path) -> Iterator[Entry]:
 
 
 def read_coco(file: Path, keys: Mapping[str, Sequence[str]]) -> dict[str, list[dict[str, Any]]]:
-    """Read parts of a .json in COCO's format: `keys` has what each entry of a part must have."""
+    """Read parts of a .json in COCO's format; `keys` names what each entry of a part must have."""
     try:
         content = json.loads(file.read_bytes())
         for part, wanted in keys.items():

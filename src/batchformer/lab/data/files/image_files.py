@@ -26,7 +26,7 @@ from batchformer.lab.data.files.file_lists import (
 )
 from batchformer.lab.data.files.location import names_in
 
-#: Neighbouring folders that are searched for a missing file.
+#: The largest number of folders below the root that are searched for a missing file.
 _SUBFOLDERS = 50
 
 
@@ -143,13 +143,13 @@ class ImageFiles:
         return dataclasses.replace(parts[0], paths=paths, labels=labels)
 
     def require_fits(self, what: str, classes: tuple[str, ...], other: ImageFiles) -> None:
-        """Refuse a part of other classes; the error begins with `what`."""
+        """Refuse this part if it has other classes; the error begins with `what`."""
         if self.classes != classes:
             raise ValueError(f"{what}: its classes are not those of the set")
 
     @property
     def content(self) -> str:
-        """What a hash reads of the images."""
+        """What stands for the images in a hash: their paths."""
         return "\n".join(self.paths)
 
     @cached_property
@@ -174,7 +174,7 @@ class ImageFiles:
         source: str,
         advice: str | None,
     ) -> ImageFiles:
-        """The images that `source` names; refuses none at all.
+        """The images that `source` names; there must be at least one.
 
         `advice` says what to do about classes without an image; None accepts them.
         """
@@ -212,7 +212,7 @@ def sizes_hash(parts: Iterable[ImageFiles]) -> str:
 
 
 def without_images(counts: Tensor, classes: Sequence[str]) -> list[str]:
-    """Names of the classes whose count, of `counts` (K,), is 0."""
+    """Names of the classes whose count in `counts` (K,) is 0."""
     return [classes[c] for c in (counts == 0).nonzero().flatten().tolist()]
 
 

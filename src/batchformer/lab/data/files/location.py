@@ -48,7 +48,7 @@ def _letters(name: str) -> str:
 
 
 def folder_named(root: str | Path | None, usual: Sequence[str]) -> Path:
-    """The folder of one of the usual names where data is looked for, or else that place itself."""
+    """The folder with one of the usual names in the data folder, or else the data folder itself."""
     place = looked_in(root)
     own = match_name(names_in(place, folders=True), usual)
     return place if own is None else place / own
@@ -77,7 +77,7 @@ def not_found(
         expected: the files and folders that would be right, at the place that `where` names.
         source: how to get them.
         what: kind of place that the user may name instead.
-        usual: folder that may hold the set where data is looked for.
+        usual: name of a folder inside the data folder that may hold the set.
     """
     also = f" (there also in a folder {usual})" if usual else ""
     message = (

@@ -41,8 +41,8 @@ def locked(
     Refusing would block such file systems, and the lock only prevents accidental double starts. The
     file of the lock and the folders above it are made if needed; folders that were made and are
     empty at the end are removed. If another process still holds the lock after `patience` seconds,
-    a LockHeldError has the words of `refusal`. `waiting` is printed on stderr, once, before
-    waiting.
+    a LockHeldError with the message `refusal` is raised. `waiting` is printed on stderr, once,
+    before waiting.
 
     Returns whether this call took the lock: False if this process holds it already, or if there are
     no locks.
@@ -121,7 +121,7 @@ def _open(lock: Path) -> tuple[int, list[Path]]:
         except (FileNotFoundError, FileExistsError) as error:
             if any(folder.is_file() for folder in lock.parents):
                 raise
-            # The last holder may have removed its folders in between; not this often in a row.
+            # The last holder may have removed its folders in between, but not ATTEMPTS times.
             reason = error.strerror
             time.sleep(AGAIN_S)
     raise FileNotFoundError(
@@ -141,7 +141,7 @@ def _release(key: Key) -> None:
         with suppress(OSError):  # only POSIX can remove an open file
             lock.unlink()
         os.close(hold.handle)
-        with suppress(OSError):  # until one that is not empty
+        with suppress(OSError):  # stop at the first that is not empty
             for folder in hold.made:
                 folder.rmdir()
 

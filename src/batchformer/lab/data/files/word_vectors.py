@@ -29,7 +29,7 @@ class WordVectors:
 
     words: tuple[str, ...]
     matrix: Tensor  # (W, D) float32
-    incomplete: tuple[str, ...] = ()  # words that only some of several files have; no vector here
+    incomplete: tuple[str, ...] = ()  # words that only some files have; they get no vector
 
     @cached_property
     def _rows(self) -> dict[str, int]:
@@ -37,7 +37,7 @@ class WordVectors:
 
     @property
     def dim(self) -> int:
-        """D."""
+        """D, the numbers in a vector."""
         return self.matrix.shape[1]
 
     def __contains__(self, word: str) -> bool:
@@ -53,7 +53,7 @@ class Embedded:
 
     matrix: Tensor  # (n, D) float32
     composed: Mapping[str, tuple[str, ...]]  # the words whose mean a name got
-    missing: Mapping[str, tuple[str, ...]]  # parts of it that the mean leaves out
+    missing: Mapping[str, tuple[str, ...]]  # parts of a name that its mean leaves out
     random: tuple[str, ...]  # names without a vector for any part, whose vectors were drawn
 
 
@@ -101,8 +101,8 @@ def embed(
 ) -> Embedded:
     """Vectors (n, D) of names.
 
-    A name has its own vector, or that of its small letters, or else the mean over its parts that
-    have one; a part that occurs twice counts twice.
+    A name gets its own vector, or that of its lower-case spelling, or else the mean over its parts
+    that have a vector; a part that occurs twice counts twice.
 
     Args:
         replacements: names or parts, and what to look for instead, such as {"Faux": "fake"}; they
@@ -152,7 +152,7 @@ def _pieces(name: str, replacements: Mapping[str, str]) -> list[str]:
 
 
 def _known_spelling(word: str, vectors: WordVectors) -> str | None:
-    """The spelling that has a vector."""
+    """The word as it is or in lower case, whichever has a vector; None if neither has."""
     return next((way for way in (word, word.lower()) if way in vectors), None)
 
 

@@ -1,1 +1,1 @@
-"""Data sets, one family a file."""
+"""Data sets, one file for each family."""

@@ -121,9 +121,9 @@ def _download_or_raise(name: str, root: Path) -> Path:
 
 
 def _download(reader: Any, layout: CifarLayout, root: Path, has_lock: bool) -> None:
-    """Download and check the files in a temporary folder, then move them to their own.
+    """Download and check the files in a temporary folder, then move them to the set's folder.
 
-    With the lock, partial downloads of others can be removed.
+    A process with the lock first removes partial downloads that other processes have left.
     """
     from torchvision.datasets.utils import check_integrity
 

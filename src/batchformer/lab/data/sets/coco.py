@@ -13,7 +13,7 @@ from batchformer.lab.data.files.file_lists import read_coco
 from batchformer.lab.data.sets.image_layouts import coco_folder, coco_list, ensure_coco
 from batchformer.lab.data.sets.voc import BoxedImage, BoxedImages, boxed_images, require_files
 
-#: Keys of an annotation that are read.
+#: Parts of an annotation file that are read, and the keys of their entries.
 KEYS = {
     "categories": ("id", "name"),
     "images": ("id", "file_name"),

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 NUM_CLASSES = 10
 TEST_PER_CLASS = 50
-# What the test part leaves of the smallest class, 174 images of the digit 8.
+# The smallest class, the digit 8, has 174 images; the test part takes 50 of them.
 LARGEST_CLASS = 124
 _GREY_LEVELS = 16
 
@@ -64,7 +64,7 @@ def rotated_digits() -> Domains[ImageSplit]:
     The idea is that of rotated MNIST. The digits are split over the domains in a fixed way. They
     are enlarged from 8x8 before the rotation: 8x8 pixels are too few to rotate.
     """
-    from batchformer.lab.data.sets.domains import Domains  # late: it reads files
+    from batchformer.lab.data.sets.domains import Domains  # imported late: it also reads files
 
     images, labels = load_digits()
     y = torch.from_numpy(labels).to(torch.int64)
@@ -92,11 +92,11 @@ def split_evenly(labels: Tensor, domains: int) -> list[Tensor]:
 def rotated(levels: Tensor, degrees: float) -> Tensor:
     """Rotate grey levels 0..255 (N, C, H, W) float64 counter-clockwise; returns uint8.
 
-    They are rotated about their centre, bilinearly, with black from outside.
+    Each image is rotated about its centre with bilinear interpolation; outside of it is black.
     """
     from torchvision.transforms.v2 import InterpolationMode
     from torchvision.transforms.v2 import functional as V
 
-    if degrees:  # the grid of no rotation misses the pixels by rounding errors
+    if degrees:  # at 0 degrees, rounding errors would move the sampling grid off the pixels
         levels = V.rotate(levels, degrees, InterpolationMode.BILINEAR, fill=0)
     return levels.round().clamp(0, 255).to(torch.uint8)

@@ -1,4 +1,4 @@
-"""Known sets of several domains: their layouts, and where they lie; needs no torch to ask."""
+"""Known sets of several domains: their layouts, and where they lie; finding one needs no torch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 #: The name of the user's own images.
 TREE = "tree"
 _LISTS = "image_list"
-#: Parts that the list of a domain may be cut into; some releases have one that repeats others.
+#: Parts that the list of a domain may be cut into; in some releases one repeats others.
 _PARTS = ("all", "train", "val", "crossval", "test")
 _DOMAINBED = "the download script of DomainBed, https://github.com/facebookresearch/DomainBed"
 
@@ -32,10 +32,10 @@ class DomainLayout:
 
     title: str
     folders: tuple[str, ...]  # usual names of its folder
-    domains: dict[str, tuple[str, ...]]  # by its name in scores, the usual names of its folder
+    domains: dict[str, tuple[str, ...]]  # a domain's name in scores: usual names of its folder
     classes: int
     source: str
-    names: tuple[str, ...] = ()  # of the classes, if the published set has more than are used
+    names: tuple[str, ...] = ()  # names of the classes in use, if the published set has more
 
 
 DOMAIN_SETS: dict[str, DomainLayout] = {

@@ -1,4 +1,4 @@
-"""Images of several domains that share their classes: files, in memory, by lists; their split."""
+"""Images of several domains that share their classes, in files or in memory, and their splits."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def domain_lists(
 ) -> DomainFiles:
     """Images of K classes that lists name, one ``path label`` per line.
 
-    Labels count from 1 if the smallest of all lists is 1 and the largest K, otherwise from 0. Lists
+    Labels count from 1 if those of all lists together run from 1 to K, otherwise from 0. Lists
     of one domain may repeat an image. Classes are named after the folders of their images if there
     are K such folders, and otherwise by number.
     """
@@ -226,7 +226,7 @@ class DomainSplit:
     ({'a': 8, 'b': 16}, 24)
     """
 
-    sizes: Mapping[str, int]  # images of every domain; sorted, their place is their number
+    sizes: Mapping[str, int]  # images of every domain; domains are numbered in sorted order
     sources: tuple[str, ...]
     target: str
     seed: int

@@ -14,7 +14,7 @@ from batchformer.lab.data.files.location import folder_named, looked_in, names_i
 # CIFAR-10 and CIFAR-100.
 
 HOST = "www.cs.toronto.edu"
-#: Seconds within which it has to answer.
+#: Seconds within which the host has to answer.
 _ANSWER_S = 1.5
 
 
@@ -95,10 +95,10 @@ class Annotated:
 
     title: str
     train: str  # file name of the list of training images
-    test: str  # that of the images that scores are measured on
-    val: str  # that of a third list, for choosing settings
-    # That of a .json list of the training images of every class, which some publish with the lists.
-    # If it lies beside the training list or in the folder of the data, the list must agree with it.
+    test: str  # file name of the list of images that scores are measured on
+    val: str  # file name of a third list, for choosing settings
+    # File name of a .json list of how many training images every class has; some publish it. If it
+    # lies beside the training list or in the folder of the data, the list must agree with it.
     frequencies: str
     classes: int
     images: int  # in the training list

@@ -42,7 +42,7 @@ def content_hash(*parts: Tensor | str) -> str:
 
 
 def require_labels(what: str, labels: Tensor | npt.NDArray[Any], classes: int) -> None:
-    """Refuse labels (N,) outside of 0..classes - 1; the error begins with `what`: "labels run"."""
+    """Refuse labels (N,) outside 0..classes - 1; `what`, as in "labels run", begins the error."""
     if len(labels) and not (labels.min() >= 0 and labels.max() < classes):
         raise ValueError(
             f"{what} from {int(labels.min())} to {int(labels.max())}, but the {classes} "
@@ -121,7 +121,7 @@ class ImageSplit:
 
     @property
     def content(self) -> Tensor:
-        """What a hash reads of the images."""
+        """What stands for the images in a hash: their pixels."""
         return self.x
 
     @cached_property
@@ -147,7 +147,7 @@ class LongTailedData(Generic[Part]):
     classes: tuple[str, ...]  # K class names in label order
     name: str
     val: Part | None = None  # a third part, for what is learned besides the network
-    part_of: str = ""  # hash of the training part of which these are some classes
+    part_of: str = ""  # hash of the whole training part, if this has only some of its classes
 
     def __post_init__(self) -> None:
         for name, part in (("training", self.train), ("test", self.test), ("third", self.val)):
@@ -187,7 +187,7 @@ Data = TypeVar("Data", bound=LongTailedData[Any])
 
 
 def only_classes(data: Data, least: int, most: int) -> Data:
-    """The images of classes of some size, which are renumbered in order; 0 and 0: all of them."""
+    """Keep classes with `least` to `most` training images, renumbered in order; 0 and 0: all."""
     if not (least or most):
         return data
     kept = classes_of_size(data.train_counts, least, most)

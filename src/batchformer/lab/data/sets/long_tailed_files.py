@@ -40,7 +40,7 @@ TEST_SHARE = 0.2
 class LongTailedFiles(LongTailedData[ImageFiles]):
     """A long-tailed training part, in which every class has an image, and a test part, as files."""
 
-    split_seed: int | None = None  # that split one tree into the parts; None if they were given
+    split_seed: int | None = None  # seed that split one tree; None if the parts were given
 
     @property
     def untested(self) -> list[str]:
@@ -144,7 +144,7 @@ def annotated(name: str, lists: Lists, with_val: bool = False) -> LongTailedFile
 
 
 def class_names(files: ImageFiles) -> tuple[str, ...]:
-    """K names, from the folders below the folder of the part that the first image lies in.
+    """K class names: the folders of a class's first image, without the folder of its part.
 
     ``train/n01440764/n01440764_762.JPEG`` is of the class n01440764; a class without such an image
     keeps its name.
@@ -238,7 +238,7 @@ def _one_tree(root: Path) -> ImageFiles | None:
 
 
 def _same_subfolders(tree: ImageFiles) -> list[str]:
-    """The subfolders, two or more, that hold all images of every class; none in other trees."""
+    """Two or more subfolders that every class has and that hold all images; else an empty list."""
     below: dict[str, set[str]] = {}
     for path in tree.paths:
         name, *folders, _ = path.split("/")

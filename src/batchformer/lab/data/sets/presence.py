@@ -1,7 +1,7 @@
-"""Named data sets: is one here, where is it looked for, what is missing; answers without torch.
+"""Which named data sets are here, where they are looked for, what is missing; needs no torch.
 
-A family of sets that lie on disk in the same way is one :class:`Family`. The files of the families
-beside this one know their layouts and where they come from.
+A family of sets that lie on disk in the same way is one :class:`Family`. The modules beside this
+one know how the sets of a family lie on disk and where they come from.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class Family:
 
     # Takes the configuration of the data; raises a FileNotFoundError that says what to do.
     ensure: Callable[[Any], object] = lambda data: None
-    # Whether the files are there: none is opened, no host is asked. None: whether `ensure` passes.
+    # Whether the files are there; it opens none and asks no host. None: whether `ensure` passes.
     present: Callable[[Any], bool] | None = None
-    # Takes a set's name; where it is.
+    # Takes a set's name; returns where the set is.
     place: Callable[[str], object] = lambda name: ""
     # Published sets are looked for on disk; the others always have this state.
     state: Literal["published", "embedded", "yours"] = "published"
@@ -97,7 +97,7 @@ _FEATURES = Family(
     place=lambda name: attribute_sets.ensure_present(name).features,
 )
 
-#: The family of every named set, in the order of `batchformer data`; then what people bring.
+#: The family of every named set, in the order of `batchformer data`; then users' own data.
 FAMILIES: dict[str, Family] = {
     "digits": _EMBEDDED,
     **dict.fromkeys(image_layouts.CIFAR_SETS, _CIFAR),

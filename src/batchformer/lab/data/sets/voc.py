@@ -36,7 +36,7 @@ class AnnotatedObject:
 
     @property
     def degenerate(self) -> bool:
-        """Whether the box is a point or a line, one pixel in VOC's count, or has a NaN."""
+        """Whether a side is at most one pixel, which is a point or a line in VOC, or is NaN."""
         left, top, right, bottom = self.box
         return not (right - left > 1 and bottom - top > 1)
 
@@ -150,7 +150,7 @@ def boxed_images(
 ) -> BoxedImages:
     """A data set of images with boxes; training images without an object are left out.
 
-    `folders` is how many levels above an image file its list's folder lies, whose name is hashed.
+    `folders` is how many levels above an image the folder of its list is, whose name is hashed.
     """
     listed, train = len(train), [image for image in train if len(image.labels)]
     if not train:

@@ -52,7 +52,7 @@ POLICY: tuple[tuple[tuple[str, float, int], tuple[str, float, int]], ...] = (
 
 # The policies were searched with shifts of up to 150 pixels of an image of 331.
 _LARGEST_SHIFT = 150 / 331
-#: Magnitudes of the first and of the last bin; of a shift as a share of the side.
+#: Magnitudes of the first and of the last bin; shifts are given as a share of the side.
 _ENDS = {
     **dict.fromkeys(("shear_x", "shear_y"), (0.0, 0.3)),
     **dict.fromkeys(("translate_x", "translate_y"), (0.0, _LARGEST_SHIFT)),
@@ -72,7 +72,7 @@ def magnitudes(operation: str, height: int, width: int, bins: int) -> Tensor:
     return torch.linspace(first, last * side, bins).double()
 
 
-# By code, the last one being IDENTITY's.
+# Indexed by the code of an operation; the last entry is for IDENTITY.
 _SIGNED = torch.tensor([*(name in WARPS or name in ENHANCEMENTS for name in OPERATIONS), False])
 _FACTOR = torch.tensor([*(name in ENHANCEMENTS for name in OPERATIONS), False])
 
@@ -80,8 +80,8 @@ _FACTOR = torch.tensor([*(name in ENHANCEMENTS for name in OPERATIONS), False])
 def parameters(code: Tensor, magnitude: Tensor, negative: Tensor) -> Tensor:
     """Parameters for `apply_in_sequence` from codes and magnitudes, all of one shape.
 
-    Warps and enhancements have a sign, which `negative` turns; the factor of an enhancement is 1 +
-    magnitude.
+    The magnitude of warps and enhancements is negated where `negative` is true; the factor of an
+    enhancement is 1 + magnitude.
     """
     return magnitude.where(~(_SIGNED[code] & negative), -magnitude) + _FACTOR[code]
 
@@ -128,9 +128,9 @@ class AutoAugment:
 
 # RandAugment.
 
-#: Magnitudes that there are from the weakest to the strongest.
+#: Number of magnitudes from the weakest to the strongest.
 RAND_BINS = 31
-#: In torchvision's order.
+#: The operations in torchvision's order.
 CHOICES = (
     *("identity", "shear_x", "shear_y", "translate_x", "translate_y", "rotate"),
     *("brightness", "color", "contrast", "sharpness"),
@@ -147,7 +147,7 @@ def _strengths(magnitude: int, height: int, width: int) -> Tensor:
 
 @dataclass(frozen=True)
 class RandAugment:
-    """RandAugment: `num_ops` operations per sample, each any of 14 with equal chance and sign.
+    """RandAugment: `num_ops` operations per sample, each one of 14 at random with a random sign.
 
     All operations act at one magnitude. Operations and magnitudes are torchvision's; timm's are in
     `IncreasingRandAugment`.
@@ -175,7 +175,7 @@ class RandAugment:
 
 #: The strongest level.
 LARGEST_LEVEL = 10.0
-#: In timm's order.
+#: The operations in timm's order.
 TIMM_CHOICES = (
     *("autocontrast", "equalize", "invert", "rotate", "posterize", "solarize", "solarize_add"),
     *("color", "contrast", "brightness", "sharpness"),

@@ -80,8 +80,8 @@ def apply_where(
 ) -> Tensor:
     """Apply one operation to the chosen samples (N,) only.
 
-    `act` takes images and one tensor for each of the `parameters`, which are (N, ...) on the CPU;
-    it gets those of the chosen samples, and keeps the shape.
+    `act` takes images and one tensor for each of the `parameters`, which are (N, ...) on the CPU.
+    It is called with the rows of the chosen samples alone, and must keep the images' shape.
     """
     rows = chosen.nonzero().squeeze(1)
     if not len(rows):

@@ -161,7 +161,7 @@ def _to_uint8(value: Tensor) -> Tensor:
 def _blend(x: Tensor, other: Tensor, factor: Tensor) -> Tensor:
     """`factor * x + (1 - factor) * other`, with `other` in fixed point."""
     weight = _fixed(factor, x)
-    # Two halves of the fixed-point product keep it within int32.
+    # Computing the fixed-point product in two halves keeps it within int32.
     whole, fraction = other >> _BITS, other & (_ONE - 1)
     rest = whole * (_ONE - weight) + ((fraction >> 8) * (_ONE - weight) >> 8)
     return _to_uint8(x * weight + rest)
@@ -275,7 +275,7 @@ class ColorJitter:
     def parameters(self, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """From numbers (N, 6): order, parameters and which operations act, all (N, 4).
 
-        The order is of positions in `FOUR`. Parameters are factors, and turns of the hue.
+        The order lists positions in `FOUR`. Parameters are factors, or turns for the hue.
         """
         chance, order, *numbers = u.unbind(1)
         strengths = (self.brightness, self.contrast, self.saturation)

@@ -110,7 +110,7 @@ def _shifted(value: Tensor, bits: int) -> Tensor:
 
 @lru_cache
 def _quantiles() -> Tensor:
-    """(QUANTILES,) of the standard normal distribution, all equally likely."""
+    """(QUANTILES,) equally likely quantiles of the standard normal distribution."""
     middle = (torch.arange(QUANTILES, dtype=torch.float64) + 0.5) / QUANTILES
     quantiles: Tensor = torch.special.ndtri(middle)
     return quantiles.float()

@@ -62,7 +62,7 @@ def draw_mix(
         mixup: alpha of Mixup, whose share is drawn from Beta(alpha, alpha); 0: none.
         cutmix: alpha of CutMix; 0: none.
         switch: probability of CutMix where there are both.
-        probability: that the batch is mixed at all; else every pixel and target is its own.
+        probability: probability that the batch is mixed at all; otherwise it stays as it is.
     """
     if mixup <= 0 and cutmix <= 0:
         raise ValueError("there is nothing to draw: mixup or cutmix must be above 0")

@@ -61,5 +61,5 @@ def byol(first: bool, normalise: Normalise = IMAGENET, blur: bool = True) -> Com
 
 
 def domain_test(size: int = 224) -> Compose:
-    """The whole image to a square of `size`, whatever its shape, and normalisation."""
+    """Resize the whole image to a square of `size`, whatever its shape, and normalise it."""
     return Compose((Resize((size, size)), IMAGENET))

@@ -40,7 +40,7 @@ class Taps(NamedTuple):
 
     start: Tensor  # (N, T) first source of each of T targets
     weight: Tensor  # (N, T, K) int32 weights of that source and the next ones, times 2**bits
-    bits: Tensor  # (N,) of the fixed point
+    bits: Tensor  # (N,) fractional bits of the weights
 
 
 def weighted_sums(x: Tensor, across: Taps, down: Taps) -> Tensor:

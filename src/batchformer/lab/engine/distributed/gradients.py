@@ -7,7 +7,7 @@ rank has.
 Where an optimizer holds exactly the parameters of the module that is stepped,
 ``DistributedDataParallel`` averages during the backward pass. Other methods (several optimizers,
 frozen parts, gradients set by hand) are averaged after it; a hook of every optimizer ensures that
-none steps without.
+none steps with the gradients of one rank alone.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Small agreements between ranks (numbers, bytes, JSON), on the CPU by a gloo group of their own.
+"""Small messages between ranks (numbers, bytes, JSON), on the CPU by a separate gloo group.
 
 With one rank nothing is sent.
 """
@@ -68,7 +68,7 @@ def bytes_from_rank_zero(make: Callable[[], bytes | None]) -> bytes | None:
 
 
 def on_rank_zero(make: Callable[[], T]) -> T:
-    """The same for a result that JSON can hold."""
+    """Like :func:`bytes_from_rank_zero`, for a result that JSON can hold."""
     if world_size() == 1:
         return make()
     sent = bytes_from_rank_zero(lambda: json.dumps(make()).encode())

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from batchformer.lab.config.training import TrainConfig, require
+from batchformer.lab.engine.distributed.rank_zero import max_over_ranks
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optim import parameters_of
 from batchformer.nn.exchange import world_size
@@ -57,7 +58,7 @@ def fsdp_runs_on_cpu() -> bool:
 
 
 def blocks(method: nn.Module, least: int) -> Iterator[nn.Module]:
-    """The outermost members of the network's sequences and lists that have `least` parameters."""
+    """Outermost members of the network's sequences and lists with at least `least` parameters."""
     network = getattr(method, "network", None)
     waiting = [network] if isinstance(network, nn.Module) else []
     containers = (nn.Sequential, nn.ModuleList)
@@ -81,6 +82,13 @@ def full_tensors(state: Any) -> Any:
     if isinstance(state, (list, tuple)):
         return type(state)(full_tensors(value) for value in state)
     return state
+
+
+def weights_are_finite(model: nn.Module) -> bool:
+    """Whether no parameter is NaN or infinite on any rank; every rank calls it."""
+    parameters: Iterator[Any] = model.parameters()
+    local = (p.to_local() if _is_sharded_tensor(p) else p for p in parameters)
+    return not max_over_ranks(int(not all(bool(part.isfinite().all()) for part in local)))
 
 
 def sharded_state(model: nn.Module, state: Mapping[str, Any]) -> dict[str, Any]:

@@ -27,7 +27,7 @@ class SyncNorm(BatchNorm):
 
     @classmethod
     def of(cls, norm: BatchNorm) -> SyncNorm:
-        """One that shares the parameters and statistics of another layer."""
+        """A SyncNorm that shares the parameters and statistics of another layer."""
         made = cls(norm.num_features, norm.eps, norm.momentum, False, False)
         made.affine, made.track_running_stats = norm.affine, norm.track_running_stats
         made.weight, made.bias = norm.weight, norm.bias

@@ -104,7 +104,7 @@ class RankOutput:
     gave_reason: bool = False
 
     def print_once(self, message: str) -> None:
-        """Print a message on stderr, on the rank that comes first."""
+        """Print a message on stderr, unless another rank has printed it."""
         self.gave_reason = True
         if self.store is not None:
             digest = hashlib.sha256(message.encode()).hexdigest()
@@ -117,9 +117,9 @@ class RankOutput:
         print(message, file=sys.__stderr__, flush=True)
 
     def wait_for_rank_zero(self) -> None:
-        """Before a failed rank ends: without a reason of its own, let rank 0 give its reason first.
+        """Before a failed rank ends: wait for the reason of rank 0, unless this rank gave its own.
 
-        When any rank ends, torchrun ends the others.
+        When any rank ends, torchrun ends the others. Rank 0 only tells the others that it ends.
         """
         if self.store is None:
             return

@@ -64,7 +64,7 @@ def norm_unsupported_reason(
 
 
 def _module_unsupported_reason(module: nn.Module, kind: type[nn.Module]) -> str | None:
-    """A kernel uses the module's parameters but never calls it, so hooks and subclasses count."""
+    """Why a kernel cannot replace a module, which it never calls, so hooks and subclasses count."""
     if type(module) is not kind:
         return f"{type(module).__name__} is not {kind.__name__} itself"
     if not module.training:

@@ -19,7 +19,7 @@ from batchformer.kernels.available import processors
 
 #: Programs per multiprocessor of the kernels that sum over rows.
 SUM_PROGRAMS = 8
-#: Chunks that the kernels merging them read at once, and their warps.
+#: Chunks that a merging kernel reads at once, and its warps.
 MERGE_CHUNKS, MERGE_WARPS = 4096, 8
 #: Values of one tile of rows, and warps that work on it, by kernel.
 MOMENTS_TILE, MOMENTS_WARPS = 2048, 2

@@ -3,9 +3,9 @@
 Stride 1, one pixel of zero padding. With pixels flattened to one axis, a tap of the kernel is a
 constant shift along it, and the convolution is a product of shifted rows with the weights.
 Neighbouring pixels are contiguous in memory, so one row of the product can read a window of four
-pixels and give two results: two thirds of the loads of one tap at a time, for a third more
-arithmetic, which costs nothing here. Every sum has a fixed order, so the same input gives the same
-bits.
+pixels and give two results. Compared with one tap at a time, that takes two thirds of the loads and
+a third more arithmetic, which costs nothing here. Every sum has a fixed order, so the same input
+gives the same bits.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from batchformer.lab.models.kernels.batch_norm import Moments
 class Tile(NamedTuple):
     """The work of one program."""
 
-    rows: int  # of the product at once
+    rows: int  # of the product, computed at once
     window: int  # neighbouring pixels that a row reads: 1 (one tap of nine) or 4 (a row of taps)
     group: int  # neighbouring pixels that a row computes: 1, or 2 with a window of 4
     warps: int
@@ -63,7 +63,7 @@ WEIGHT_GRADIENT = {
     32: GradientSplit(Tile(64, 4, 2, 4, 3), 2),
     64: GradientSplit(Tile(128, 1, 1, 4, 3), 2),
 }
-#: Of the kernel that sums parts: columns of Cout channels that a program writes, parts it reads
+#: For the kernel that sums parts: columns of Cout channels that a program writes, parts it reads
 #: at once, and warps.
 SUM_COLUMNS, SUM_PARTS, SUM_WARPS = 2, 32, 4
 

@@ -7,7 +7,7 @@ from batchformer.lab.recipes.paper.row import PaperRow
 
 __all__ = ["ROWS", "PaperRow", "numbers_for", "rows_for"]
 
-#: In the paper's order within each family; where it contradicts itself, both rows, with notes.
+#: In the paper's order within each family. Rows that contradict one another are kept, with notes.
 ROWS: tuple[PaperRow, ...] = (
     *long_tailed.ROWS,
     *zero_shot.ROWS,
@@ -27,13 +27,13 @@ def rows_for(recipe_name: str) -> tuple[PaperRow, ...]:
 
 
 def numbers_for(recipe_name: str) -> dict[str, dict[str, float]]:
-    """The numbers of those rows: arm, then metric.
+    """The paper's numbers for a recipe, by arm and then metric.
 
     >>> numbers_for("cifar100_lt_ride")
     {'baseline': {'all': 48.0, 'many': 68.1, 'medium': 49.2, 'few': 23.9}}
     """
     numbers: dict[str, dict[str, float]] = {}
     for row in rows_for(recipe_name):
-        # Where tables repeat a row, the first of them stands.
+        # Where tables repeat a row, the numbers of the first one count.
         numbers[row.arm] = {**row.numbers, **numbers.get(row.arm, {})}
     return numbers

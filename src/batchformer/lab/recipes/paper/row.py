@@ -41,7 +41,7 @@ def read_rows(task: Task, text: str, columns: str = "") -> tuple[PaperRow, ...]:
 
     A block of a table begins with ``= TABLE | DATA | NETWORK``, and its metrics if they are not
     `columns`; a star marks the headline if it is not the first. A line ``METHOD | RECIPE`` comes
-    before the rows of a method, which are indented: its own, and with ``+`` that with BatchFormer.
+    before the rows of a method, which are indented: its own, and after ``+`` that with BatchFormer.
     ``#`` begins a note on the row above it; a note below the first line of a block is on all of it.
 
     >>> first, second = read_rows("domains", '''
@@ -82,7 +82,7 @@ def read_rows(task: Task, text: str, columns: str = "") -> tuple[PaperRow, ...]:
 
 
 def _means(printed: Mapping[str, str]) -> dict[str, float]:
-    """Numbers without what is printed after ±, the headline first; a dash is left out."""
+    """The numbers, without what is printed after ±, headline first; dashes are left out."""
     order = sorted(printed, key=lambda metric: not metric.startswith("*"))
     means = {metric: printed[metric].partition("±")[0] for metric in order}
     return {metric.lstrip("*"): float(mean) for metric, mean in means.items() if mean != "-"}

@@ -1,1 +1,1 @@
-"""Figures of runs; ``batchformer.insight.figures`` says what the functions of a file are."""
+"""Figures of runs; ``batchformer.insight.figures`` explains the functions in a figure's file."""

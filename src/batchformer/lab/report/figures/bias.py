@@ -31,7 +31,7 @@ class BiasCurves:
     of: str = "pairs"  # what is seen or unseen: pairs or classes
 
     def mean(self, arm: str) -> tuple[NDArray[Any], NDArray[Any]]:
-        """The mean accuracy on seen ones over seeds, where every seed has one, (POINTS,) each."""
+        """Unseen accuracies that all seeds reach, and mean seen accuracy there, (POINTS,) each."""
         curves = self.by_arm[arm]
         first, last = max(float(x[0]) for x, _ in curves), min(float(x[-1]) for x, _ in curves)
         unseen = np.linspace(first, last, POINTS)

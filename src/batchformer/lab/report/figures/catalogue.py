@@ -1,7 +1,7 @@
 """All figures by name: those of networks that were looked at, and those of what runs log.
 
-A further figure is a file beside this one, a line in :data:`FIGURES`, and its test: it is then part
-of the page and of ``batchformer show``. A figure's file is imported when it is drawn.
+To add a figure, write its file beside this one, a line in :data:`FIGURES`, and its test. It is then
+part of the page and of ``batchformer show``. Its file is imported when it is drawn.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def find_figure(name: str) -> Entry:
 
 
 def listing() -> str:
-    """Every figure with a line of its own.
+    """The usage of ``batchformer show``, with a line for every figure.
 
     >>> listing().splitlines()[3]
     '  training     loss and score by update, with bands over seeds'

@@ -1,4 +1,4 @@
-"""The harmonic mean on classes of validation by epoch, and the epoch that it chose."""
+"""The harmonic mean on validation classes by epoch, and the epoch that it chose."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def make(data: Choices) -> CaptionedFigure:
 
 
 def gather(group: RunGroup) -> Choices | None:
-    """What runs have kept of their choice; None if there is none."""
+    """The scores and chosen epochs that runs have kept; None if no run has them."""
     tried: dict[str, list[dict[int, float]]] = {}
     chosen: dict[str, dict[int, tuple[int, float]]] = {}
     for run in sorted(group.runs, key=lambda run: run.seed):

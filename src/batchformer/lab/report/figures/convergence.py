@@ -1,4 +1,4 @@
-"""How fast a linear probe learns: its score by epoch, and when it reaches another's final score."""
+"""How fast a linear probe learns: scores by epoch, and when it has the reference's final score."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Convergence:
     curves: Mapping[str, Curve]  # mean, least and greatest over seeds by epoch, for each arm
     seeds: Mapping[str, int]  # runs behind each curve
     final: float | None  # the mean over seeds of the reference's last score; None where it has none
-    # For each other arm the first epoch at which its mean is at least that, if there is one
+    # For each other arm the first epoch at which its mean is at least `final`; None if never
     reached: Mapping[str, int | None]
 
 
@@ -68,7 +68,7 @@ def gather(group: RunGroup) -> Convergence | None:
     for arm in group.arms:
         series = [run.series("eval", metric, by="epoch") for run in group.of(arm)]
         series = [each for each in series if each]
-        # Every epoch by itself: a mean over several would hide when a score is reached.
+        # Keep every epoch: a mean over several would hide when a score is reached.
         curve = curve_over_seeds(series, most=None)
         if curve.steps:
             curves[arm], seeds[arm] = curve, len(series)

@@ -1,4 +1,4 @@
-"""A value by update or epoch, over the seeds of each arm: the numbers and the lines."""
+"""Curves of a value by update or epoch, over the seeds of an arm: their numbers and lines."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def curve_over_seeds(series: Sequence[dict[int, float]], most: int | None = MOST
 
     Args:
         series: a value by step, for each seed.
-        most: points that are left, by means over windows; None keeps all.
+        most: the largest number of points, each a mean over a window; None keeps all.
 
     >>> curve_over_seeds([{10: 1.0, 20: 3.0}, {10: 2.0, 20: 5.0, 30: 7.0}])
     Curve(steps=[10.0, 20.0], mean=[1.5, 4.0], low=[1.0, 3.0], high=[2.0, 5.0])

@@ -1,4 +1,4 @@
-"""An effect recipe by recipe, and below them over all: each mean with its 95% interval."""
+"""Forest plot of an effect: its mean and 95% interval for each recipe, and below over all."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ THICKNESS = 0.2  # half the height of the diamond, in rows
 
 
 def make(arm: str, reference: str, metric: str, effect: Effect) -> CaptionedFigure:
-    """The figure of one effect with its words."""
+    """The figure of one effect, with its caption."""
     label = metric_label(metric)
     better = "lower" if metric in LOWER_IS_BETTER else "higher"
     note = (

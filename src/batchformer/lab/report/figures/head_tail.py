@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
 LEAST_REACH = 5.0  # colours of a difference reach at least this many percentage points
 PALE = 2.0
-"""Colours reach this many times as far as the differences do: no cell is corrected for the others,
-so none has a full colour."""
+"""Colours reach this many times as far as the differences do. Intervals are not corrected for the
+number of cells, so no cell has a full colour."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class HeadTailOfArm:
 
     rates: NDArray[Any]  # (G, G) percent of a group's test images that are taken for each group
     right: NDArray[Any]  # (G,) percent of a group's test images that are taken for their own class
-    # (G, G) to the reference on the same seeds; None for the reference itself, or without pair
+    # (G, G) from the reference on the same seeds; None for the reference, or if no seed is shared
     differences: list[list[Paired]] | None
     seeds: int
 
@@ -64,7 +64,7 @@ def make(data: HeadTail) -> CaptionedFigure:
 
 
 def gather(group: RunGroup) -> HeadTail | None:
-    """What the figure shows, or None where no run kept its confusion, or all classes are alike."""
+    """Collect the rates; None if no run kept its confusion matrix, or there is only one group."""
     found: dict[str, dict[int, tuple[NDArray[Any], NDArray[Any]]]] = {}
     for arm in group.arms:
         for run in group.of(arm):
@@ -84,7 +84,7 @@ def gather(group: RunGroup) -> HeadTail | None:
         both = sorted(runs.keys() & start.keys()) if arm != group.reference else []
         differences = None
         if both:
-            # Lists of seeds in the cells of lists of lists.
+            # Nested lists: a cell (row group, column group) holds a value for each seed.
             left, right = (
                 np.stack([side[s][0][cut] for s in both], axis=-1).tolist()
                 for side in (start, runs)

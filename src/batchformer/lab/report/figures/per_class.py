@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_POINTS = 100  # more classes than this are averaged over neighbours in frequency
-MOST_LINES = 3  # arms whose accuracies are drawn upon one another; more cover each other
+MOST_LINES = 3  # arms whose accuracies are drawn in one panel; more would hide each other
 MOST_NAMES = 20  # classes that are named along the axis; more would not be legible
 SHORT_NAMES = 40  # letters that fit along the axis; longer names are turned
 
@@ -48,7 +48,7 @@ class ByClass:
     counts: list[float]  # training images of a class, (P,)
     # By arm, percent, mean over seeds, (P,); NaN without test images
     accuracy: dict[str, NDArray[Any]]
-    # By arm other than the reference, None without test images or without pair
+    # By arm that shares seeds with the reference; None for a point without test images
     differences: dict[str, list[Paired | None]]
     seeds: dict[str, int]  # how many each arm has
     paired_seeds: dict[str, int]  # how many each difference has
@@ -60,7 +60,7 @@ class ByClass:
     def drawn(self) -> list[str]:
         """Arms whose accuracy is drawn: all, or the reference and the main one if they are many.
 
-        The others are seen by their differences; one without a difference would be seen nowhere.
+        The others show in their differences. An arm without one would show nowhere, so it is drawn.
         """
         if len(self.accuracy) <= MOST_LINES:
             return list(self.accuracy)

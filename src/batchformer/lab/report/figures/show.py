@@ -43,10 +43,11 @@ def show(
 
     Args:
         paths: folders of runs of one configuration.
-        against: the arm to compare with, which is among the runs; None: as :func:`one_group` says.
+        against: the arm to compare with, one of the runs' arms; None for that of
+            :func:`one_group`.
         to: the file, .svg, .png or .pdf; None to print.
         compute: makes ``insight.npz`` of a run's folder, where it is needed and missing.
-        options: of the figure, without those left at their defaults.
+        options: options of the figure that are not left at their defaults.
     """
     entry = find_figure(name)
     given = options or {}
@@ -88,12 +89,12 @@ def show(
 def missing(
     name: str, entry: Entry, group: RunGroup, paths: Sequence[Path], *, tried: bool = False
 ) -> str:
-    """What to do where no run has the arrays of a figure. ``tried``: whether to compute them."""
+    """Say what to do if no run has a figure's arrays; ``tried`` if they were to be computed."""
     text = f"{name} is drawn from {entry.needs}, and no run of {group.name} has the arrays for it"
     without = [run for run in group.runs if not len(run.insight)]
     if entry.needs != FILE:
         return f"{text}."
-    # Nothing of a detector is looked at: to load its runs would take minutes and give nothing.
+    # Detectors are never looked at: loading their runs would take minutes and give nothing.
     never = all(run.recipe.get("task") == "detection" for run in group.runs)
     if never or (len(without) == len(group.runs) and tried):
         return f"{text}. This figure does not exist for this recipe's method or images."
@@ -112,8 +113,8 @@ def missing(
 def write_figure(made: CaptionedFigure, path: Path) -> None:
     """Write the figure; the file is complete or not there.
 
-    A PNG or SVG is transparent, with ink that reads on white and on black; a PDF has the ink of
-    paper.
+    A PNG or SVG is transparent, with ink that is legible on white and on black; a PDF has
+    darker ink for paper.
     """
     with extra("report"):
         import matplotlib

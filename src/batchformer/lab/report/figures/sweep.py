@@ -1,4 +1,4 @@
-"""A metric against the level: every seed, means with intervals, the baseline, the paper."""
+"""A sweep's metric by level: every seed, means with intervals, the baseline, and the paper."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SECOND = "few"  # the metric of the second panel: where the paper sees most of B
 
 
 def make(found: SweepComparison) -> CaptionedFigure | None:
-    """The figure of a sweep's metric against its levels, where a run has finished."""
+    """The figure of a sweep's metric by level; None if no run has finished."""
     if not found.cells:
         return None
     sweep, label = found.sweep, metric_label(found.metric)
@@ -113,7 +113,7 @@ def _curve(
     x, y = [x + SPREAD / 2 for x, _ in seeds], [y for _, y in seeds]
     axes.plot(x, y, **SEEDS, color=look["color"], alpha=0.6)
     means = [scores[level].summary.mean for level in levels]
-    # Only between numbers does a line mean something.
+    # A line has a meaning only if the levels are numbers.
     ordered = all(re.fullmatch(r"[\d.e+-]+", level) for level in comparison.sweep.levels)
     width = 1.5 if ordered else 0
     axes.plot(list(at.values()), means, **look, markersize=5, linewidth=width, label=arm)

@@ -44,7 +44,7 @@ class Line(NamedTuple):
 
 
 def gather(group: RunGroup) -> RunGroup | None:
-    """The runs themselves, if one has logged a line."""
+    """The group itself, if its runs have logged enough for a line; else None."""
     return group if lines_of(group) else None
 
 
@@ -60,7 +60,7 @@ def make(group: RunGroup) -> CaptionedFigure:
 
 
 def lines_of(group: RunGroup) -> list[Line]:
-    """The loss and the evaluated metric, each where a run has two of it: one alone is no line."""
+    """The loss and the evaluated metric, each if a run has two values of it: a line needs two."""
     found = []
     if any(len(run.series("train", "loss")) >= 2 for run in group.runs):
         found.append(Line("train", "loss", "Training loss"))
@@ -114,7 +114,7 @@ def _curves(group: RunGroup, line: Line) -> dict[str, Curve]:
 
 
 def _updates_table(group: RunGroup, lines: list[Line]) -> FigureTable:
-    """As many rows as a terminal shows: the ends of each curve and what lies evenly between."""
+    """At most five rows for each curve, for a terminal: its ends, and points evenly between."""
     rows = []
     for line in lines:
         for arm, curve in _curves(group, line).items():
@@ -154,7 +154,7 @@ def _loss_multiplier(recipe: Mapping[str, Any]) -> float:
 
 
 def _stream_factor(module: Mapping[str, Any]) -> float:
-    """The logged loss over the mean of both streams; 1 where there is one stream."""
+    """The logged loss divided by the mean of both streams; 1 if there is one stream."""
     if module.get("streams") == "mixed_only" or module.get("enabled") is False:
         return 1.0
     both = 1.0 + float(module.get("mixed_weight", 1.0))
@@ -163,11 +163,11 @@ def _stream_factor(module: Mapping[str, Any]) -> float:
 
 
 def change_of_loss(group: RunGroup) -> list[str]:
-    """A sentence where a method changes its loss during training, within the logged updates."""
+    """A sentence if a method changed its loss within the logged updates; else empty."""
     setting, what = loss_change(group.recipe.get("method")) or ("", "")
     hyper = group.recipe.get("hyper") or {}
     epoch = hyper.get(setting)
-    # Before its epoch a penalty has the weight 1.
+    # Before this epoch the penalty's weight is 1, so a penalty of 1 changes nothing.
     if not epoch or (setting == "penalty_from" and hyper.get("penalty") == 1):
         return []
     records = [record for run in group.runs for record in run.metrics if record["kind"] == "train"]
@@ -181,7 +181,7 @@ def change_of_loss(group: RunGroup) -> list[str]:
 
 
 def valleys(run: RecordedRun) -> dict[str, Mapping[str, Any]]:
-    """Where SWAD's valley was, by part of a run ("" where it is one training); {} without SWAD."""
+    """SWAD's valleys by part of a run ("" if the run is one training); {} without SWAD."""
     found = findings_of(run.result or {})
     by_part = {name.rpartition("/"): values for name, values in found.items()}
     return {part: values for (part, _, kind), values in by_part.items() if kind == "swad"}

@@ -1,4 +1,4 @@
-"""What the description of a table in a published page says: its lines, columns and rows."""
+"""Read the description of a table in a published page: its lines, columns and rows."""
 
 from __future__ import annotations
 
@@ -70,12 +70,12 @@ def item_of(text: str) -> Item:
 
 
 def parts_of(text: str) -> list[str]:
-    """What semicolons separate."""
+    """The parts of a text between semicolons."""
     return [part.strip() for part in text.split(";") if part.strip()]
 
 
 def one_value(lines: Lines, key: str, default: str | None = None) -> str:
-    """The value of a key that may come once, and must where it has no default."""
+    """The value of a key that occurs at most once, and exactly once if it has no default."""
     values = lines.get(key, ())
     if len(values) > 1 or (not values and default is None):
         raise ValueError(f"needs one line `{key}: ...`, has {len(values)}")
@@ -83,7 +83,7 @@ def one_value(lines: Lines, key: str, default: str | None = None) -> str:
 
 
 def one_of(lines: Lines, key: str, *known: str) -> str:
-    """The value of a key that may come once and knows only these values, the first by default."""
+    """The value of a key that allows only these values; the first is the default."""
     value = one_value(lines, key, known[0])
     if value not in known:
         raise ValueError(f"{key} is {value!r}, but must be {' or '.join(filter(None, known))}")

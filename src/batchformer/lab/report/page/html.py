@@ -125,7 +125,7 @@ def render(
 
 
 def _explained(parts: Sequence[Part]) -> dict[str, Any]:
-    """What the page explains: metrics and the paper, each where it is shown."""
+    """What the page has to explain: metrics, shot groups and the paper, if they are shown."""
     found = [part.comparison for part in parts]
     metrics = sorted_metrics(metric for comparison in found for metric in comparison.metrics)
     scores = [score for comparison in found for score in comparison.scores.values()]
@@ -155,7 +155,7 @@ def environment() -> Environment:
 
 def _part(recipe: RecipeComparison, index: int) -> Part:
     anchor = f"recipe-{index + 1}"
-    # What is not tested gets no strip: most of it is not in percent.
+    # Metrics that are not tested get no strip: most of them are not in percent.
     tested = (d for d in recipe.differences.values() if d.outcome is not None)
     return Part(
         anchor,

@@ -217,7 +217,7 @@ def _bench_table(lines: Lines, root: Path) -> list[list[str]]:
         rows = [row for row in rows if row[columns.index(column)] == value]
     if not rows:
         raise ValueError(f"{part} in {path} has no such row")
-    # A bench rounds every number to three digits, which for a p-value says too much.
+    # A bench rounds every number to three digits, which is too precise for a p-value.
     shown = [
         [p_value(float(text)) if column == "p" and text else text for column, text in cells]
         for cells in (zip(columns, row, strict=True) for row in rows)
@@ -354,7 +354,7 @@ def _chance(found: Contrast | None, effect: float | None) -> str:
 def _family(lines: Lines, shown: Family, metric: str) -> Family:
     """The tests that are corrected together: those of ``family``, by default all that are shown.
 
-    Metrics that are not tested count in none.
+    Untested metrics count in no family.
     """
     items = [
         item for text in parts_of(one_value(lines, "family", "")) for item in items_of(text, metric)

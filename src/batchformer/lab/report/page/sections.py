@@ -27,14 +27,24 @@ BENCH = "bench.json"  # the file that `batchformer bench` writes beside runs
 def sections_of(group: RunGroup, prefix: str) -> list[Section]:
     """Every figure these runs have the numbers for; ``prefix`` keeps ids unique on the page."""
     found: list[Section] = []
-    for name, entry in FIGURES.items():
-        if name in NETWORK_FIGURES:
-            seen = network_sections(name, group, prefix)
-            found += [_naming_sub_runs(section, group) for section in seen]
-        elif (figure := entry.of(group)) is not None:
-            found.append(section_of(figure, f"{prefix}-{name}"))
+    for name in FIGURES:
+        try:
+            found += _sections(name, group, prefix)
+        except ValueError as error:
+            # One network whose outputs are NaN must not prevent the page of all runs.
+            reason = f"Not shown: {error}. Do the arrays of one of these runs hold NaN?"
+            found.append(Section(name.replace("_", " ").capitalize(), "", reason))
     speed = speed_section(group)
     return found if speed is None else [*found, speed]
+
+
+def _sections(name: str, group: RunGroup, prefix: str) -> list[Section]:
+    """One figure, and after attention the explorer of batches; none if no run has the numbers."""
+    if name in NETWORK_FIGURES:
+        seen = network_sections(name, group, prefix)
+        return [_naming_sub_runs(section, group) for section in seen]
+    figure = FIGURES[name].of(group)
+    return [] if figure is None else [section_of(figure, f"{prefix}-{name}")]
 
 
 def _naming_sub_runs(section: Section, group: RunGroup) -> Section:
@@ -64,7 +74,7 @@ def speed_section(group: RunGroup) -> Section | None:
 
 
 def sweep_section(found: SweepComparison, prefix: str) -> Section | None:
-    """A sweep's metric against its levels, where a run has finished."""
+    """A sweep's metric by level; None if no run has finished."""
     figure = sweep.make(found)
     return None if figure is None else section_of(figure, f"{prefix}-levels")
 

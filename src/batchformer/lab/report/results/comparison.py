@@ -79,7 +79,7 @@ class RecipeComparison:
     metrics: tuple[str, ...]
     scores: Mapping[tuple[str, str], Score]
     differences: Mapping[tuple[str, str], Difference]
-    over_images: Mapping[str, ImageInterval]  # by arm, of the difference of the accuracy
+    over_images: Mapping[str, ImageInterval]  # by arm, of the difference in accuracy
     warnings: tuple[str, ...]
 
     @property
@@ -126,7 +126,7 @@ class Comparison:
 def compare_runs(runs: Iterable[RecordedRun], reference: str | None = None) -> Comparison:
     """Compare every arm with the reference, recipe by recipe and metric by metric.
 
-    Without a ``reference`` it is the baseline or, in a recipe where none has finished, the first
+    The default ``reference`` is the baseline or, in a recipe where none has finished, the first
     arm in the known order that shares a seed with another.
 
     P-values are corrected over all comparisons of all recipes; the metrics in ``UNTESTED`` are not
@@ -262,7 +262,7 @@ def _metrics(group: RunGroup, warnings: list[str]) -> list[str]:
     found = {name for run in group.runs for name in run.scores if run.measured(name) is not None}
     repeats = [("mean_class", name, "the test set is balanced") for name in ("all", "top1")]
     if len(shots := found & {"many", "medium", "few"}) == 1:
-        (only,) = shots  # a mean over classes, and here over all
+        (only,) = shots  # it is a mean over its classes, and here these are all classes
         repeats.insert(0, (only, "mean_class", f"all tested classes are {only}"))
     for name, other, why in repeats:
         if {name, other} <= found and _are_equal(group, name, other):

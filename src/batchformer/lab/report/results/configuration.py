@@ -60,14 +60,15 @@ class RunGroup:
 
 
 def comparable(runs: Iterable[RecordedRun], reference: str | None = None) -> list[RunGroup]:
-    """Finished runs by recipe and configuration.
+    """Group finished runs by recipe and configuration.
 
     Without a ``reference`` each group is compared with its baseline or, where none has finished,
-    with the first arm in the known order that another shares a seed with.
+    with the first arm in the known order that shares a seed with another arm.
 
     One recipe name with several configurations becomes several groups, named by what differs.
-    Configurations that differ in BatchFormer alone share a baseline, which has none; no other arm
-    is shared between groups. Of two runs with one arm, seed and configuration the later is kept.
+    Configurations that differ in BatchFormer alone share a baseline, which has no BatchFormer. No
+    other arm is shared between groups. Of two runs with the same arm, seed and configuration the
+    later one is kept.
     """
     by_name: dict[str, list[RecordedRun]] = defaultdict(list)
     for run in runs:
@@ -94,7 +95,9 @@ def one_group(runs: Iterable[RecordedRun], reference: str | None = None) -> RunG
 
 
 def fingerprint(recipe: Mapping[str, Any], *, shared: bool = False) -> str:
-    """Hash of what runs must have in common (``shared``: also with arms without BatchFormer).
+    """Hash of the settings that runs must have in common to be compared.
+
+    ``shared`` leaves out BatchFormer's settings, which arms without BatchFormer do not read.
 
     >>> fingerprint({"name": "a", "train": {"updates": 10, "workers": 4}})
     '2d4ec438924e'
@@ -104,7 +107,7 @@ def fingerprint(recipe: Mapping[str, Any], *, shared: bool = False) -> str:
 
 
 def differing(runs: Mapping[str, RecordedRun]) -> dict[str, dict[str, str]]:
-    """Settings in which these runs differ, each with its value in every one by name.
+    """Settings in which these runs differ, each with its value in every run by the run's name.
 
     The description of a recipe, settings without effect and the seed are left out.
     """
@@ -113,7 +116,7 @@ def differing(runs: Mapping[str, RecordedRun]) -> dict[str, dict[str, str]]:
 
 
 def settings(group: RunGroup) -> dict[str, str]:
-    """The settings of the runs by dotted key; if runs differ in one, all its values.
+    """The settings of the runs by dotted key; if runs differ in a setting, all its values.
 
     Settings without effect on this recipe, such as those of other methods, are left out.
     """
@@ -136,7 +139,7 @@ def settings(group: RunGroup) -> dict[str, str]:
 
 
 def _without_effect(recipe: Mapping[str, Any]) -> set[str]:
-    """Settings that this recipe does not read; none where it is of another version."""
+    """Settings that this recipe does not read; none if this version cannot read the recipe."""
     try:
         return hidden_settings(recipe_from_json(recipe))
     except (ValueError, TypeError):
@@ -144,7 +147,7 @@ def _without_effect(recipe: Mapping[str, Any]) -> set[str]:
 
 
 def _with_one_file_of_weights(runs: list[RecordedRun]) -> list[RecordedRun]:
-    """Put an arm without its recipe's weights beside the arms that begin with them."""
+    """Group runs that began without a file of weights with the others, if these share one file."""
     files = {run.weights for run in runs} - {""}
     if len(files) != 1:
         return runs
@@ -160,10 +163,10 @@ def _split(runs: Sequence[RecordedRun], *, shared: bool) -> list[list[RecordedRu
 
 
 def _by_module(runs: Sequence[RecordedRun]) -> list[list[RecordedRun]]:
-    """Groups with one configuration of BatchFormer each, and the arms without it.
+    """Split runs into groups with one configuration of BatchFormer each.
 
-    A run without it joins the group whose settings it recorded, or else the first. A seed for which
-    a group has no baseline gets that of another group.
+    A run without BatchFormer joins the group whose settings it recorded, or else the first group.
+    If a group has no baseline for a seed, it takes the one of another group.
     """
     groups = _split([run for run in runs if trains_batchformer(run.trained)], shared=False)
     if len(groups) < 2:
@@ -210,7 +213,7 @@ def _group(
 
 
 def _default_reference(runs: Sequence[RecordedRun]) -> str:
-    """The baseline, or without one the first arm that shares a seed with another."""
+    """The baseline; if there is none, the first arm that shares a seed with another."""
     seeds: dict[str, set[int]] = defaultdict(set)
     for run in runs:
         seeds[run.arm].add(run.seed)
@@ -240,7 +243,7 @@ def _conflicting(runs: Sequence[RecordedRun]) -> dict[str, dict[RecordedRun, str
 
 
 def _values_that_differ(flats: Mapping[K, Mapping[str, str]]) -> dict[str, dict[K, str]]:
-    """The settings that are not the same in all, with the value of each."""
+    """The settings whose values are not all equal, each with its value by the keys of ``flats``."""
     keys = dict.fromkeys(key for flat in flats.values() for key in flat)
     found = {key: {name: flat.get(key, "absent") for name, flat in flats.items()} for key in keys}
     return {key: values for key, values in found.items() if len(set(values.values())) > 1}
@@ -255,7 +258,7 @@ def _left_out(shared: bool) -> frozenset[str]:
 
 
 def _flat(recipe: Mapping[str, Any], left_out: frozenset[str]) -> dict[str, str]:
-    """Dotted keys and values as text, without those whose key, or its first part, may differ."""
+    """Dotted keys and values as text, without the keys and groups of keys in ``left_out``."""
     return {
         key: value if isinstance(value, str) else json.dumps(value)
         for key, value in flatten(recipe).items()

@@ -62,7 +62,7 @@ class ComparisonEvidence:
     # The comparisons that it consists of, if there are several. `summary.json` names them as
     # `pools`.
     pooled: Sequence[ComparisonEvidence] = ()
-    # By metric, the decimals of single values that were typed with fewer than usual
+    # Decimals by metric, for single values that were typed with fewer decimals than usual
     places: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -100,7 +100,7 @@ class ComparisonEvidence:
     def contrast(self, arm: str, against: str, metric: str) -> Contrast | None:
         """The paired difference; None if it was not measured.
 
-        A metric in ``UNTESTED`` has no p-value, also where one was typed.
+        A metric in ``UNTESTED`` has no p-value, even if one was typed.
         """
         found = self._difference(arm, against, metric)
         return replace(found, p=None) if found is not None and metric in UNTESTED else found
@@ -153,7 +153,7 @@ class ComparisonEvidence:
             (arm, metric): {s: v for s, v in by_seed.items() if s in shared[metric]}
             for (arm, metric), by_seed in own.items()
         }
-        # A typed mean is over all seeds of an arm, so it is used only without values.
+        # A typed mean is over all seeds of an arm, so it is used only if the arm has no values.
         typed_arms = {
             arm: {
                 **known,
@@ -237,7 +237,7 @@ def against_baseline_of(
 ) -> ComparisonEvidence:
     """One arm of a comparison, as ``batchformer``, against the ``baseline`` of another comparison.
 
-    For a change that is no arm, such as another loss. Differences stay paired by seed.
+    It compares a change that is not an arm, such as another loss. Differences stay paired by seed.
     """
     shown = {(MAIN, metric): by for (name, metric), by in found.values.items() if name == arm}
     reference = {key: by for key, by in other.values.items() if key[0] == BASELINE}
@@ -249,7 +249,7 @@ def against_baseline_of(
 
 
 def holm_but_first(tests: Sequence[tuple[ComparisonEvidence, Test]]) -> list[P | None]:
-    """Holm's p-value of each test but the first: the primary test is not corrected, and is None."""
+    """Holm's p-values; None for the first test, which is primary and not corrected."""
     contrasts = [found.contrast(*test) for found, test in tests[1:]]
     if not all(c is None or c.computed for c in contrasts):
         raise ValueError("only tests that are computed from seeds can be corrected together")

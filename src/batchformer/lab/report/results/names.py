@@ -76,13 +76,13 @@ their intervals, never tested. Features that are all the same are perfectly alig
 
 VALIDATION = frozenset({"val", "val_loss", "without_swad_val", "without_swad_val_loss"})
 """Scores of validation data, which choose the evaluation that is reported: shown with their
-intervals, never tested. The best of several is too high, the more the scores of an arm vary."""
+intervals, never tested. The best of several is too high, and more so where scores vary more."""
 
 UNTESTED = DESCRIPTIVE | VALIDATION
 
 
 def in_words(arm: str) -> str:
-    """How a sentence calls the arm that others are compared with.
+    """The name of the reference arm, as it stands in a sentence.
 
     >>> in_words("baseline"), in_words("batchformer_self")
     ('the baseline', 'batchformer_self')
@@ -110,7 +110,7 @@ def metric_label(metric: str) -> str:
 
 
 def main_metric(metrics: Iterable[str]) -> str | None:
-    """The first metric that is tested; where none is, the first.
+    """The first metric that is tested; if none is tested, the first of all.
 
     >>> main_metric(["alignment", "knn"]), main_metric(["uniformity"]), main_metric([])
     ('knn', 'uniformity', None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -59,7 +60,7 @@ def unmeasured_notes(
 ) -> list[str]:
     """Metrics that some runs did not measure: leaving out a diverged seed flatters a mean.
 
-    ``name`` is that of the recipe or sweep; its ``side``, "arm" or "level", has the mean.
+    ``name`` is that of the recipe or sweep. ``side`` says what a mean is of: "arm" or "level".
     """
     lines = []
     for metric in metrics:
@@ -79,7 +80,7 @@ def unmeasured_notes(
 
 
 def _named(runs: Sequence[RecordedRun], name: str) -> str:
-    """Arm and seed of the first runs, in a sweep after their level."""
+    """Arm and seed of the first runs; in a sweep, after the level."""
     return shorten(
         [
             f"{run.recipe_name.removeprefix(name).lstrip('/')} {run.arm} seed{run.seed}".lstrip()
@@ -98,7 +99,7 @@ def data_notes(runs: Iterable[RecordedRun]) -> list[str]:
 
 
 def shots_note(recipe: Mapping[str, Any]) -> list[str]:
-    """What Many, Medium and Few are, where they are not the paper's."""
+    """What Many, Medium and Few mean, if they are not the paper's."""
     if (recipe.get("data") or {}).get("shots") != "thirds":
         return []
     return [
@@ -123,7 +124,7 @@ def metric_notes(metrics: Iterable[str]) -> list[str]:
 
 
 def selection_note(recipe: Mapping[str, Any]) -> list[str]:
-    """That the test set itself chose what is reported."""
+    """A note if the test set itself chose the evaluation that is reported."""
     if (recipe.get("train") or {}).get("select_on") != "test":
         return []
     return [
@@ -133,7 +134,7 @@ def selection_note(recipe: Mapping[str, Any]) -> list[str]:
 
 
 def arms_note(recipe: Mapping[str, Any], arms: Sequence[str]) -> list[str]:
-    """What the arms are in a method that is trained without BatchFormer."""
+    """What the arms mean for a method that is trained without BatchFormer."""
     method, start = recipe.get("method"), recipe.get("start")
     if not without_batchformer(method):
         return []
@@ -151,11 +152,11 @@ def arms_note(recipe: Mapping[str, Any], arms: Sequence[str]) -> list[str]:
     ]
 
 
-# What training did not do, or undid.
+# What never began in training, or was undone by it.
 
 
 def reweighting_note(recipe: Mapping[str, Any], runs: Iterable[RecordedRun]) -> list[str]:
-    """A method's deferred re-weighting that never began, because all runs were too short."""
+    """A note if a method's deferred re-weighting never began, because all runs were too short."""
     epoch = (recipe.get("hyper") or {}).get("reweight_epoch")
     records = [record for run in runs for record in run.metrics if record["kind"] == "train"]
     reached = [record["epoch"] for record in records if "epoch" in record]
@@ -193,9 +194,11 @@ def inactive_encoder_notes(group: RunGroup) -> list[str]:
 
 
 def decay_of_encoder(runs: Iterable[RecordedRun]) -> float:
-    """An upper bound of ``x`` in ``exp(-x)``, the factor that decay puts on an unused weight.
+    """An upper bound of ``x``, if weight decay multiplies an unused weight by ``exp(-x)``.
 
-    A falling learning rate gives less. It is 0 for LARS, whose rates are relative to the weights.
+    A falling learning rate gives less. It is 0 for LARS, whose rates are relative to the weights,
+    and infinite for Adam with decay: Adam normalises gradients, of which decay is a part, so it
+    moves an unused weight by the learning rate in every update.
     """
     return max((_decay(run.trained, run.result or {}) for run in runs), default=0.0)
 
@@ -207,6 +210,7 @@ def _decay(trained: Mapping[str, Any], result: Mapping[str, Any]) -> float:
     own = optim.get("module_weight_decay")
     decay = float((optim.get("weight_decay") or 0.0) if own is None else own)
     rate = float(optim.get("lr") or 0.0) * float(module.get("lr_factor", 1.0))
-    # SGD's momentum accumulates the decay that is added to a gradient; Adam normalises it away.
+    # SGD's momentum accumulates the decay that is added to a gradient.
     repeated = 1 / (1 - float(optim.get("momentum", 0.0))) if optim.get("name") == "sgd" else 1.0
-    return rate * decay * repeated * float(result.get("updates") or 0)
+    exponent = rate * decay * repeated * float(result.get("updates") or 0)
+    return math.inf if exponent and optim.get("name") == "adam" else exponent

@@ -33,7 +33,7 @@ class Effect:
     """One arm against another on one metric, over several recipes."""
 
     pooled: Pooled
-    recipes: Mapping[str, Difference]  # the comparison that each contributes, by name
+    recipes: Mapping[str, Difference]  # by recipe name, the comparison that it contributes
     outcome: Outcome  # of this effect alone, before correction
     adjusted: float | None  # Holm's p-value over all effects
     paper: float | None  # mean of the paper's differences, if it has any

@@ -49,7 +49,7 @@ class Record:
     data: Mapping[str, Any]  # facts about the data, such as the hash of its split
     # Versions, hardware and command of each start and resumption
     sittings: Sequence[Mapping[str, Any]]
-    # The final scores, None if one could not be measured, and those of `influence_of`
+    # The final scores, None for one that could not be measured, and those of `influence_of`
     metrics: Mapping[str, float | None]
     minutes: float | None = None
     source: str = RUN  # `"run"`, or where the numbers were typed from
@@ -57,7 +57,7 @@ class Record:
 
     @property
     def path(self) -> str:
-        """Where it lies below the folder of all records."""
+        """Its path below the folder of all records."""
         comparison = f"{self.recipe}/{self.variant}" if self.variant else self.recipe
         return f"{comparison}/{self.arm}/seed{self.seed}.json"
 
@@ -130,13 +130,13 @@ def influence_of(run: RecordedRun) -> dict[str, float]:
 
 
 def save(records: Iterable[Record], root: Path) -> tuple[list[Path], list[Path]]:
-    """Write records below ``root``, or none of them.
+    """Write all records below ``root``, or none.
 
     Returns:
-        The files that were written, and those that already held the same.
+        The files that were written, and those that already held the same record.
 
     Raises:
-        ValueError: a file would be replaced by another record, or a folder would mix settings.
+        ValueError: a file already holds another record, or a folder would mix settings.
     """
     planned: dict[Path, dict[str, Any]] = {}
     unchanged: list[Path] = []
@@ -266,7 +266,7 @@ def _recipe(name: str) -> Recipe:
 
 
 def _sittings(config: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Every start of a run, without the folders of the machine."""
+    """Every start and resumption of a run, without the paths of the machine."""
     return [
         {key: _command(value) if key == "command" else value for key, value in sitting.items()}
         for sitting in config.get("sittings", ())

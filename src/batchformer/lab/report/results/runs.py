@@ -99,7 +99,7 @@ class RecordedRun:
     def trainings(self) -> frozenset[str]:
         """All trainings it depends on: its own or the one it copies, its start and its teacher.
 
-        Each is named with its folder of runs: other folders have other runs of the same names.
+        Each is named with its folder of runs, as other folders have other runs of the same names.
         """
         sources = (str(self.recipe.get(role) or "") for role in ("start", "teacher"))
         named = {
@@ -114,7 +114,7 @@ class RecordedRun:
     @property
     def configuration(self) -> Json:
         """What another run must share to be averaged with this one."""
-        # Remarks are words on what the other facts say.
+        # Remarks repeat in words what the other facts say.
         found = {key: value for key, value in self.data.items() if key != "remarks"}
         facts = {"data_found": found, "weights_sha256": self.weights}
         return {**self.recipe, **{key: value for key, value in facts.items() if value}}
@@ -154,7 +154,7 @@ class RecordedRun:
 
     @cached_property
     def insight_part(self) -> str:
-        """Of several trainings, the first that was looked at; empty if the run is one training."""
+        """The first of several trainings that was looked at; empty if the run is one training."""
         if (self.folder / "insight.npz").exists():
             return ""
         return min((path.parent.name for path in self.folder.glob("*/insight.npz")), default="")

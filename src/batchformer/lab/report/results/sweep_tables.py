@@ -24,7 +24,7 @@ from batchformer.lab.report.results.tables import (
 if TYPE_CHECKING:
     from rich.console import Console
 
-ANY_LEVEL = "any"  # the level that a shared baseline is shown with
+ANY_LEVEL = "any"  # what is shown as the level of a shared baseline
 
 
 def print_sweep(comparison: SweepComparison, console: Console | None = None) -> None:
@@ -103,7 +103,7 @@ def _other_caption(comparison: SweepComparison) -> str:
 
 
 def level_name(comparison: SweepComparison, cell: Cell) -> str:
-    """The level of a cell; a shared baseline is of any level."""
+    """The level of a cell as shown; a shared baseline belongs to any level."""
     arm, level = cell
     return ANY_LEVEL if comparison.sweep.shared_baseline and arm == BASELINE else level
 

@@ -43,7 +43,7 @@ class SweepRuns:
     factor: str  # what is varied, in words
     table: str
     reference: str  # the level that the others are compared with
-    shared_baseline: bool  # whether all levels share one baseline, which lies with the reference
+    shared_baseline: bool  # whether all levels share the reference level's baseline
     paper: Mapping[str, Paper]  # the paper's numbers of every level, in order
     runs: tuple[RecordedRun, ...]  # all that were found, finished or not
 
@@ -135,7 +135,7 @@ class SweepComparison:
     scores: Mapping[tuple[Cell, str], Score]
     # Each level against the reference level of the same arm
     to_reference: Mapping[Cell, Difference]
-    # Each arm against the baseline, of the same level where levels have their own
+    # Each arm against the baseline: the shared one, or that of the same level
     to_baseline: Mapping[Cell, Difference]
     warnings: tuple[str, ...]  # what a reader should know before trusting a number
     left_out: tuple[str, ...]  # runs that are damaged or unfinished

@@ -30,7 +30,7 @@ Rows = list[tuple[str, ...]]
 
 
 class Terminal:
-    """Prints as text what is given as text, by default on the standard output; no markup."""
+    """Prints text without interpreting markup, by default on the standard output."""
 
     def __init__(self, console: Console | None = None) -> None:
         with extra("lab"):
@@ -181,7 +181,7 @@ def effect_rows(effects: Mapping[str, Effect]) -> Rows:
                 interval(found.low, found.high, sign=True),
                 words.p_value(found.p_value),
                 words.p_value(effect.adjusted),
-                # A table with `of` has no `same`.
+                # A table that has the column `of` does not have the column `same`.
                 words.p_value(found.homogeneity) if len(counts) == 1 else "",
                 "" if effect.paper is None else signed(effect.paper, 1),
                 words.short_verdict(effect),
@@ -206,7 +206,7 @@ def by_recipe(effects: Mapping[str, Effect], width: int) -> tuple[Columns, Rows]
 
 
 def recipe_rows(effects: Mapping[str, Effect]) -> Rows:
-    """One row per recipe: its name, its most seeds, and its difference on each metric."""
+    """One row per recipe: its name, its largest number of seeds, its difference on each metric."""
     names = dict.fromkeys(name for effect in effects.values() for name in effect.recipes)
     rows: Rows = []
     for name in names:

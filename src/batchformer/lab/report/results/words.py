@@ -1,4 +1,4 @@
-"""Numbers and verdicts as they are read: signs, two decimals, no claim beyond the interval."""
+"""Numbers and verdicts as text: signs, two decimals, no claim beyond the interval."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ INTERVAL = (
 
 
 def p_value(p: float | None) -> str:
-    """Two decimals, three where it is small; below a thousandth the size says nothing more.
+    """Two decimals, three for a small value; below 0.001 the exact size says nothing more.
 
     >>> p_value(0.034), p_value(2e-5), p_value(0.4), p_value(None)
     ('0.034', '<0.001', '0.40', '')
@@ -53,13 +53,16 @@ def with_interval(found: Paired | Pooled) -> str:
 
 
 def short_verdict(found: Difference | Effect) -> str:
-    """The outcome in a word or two, for a cell, or nothing; one that Holm undoes says so."""
+    """The outcome in a word or two for a table cell; empty for a metric that is not tested.
+
+    It says if Holm's correction removes the significance of a gain or a loss.
+    """
     undone = found.outcome in ("gain", "loss") and not found.significant
     return f"{found.outcome} uncorrected" if undone else found.outcome or ""
 
 
 def by_verdict(found: Mapping[K, V]) -> dict[str, dict[K, V]]:
-    """Comparisons by their outcome; gains and losses that Holm undoes are ``uncorrected``."""
+    """Comparisons by outcome; ``uncorrected`` if significant only without Holm's correction."""
     sorted_out: dict[str, dict[K, V]] = defaultdict(dict)
     for key, one in found.items():
         word = short_verdict(one)
@@ -122,7 +125,7 @@ def answer(recipe: RecipeComparison, tested: int) -> Answer:
 
 
 def question(recipe: RecipeComparison) -> str:
-    """What is compared and what is tested, in one sentence; nothing where nothing is."""
+    """What is compared and tested, in one sentence; empty if the main metric has no outcome."""
     difference = recipe.main_difference
     if difference is None or difference.outcome is None:
         return ""
@@ -138,7 +141,7 @@ def question(recipe: RecipeComparison) -> str:
 
 
 def counted(comparisons: int, tested: int, place: str = "This table") -> str:
-    """How many comparisons there are, and what was done about it."""
+    """How many comparisons there are, how many are tested, and whether p-values are corrected."""
     if not comparisons:
         return f"{place} holds no comparison."
     text = f"{place} holds {comparisons} comparison{'s' * (comparisons != 1)}"
@@ -150,7 +153,7 @@ def counted(comparisons: int, tested: int, place: str = "This table") -> str:
 
 
 def over_images_sentence(recipe: RecipeComparison) -> str:
-    """The bootstrap over test images, labelled as what it is, or nothing."""
+    """The bootstrap intervals over test images, and what they do not say; empty without them."""
     if not recipe.over_images:
         return ""
     listed = "; ".join(
@@ -166,7 +169,7 @@ def over_images_sentence(recipe: RecipeComparison) -> str:
 
 
 def paper_sentence(recipe: RecipeComparison, arm: str) -> str:
-    """How many seeds would show each of the paper's effects, or nothing."""
+    """How many seeds would show each of the paper's effects; empty if that is not known."""
     listed = []
     for metric in recipe.metrics:
         difference = recipe.differences.get((arm, metric))
@@ -182,7 +185,7 @@ def paper_sentence(recipe: RecipeComparison, arm: str) -> str:
 
 
 def _compared(recipe: RecipeComparison) -> str:
-    """With what, where it is not the baseline that a reader expects."""
+    """Name the reference arm if it is not the baseline, which a reader expects."""
     return "" if recipe.reference == BASELINE else f" compared with {recipe.reference}"
 
 
