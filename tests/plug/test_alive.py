@@ -127,6 +127,8 @@ def test_a_wrapped_projection_is_no_obstacle() -> None:
 def test_without_batchformer_it_says_so() -> None:
     with pytest.raises(ValueError, match="no BatchFormer is called"):
         influence(nn.Linear(8, 5), X)
+    with pytest.raises(ValueError, match=r"^influence\(\) needs at least 2 samples"):
+        influence(attach(nn.Sequential(nn.Linear(8, 4), nn.Linear(4, 3)), verbose=False), X[:1])
 
 
 class Dense(nn.Module):

@@ -291,6 +291,21 @@ def test_a_scheduler_built_before_is_refused_and_the_model_is_as_it_was() -> Non
     assert type(model.fc) is nn.Linear and len(optimizer.param_groups) == 1
 
 
+def test_an_optimizer_that_takes_no_group_leaves_the_model_as_it_was() -> None:
+    class OneGroup(torch.optim.SGD):
+        def add_param_group(self, param_group: dict[str, Any]) -> None:
+            if getattr(self, "param_groups", []):
+                raise ValueError("one group only")
+            super().add_param_group(param_group)
+
+    model = Net()
+    before = dict(model.state_dict())
+    with pytest.raises(ValueError, match="one group only"):
+        attach(model, optimizer=OneGroup(model.parameters(), lr=0.1))
+    assert type(model.fc) is nn.Linear and model.state_dict().keys() == before.keys()
+    attach(model, verbose=False)
+
+
 def test_ddp_and_fsdp_are_refused_with_what_to_do(tmp_path: Path) -> None:
     from torch import distributed
     from torch.distributed.device_mesh import init_device_mesh

@@ -61,7 +61,8 @@ def influence(model: nn.Module, batch: Any) -> float:
     encoders = encoders_of(inner)
     _, record = find_record(inner)
     with isolated(inner):
-        few = few_samples(inner, batch, record.input_axis if record else 0)
+        axis = record.input_axis if record else 0
+        few = few_samples(inner, batch, axis, "influence()")
         if not any(encoder.training for encoder in encoders):
             inner.train()
         with without_noise(inner, few):

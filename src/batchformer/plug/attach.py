@@ -208,6 +208,8 @@ def attach(
                 add_mixin(norm, PerStream, _doubled_by=owner)
             for module, sides in seen.sides.items():
                 add_mixin(module, DoublesSideInputs, _sides=sides, _doubled_by=owner)
+            added = [p for m in unique for p in m.parameters()]
+            _add_to_optimizer(model, optimizer, added, lr_factor)
         except Exception:
             remove(model)
             raise
@@ -220,7 +222,6 @@ def attach(
         )
         if example is not None:
             remember_example(model, batch)
-    _add_to_optimizer(model, optimizer, [p for m in unique for p in m.parameters()], lr_factor)
     _warn_of_ranks(model)
     if verbose:
         print(_summary(model, calls, axes, unique, streams, len(seen.sides)))

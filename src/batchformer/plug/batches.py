@@ -19,24 +19,25 @@ FEW = 4
 LARGE = 128
 
 
-def few_samples(model: nn.Module, example: Any, axis: int) -> Batch:
+def few_samples(model: nn.Module, example: Any, axis: int, where: str = "check()") -> Batch:
     """A few samples of the example, as the model accepts them.
 
-    The first differs from the one that :func:`replace_sample` puts in its place.
+    The first differs from the one that :func:`replace_sample` puts in its place. Errors begin with
+    ``where``.
 
     Raises:
         TypeError: the samples are packed, or in a list and the model returns no row for each.
         ValueError: there are fewer than two samples, all are equal, or the model needs all of them.
     """
-    listed = _as_list_of_samples(model, example)
+    listed = _as_list_of_samples(model, example, where)
     given = listed or as_batch(example, axis)
     if given.rows < 2:
-        raise ValueError(f"check() needs at least 2 samples; this batch has {given.rows}.")
+        raise ValueError(f"{where} needs at least 2 samples; this batch has {given.rows}.")
     given = listed or _without_tables(model, given)
     other = next((row for row in range(1, given.rows) if _differ(given, row)), None)
     if other is None:
         raise ValueError(
-            "check() needs samples that differ, but those of this batch are equal in every tensor "
+            f"{where} needs samples that differ, but those of this batch are equal in every tensor "
             "that has a row for each. Pass different ones. If samples share the others, as nodes "
             "of graphs do, check the part that computes the logits: check(model.head, features)."
         )
@@ -55,7 +56,7 @@ def few_samples(model: nn.Module, example: Any, axis: int) -> Batch:
         except Exception:
             raise error from None
         raise ValueError(
-            f"check(): the model accepts this batch of {given.rows}, but not {few.rows} of its "
+            f"{where}: the model accepts this batch of {given.rows}, but not {few.rows} of its "
             f"samples: {error}. Rows that belong together, as the nodes of a graph, cannot be "
             f"taken apart. Check the part that computes the logits, with that part's inputs: "
             f"check(model.head, features)."
@@ -136,7 +137,7 @@ def _half_resolution(model: nn.Module, batch: Batch) -> Batch:
     return smaller
 
 
-def _as_list_of_samples(model: nn.Module, example: Any) -> Batch | None:
+def _as_list_of_samples(model: nn.Module, example: Any, where: str) -> Batch | None:
     """The example as one argument, a list of samples, if the model accepts it, as detectors do.
 
     A data loader's ``[x, y]`` and a list of features of several scales are lists as well. With
@@ -163,7 +164,7 @@ def _as_list_of_samples(model: nn.Module, example: Any) -> Batch | None:
             return None
     if len(samples) not in found:
         raise TypeError(
-            f"check(): the model takes a list of {len(samples)} samples, and gives no tensor with "
+            f"{where}: the model takes a list of {len(samples)} samples, and gives no tensor with "
             "a row for each. Check the part that computes the logits, with that part's inputs."
         )
     return Batch((SampleList(samples), *args[1:]), {}, len(samples))

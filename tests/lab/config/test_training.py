@@ -51,6 +51,7 @@ def _any(value: Any) -> Any:
         (lambda: TrainConfig(batch_size=_any("64")), "train.batch-size is '64'"),
         (lambda: TrainConfig(compile=_any("no")), "train.compile is 'no'; it takes bool"),
         (lambda: TrainConfig(select_on=_any("vall")), "select-on is 'vall'; .*last or val or test"),
+        (lambda: OptimConfig(betas=_any((0.9,))), "optim.betas is"),
         (lambda: OptimConfig(lr=math.inf), "optim.lr is inf; it takes a finite number"),
         (lambda: ScheduleConfig(milestones=_any([3, 1])), "takes a tuple of int"),
         (lambda: ScheduleConfig(milestones=_any((3, 1.5))), "takes a tuple of int"),

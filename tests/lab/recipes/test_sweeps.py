@@ -101,10 +101,14 @@ def test_another_batch_size_keeps_the_epochs_and_scales_the_rate(name: str, size
 
 
 def test_milestones_in_updates_move_with_the_epochs() -> None:
-    drops = ScheduleConfig(kind="multistep", per="update", milestones=(2200, 4400), ahead=22)
+    rise = {"warmup": 44, "warmup_overshoot": 22}
+    drops = ScheduleConfig(
+        kind="multistep", per="update", milestones=(2200, 4400), ahead=22, **rise
+    )
     base = find_recipe(CIFAR).changed(schedule=drops)
     changed = with_batch_size(256)(base)  # 43 updates an epoch instead of 22
     assert changed.schedule.milestones == (4300, 8600) and changed.schedule.ahead == 43
+    assert (changed.schedule.warmup, changed.schedule.warmup_overshoot) == (86, 43)
 
 
 def test_the_same_size_changes_nothing() -> None:

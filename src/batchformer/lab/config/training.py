@@ -78,7 +78,9 @@ def _is_of(value: Any, kind: Any) -> bool:
     if origin is Literal:
         return value in inner
     if origin is tuple:
-        return isinstance(value, tuple) and all(_is_of(one, inner[0]) for one in value)
+        if not isinstance(value, tuple) or (inner[-1] is not Ellipsis and len(value) != len(inner)):
+            return False
+        return all(_is_of(one, inner[0]) for one in value)
     if origin in (Union, UnionType):
         return any(_is_of(value, one) for one in inner)
     return isinstance(value, origin)

@@ -147,6 +147,7 @@ def with_batch_size(size: int) -> Change:
         longer = Fraction(updates(size), updates(before))
         by_update = {
             "warmup": round(schedule.warmup * longer),
+            "warmup_overshoot": round(schedule.warmup_overshoot * longer),
             "milestones": tuple(round(at * longer) for at in schedule.milestones),
             "ahead": round(schedule.ahead * longer),
         }

@@ -97,7 +97,9 @@ def test_what_is_wrong_is_named(tmp_path: Path, changes: Any, words: str) -> Non
 def test_missing_files_are_named(tmp_path: Path) -> None:
     tree(tmp_path)
     (tmp_path / "train/2.jpg").unlink()
-    with pytest.raises(FileNotFoundError, match=r"1 files.*\n.*train/2.jpg"):
+    with pytest.raises(
+        FileNotFoundError, match=r"1 files.*\n.*train/2.jpg(.|\n)*from the annotations"
+    ):
         load_coco(str(tmp_path), *LISTS)
     with pytest.raises(FileNotFoundError, match=r"instances_train2017.json(.|\n)*--data.train"):
         load_coco(str(tmp_path), ("train2017",), ("val",))

@@ -34,7 +34,8 @@ def load_coco(root: str | None, trained_on: Sequence[str], scored_on: Sequence[s
     numbers = {number: place for place, number in enumerate(categories)}
     classes = tuple(categories.values())
     images = {name: _images(read[name], coco_folder(root) / name, numbers) for name in names}
-    require_files(image.path for listed in images.values() for image in listed)
+    named = (image.path for listed in images.values() for image in listed)
+    require_files(named, "the annotations")
     train = [_without_crowds(image) for name in trained_on for image in images[name]]
     test = [image for name in scored_on for image in images[name]]
     return boxed_images(classes, train, test, trained_on, scored_on, folders=1)

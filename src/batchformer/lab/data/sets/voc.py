@@ -122,7 +122,8 @@ def load_voc(
     """
     ensure_voc(root, (*trained_on, *scored_on))
     files = {name: _files(root, name) for name in dict.fromkeys((*trained_on, *scored_on))}
-    require_files(path for pairs in files.values() for pair in pairs for path in pair)
+    named = (path for pairs in files.values() for pair in pairs for path in pair)
+    require_files(named, "the lists in ImageSets/Main")
     things = {file: read_annotation(file) for pairs in files.values() for _, file in pairs}
     _warn_of_degenerate(things)
     found = {thing.name for own in things.values() for thing in own}
@@ -192,13 +193,14 @@ def _files(root: str | None, name: str) -> list[tuple[Path, Path]]:
     return [(image(line), folder / "Annotations" / f"{line}.xml") for _, line in lines_of(file)]
 
 
-def require_files(paths: Iterable[Path]) -> None:
+def require_files(paths: Iterable[Path], lists: str) -> None:
+    """Refuse missing files; ``lists`` says where the lists are that name them."""
     missing = [path for path in dict.fromkeys(paths) if not path.is_file()]
     if missing:
         raise FileNotFoundError(
             f"{len(missing)} files of images and annotations that the lists name do not exist:\n"
-            f"{one_per_line(missing)}\nUnpack the rest of the data set there, or leave these lines "
-            "out of the lists in ImageSets/Main."
+            f"{one_per_line(missing)}\nUnpack the rest of the data set there, or remove what names "
+            f"them from {lists}."
         )
 
 
