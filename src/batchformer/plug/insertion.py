@@ -203,7 +203,7 @@ class SharedStream:
     """The doubled features of a forward pass, kept until the last head has read them.
 
     A pass may call only some heads, and the next pass may read the same tensor of stored features.
-    So doubled features are dropped once a gradient has gone through them, and are computed anew
+    So doubled features are dropped once a gradient has gone through them, and are computed again
     once gradients are switched on or off.
     """
 
